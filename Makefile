@@ -1,0 +1,47 @@
+# Everything a newcomer needs: `make demo` and `make test` set up the environment
+# themselves, once, in .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format docs bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
+	  f"lagom_jax needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}. " \
+	  "Name another one: make PYTHON=python3.12 demo")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo \
+	  "could not make $(VENV): on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
+	@echo "Installing into $(VENV) (about a minute, once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,docs]'
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install everything into it
+
+demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: the overlap report
+	@$(BIN)/lagom report llama-3-8b --parallelism fsdp --cluster h100:8x8
+
+test: $(STAMP) check  ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: $(STAMP)  ## lint and types only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(STAMP)  ## rewrite the sources the way `check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## measure reading and analysis; rewrites docs/benchmarks
+	$(BIN)/python scripts/bench_analysis.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,37 @@
+"""The exceptions that lagom_jax raises on purpose."""
+
+
+class LagomError(Exception):
+    """Something the user can put right; the message says what and how.
+
+    The command line prints the message alone and exits with `exit_code`; every
+    other exception is a defect of lagom_jax and keeps its traceback.
+
+    Example:
+        >>> raise LagomError("no such cluster: 'h100'")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.LagomError: no such cluster: 'h100'
+    """
+
+    exit_code = 2
+
+
+class ClusterError(LagomError):
+    """An unknown or impossible cluster."""
+
+
+class ToolchainError(LagomError):
+    """XLA's GPU compiler is missing, or its parts do not belong together."""
+
+    exit_code = 3
+
+
+class CompileError(LagomError):
+    """XLA's GPU compiler refused the program, or its process died."""
+
+    exit_code = 4
+
+
+class HloError(LagomError):
+    """A file or a text that is not the scheduled HLO module that is needed."""
