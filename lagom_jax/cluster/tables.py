@@ -6,6 +6,7 @@ place of what stands between its markers.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -56,7 +57,11 @@ def gpus_table() -> str:
     """
     gpus = _gpus()
     figures = {gpu.name: _flat(gpu) for gpu in gpus}
-    keys = dict.fromkeys(key for gpu in gpus for key in figures[gpu.name])
+    fields = [field.name for field in dataclasses.fields(Gpu)]
+    keys = sorted(
+        {key for gpu in gpus for key in figures[gpu.name]},
+        key=lambda key: (fields.index(key.partition(".")[0]), key),
+    )
     rows = [
         [_label(key), *(_shown(key, figures[gpu.name].get(key)) for gpu in gpus)]
         for key in keys
@@ -113,10 +118,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill_in(document: str) -> str:
-    """The document with every table between its markers made anew.
+    r"""The document with every table between its markers made anew.
 
     Example:
-        >>> print(fill_in("<!-- table: notes -->\\nold\\n<!-- end -->").splitlines()[1])
+        >>> print(fill_in("<!-- table: notes -->\n<!-- end -->").splitlines()[1])
         - `a40-nvlink`: ...
     """
     return re.sub(
@@ -140,7 +145,7 @@ def _flat(gpu: Gpu) -> dict[str, object]:
             "vector_flops_per_s": gpu.vector_flops_per_s,
         }.get(key)
         if rates is not None:
-            flat |= {f"{key}.{part}": rates[part] for part in sorted(rates)}
+            flat |= {f"{key}.{part}": rate for part, rate in rates.items()}
         elif key not in ("name", "title", "nvlink_links"):
             flat[key] = value
     return flat

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,8 @@ NEEDED = (
 
 
 def numbers(text: str) -> dict[str, float]:
-    pairs = (line.split(": ") for line in text.splitlines() if line.count(": ") == 1)
-    return {
-        key.strip(): float(value) for key, value in pairs if not value.startswith('"')
-    }
+    fields = re.findall(r"^ *(\w+): ([0-9.]+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in fields}
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.12.0.1"])
