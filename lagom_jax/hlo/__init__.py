@@ -1,5 +1,7 @@
 """What the compiler made: modules, computations, instructions and their work."""
 
+from lagom_jax.hlo.files import HloBytes as HloBytes
+from lagom_jax.hlo.files import read_bytes as read_bytes
 from lagom_jax.hlo.module import Computation as Computation
 from lagom_jax.hlo.module import Instruction as Instruction
 from lagom_jax.hlo.module import Module as Module
