@@ -94,15 +94,19 @@ class Module:
     name: str
     computations: Mapping[int, Computation]
     entry: Computation
-    partitions: int
-    """How many devices run this program together (replicas times partitions)."""
     replicas: int
+    partitions: int
     proto: Any
     """The compiler's own HloModuleProto."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""
         return [self.computations[i] for i in instruction.called_ids]
+
+    @property
+    def devices(self) -> int:
+        """How many devices run this program together."""
+        return self.replicas * self.partitions
 
     @property
     def instruction_count(self) -> int:

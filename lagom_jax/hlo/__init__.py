@@ -1,0 +1,7 @@
+"""What the compiler made: modules, computations, instructions and their work."""
+
+from lagom_jax.hlo.module import Computation as Computation
+from lagom_jax.hlo.module import Instruction as Instruction
+from lagom_jax.hlo.module import Module as Module
+from lagom_jax.hlo.module import Shape as Shape
+from lagom_jax.hlo.read import read_module as read_module

@@ -1,0 +1,85 @@
+"""What the compiler wrote beside an instruction: settings, origin, attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lagom_jax.hlo.module import Instruction, Module
+from lagom_jax.hlo.schema import message_class
+
+
+def backend_config(instruction: Instruction) -> Mapping[str, Any]:
+    """The backend's settings of an instruction as the JSON object of HLO text.
+
+    The compiler keeps them as JSON text in some versions and as a binary message in
+    others; both give the same keys here. Text that is not a JSON object (some
+    custom calls carry opaque strings) gives an empty mapping.
+    """
+    proto = instruction.proto
+    if proto.backend_config:
+        try:
+            found = json.loads(proto.backend_config)
+        except (UnicodeDecodeError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+    if proto.HasField("backend_config_payload") and proto.backend_config_payload.value:
+        return _from_binary(instruction.opcode, proto.backend_config_payload.value)
+    return {}
+
+
+def _from_binary(opcode: str, payload: bytes) -> Mapping[str, Any]:
+    from google.protobuf import json_format
+    from google.protobuf.message import DecodeError
+
+    kind = "WhileLoopBackendConfig" if opcode == "while" else "GpuBackendConfig"
+    try:
+        message = message_class(kind).FromString(payload)
+    except DecodeError:
+        return {}
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One part of a backend config; compilers before 2024 wrote the parts bare.
+
+    Example:
+        >>> section({"collective_backend_config": {"is_sync": True}},
+        ...         "collective_backend_config")
+        {'is_sync': True}
+        >>> section({"is_sync": True}, "collective_backend_config")
+        {'is_sync': True}
+    """
+    found = config.get(name, config)
+    return found if isinstance(found, Mapping) else {}
+
+
+def frontend_attributes(instruction: Instruction) -> dict[str, str]:
+    """The attributes that the program's author or an earlier pass attached."""
+    entries = instruction.proto.frontend_attributes.map
+    return {entry.key: entry.value for entry in entries}
+
+
+def op_name(instruction: Instruction) -> str:
+    """The JAX operation that an instruction came from; empty where unknown."""
+    return instruction.proto.metadata.op_name
+
+
+def source_line(module: Module, instruction: Instruction) -> str:
+    """`file:line` of the user's code that an instruction came from, or empty."""
+    metadata = instruction.proto.metadata
+    if metadata.source_file:
+        return f"{metadata.source_file}:{metadata.source_line}"
+    frame_id: int = metadata.stack_frame_id
+    index = module.proto.stack_frame_index
+    # Ids in the stack frame tables count from one; zero means none.
+    if not 0 < frame_id <= len(index.stack_frames):
+        return ""
+    location_id = index.stack_frames[frame_id - 1].file_location_id
+    if not 0 < location_id <= len(index.file_locations):
+        return ""
+    location = index.file_locations[location_id - 1]
+    if not 0 < location.file_name_id <= len(index.file_names):
+        return ""
+    return f"{index.file_names[location.file_name_id - 1]}:{location.line}"

@@ -1,0 +1,166 @@
+"""From the compiler's serialised module to the types of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lagom_jax.errors import HloError
+from lagom_jax.hlo.module import Computation, Instruction, Module, Shape
+from lagom_jax.hlo.schema import message_class
+
+_TUPLE = 13
+# PrimitiveType number -> (spelling in HLO text, bits an element takes)
+_ELEMENT_TYPES: dict[int, tuple[str, int]] = {
+    1: ("pred", 8),
+    2: ("s8", 8),
+    3: ("s16", 16),
+    4: ("s32", 32),
+    5: ("s64", 64),
+    6: ("u8", 8),
+    7: ("u16", 16),
+    8: ("u32", 32),
+    9: ("u64", 64),
+    10: ("f16", 16),
+    11: ("f32", 32),
+    12: ("f64", 64),
+    14: ("opaque", 0),
+    15: ("c64", 64),
+    16: ("bf16", 16),
+    17: ("token", 0),
+    18: ("c128", 128),
+    19: ("f8e5m2", 8),
+    20: ("f8e4m3fn", 8),
+    21: ("s4", 4),
+    22: ("u4", 4),
+    23: ("f8e4m3b11fnuz", 8),
+    24: ("f8e5m2fnuz", 8),
+    25: ("f8e4m3fnuz", 8),
+    26: ("s2", 2),
+    27: ("u2", 2),
+    28: ("f8e4m3", 8),
+    29: ("f8e3m4", 8),
+    30: ("s1", 1),
+    31: ("u1", 1),
+    32: ("f4e2m1fn", 4),
+    33: ("f8e8m0fnu", 8),
+    35: ("f6e3m2fn", 8),
+    36: ("f6e2m3fn", 8),
+}
+
+
+class _Shapes:
+    """Turns ShapeProtos into Shapes, each distinct array shape made once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, ...], Shape] = {}
+
+    def convert(self, proto: Any) -> Shape:
+        code: int = proto.element_type
+        if code == _TUPLE:
+            parts = tuple([self.convert(part) for part in proto.tuple_shapes])
+            return Shape("tuple", (), sum(part.byte_size for part in parts), parts)
+        dimensions = tuple(proto.dimensions)
+        key = (code, *dimensions)
+        shape = self._arrays.get(key)
+        if shape is None:
+            name, bits = _ELEMENT_TYPES.get(code, (f"type{code}", 8))
+            count = 1
+            for dimension in dimensions:
+                count *= dimension
+            shape = Shape(name, dimensions, (count * bits + 7) // 8)
+            self._arrays[key] = shape
+        return shape
+
+
+def read_shape(proto: Any) -> Shape:
+    """The shape that a ShapeProto describes.
+
+    Example:
+        >>> from lagom_jax.hlo.schema import message_class
+        >>> read_shape(message_class("ShapeProto")(element_type=16, dimensions=[3, 5]))
+        Shape(type='bf16', dimensions=(3, 5), byte_size=30, elements=())
+    """
+    return _Shapes().convert(proto)
+
+
+def read_module(data: bytes) -> Module:
+    """Reads a serialised HloModuleProto.
+
+    Args:
+        data: The bytes that a live executable, a `.hlo.pb` dump or the text parser
+            gives.
+
+    Raises:
+        HloError: The bytes are not a module, or contradict themselves.
+
+    Example:
+        >>> read_module(b"not a module")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.HloError: not a serialised HLO module ...
+    """
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = message_class("HloModuleProto").FromString(data)
+    except DecodeError as error:
+        raise HloError(
+            f"not a serialised HLO module ({error}); expected an HloModuleProto as "
+            "compiled executables and `.hlo.pb` dumps hold it"
+        ) from None
+    if not proto.computations:
+        raise HloError("the HLO module is empty: it has no computations")
+    return _module(proto)
+
+
+def _module(proto: Any) -> Module:
+    shapes = _Shapes()
+    scheduled: dict[int, Any] = {
+        entry.key: entry.value.instruction_ids for entry in proto.schedule.sequences
+    }
+    computations: dict[int, Computation] = {}
+    for part in proto.computations:
+        try:
+            computations[part.id] = _computation(part, scheduled.get(part.id), shapes)
+        except KeyError as missing:
+            raise HloError(
+                f"the HLO module contradicts itself: computation '{part.name}' refers "
+                f"to instruction {missing.args[0]}, which it does not have; the file "
+                "is damaged or cut off"
+            ) from None
+    entry = computations.get(proto.entry_computation_id)
+    if entry is None:
+        raise HloError("the HLO module has no entry computation; the file is damaged")
+    for computation in computations.values():
+        for instruction in computation.instructions.values():
+            for called in instruction.called_ids:
+                if called not in computations:
+                    raise HloError(
+                        f"the HLO module contradicts itself: '{instruction.name}' "
+                        f"calls computation {called}, which the module does not have"
+                    )
+    replicas = max(1, proto.device_assignment.replica_count)
+    partitions = max(1, proto.device_assignment.computation_count)
+    return Module(proto.name, computations, entry, replicas, partitions, proto)
+
+
+def _computation(proto: Any, order: Any, shapes: _Shapes) -> Computation:
+    convert = shapes.convert
+    table = {
+        i.id: Instruction(
+            i.id,
+            i.name,
+            i.opcode,
+            convert(i.shape),
+            i.operand_ids,
+            i.called_computation_ids,
+            i,
+        )
+        for i in proto.instructions
+    }
+    for instruction in table.values():
+        for operand in instruction.operand_ids:
+            if operand not in table:
+                raise KeyError(operand)
+    sequence = None if order is None else tuple([table[i] for i in order])
+    return Computation(proto.id, proto.name, table, table[proto.root_id], sequence)
