@@ -37,6 +37,8 @@ runtime_version { major: 12 minor: 9 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
+REPLICATED = P()
+
 
 def mesh(*sizes, names=("data", "model")):
     """An abstract mesh that leaves shardings to the compiler."""
@@ -44,7 +46,7 @@ def mesh(*sizes, names=("data", "model")):
     return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def array(on, *shape, spec=P(), dtype=jnp.bfloat16):
+def array(on, *shape, spec=REPLICATED, dtype=jnp.bfloat16):
     """The shape of an array that is sharded over a mesh."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(on, spec))
 
