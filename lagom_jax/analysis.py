@@ -1,0 +1,119 @@
+"""From a training step, or a dump of one, to its overlap report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile import compile_step, lower
+from lagom_jax.cost.roofline import Roofline
+from lagom_jax.errors import HloError
+from lagom_jax.hlo import Module, read_module
+from lagom_jax.hlo.text import read_hlo
+from lagom_jax.report import Report, report_program
+from lagom_jax.schedule.build import build_program
+
+
+def analyze(
+    step: Callable[..., Any],
+    *args: Any,
+    cluster: str | Cluster,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str = "",
+    **kwargs: Any,
+) -> Report:
+    """Compiles a training step for a cluster and reports what its overlaps cost.
+
+    Nothing is executed and nothing is allocated: the step is traced with the shapes and
+    shardings of its arguments and compiled by XLA's GPU compiler, which needs no GPU.
+
+    Args:
+        step: The training step, a function or a jitted function.
+        *args: Its arguments: arrays, or `jax.ShapeDtypeStruct`s whose shardings lie on
+            a mesh with as many devices as the cluster. The mesh may be abstract.
+        cluster: The cluster, such as `"h100:8x8"`: 8 hosts of 8 H100s.
+        compiler_options: XLA options, as `lowered.compile` takes them.
+        name: What to call the step in the report; by default its own name.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The report; `print` shows it as a table.
+
+    Raises:
+        ClusterError: No such cluster.
+        ToolchainError: XLA's GPU compiler is not installed as it must be.
+        CompileError: The compiler refused the step, or the step is for another number
+            of devices than the cluster has.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> report = analyze(
+        ...     lambda x: jnp.tanh(x @ x), jax.ShapeDtypeStruct((256, 256), "bfloat16"),
+        ...     cluster="h100:1x1")  # doctest: +SKIP
+        >>> report.exposed_seconds  # doctest: +SKIP
+        0.0
+    """
+    where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    lowered = lower(step, *args, **kwargs)
+    compiled = compile_step(lowered, where, compiler_options)
+    return analyze_module(
+        read_module(compiled.module_bytes),
+        where,
+        name=name or lowered.name,
+        peak_memory_bytes=compiled.memory.peak_bytes,
+        versions=compiled.versions,
+    )
+
+
+def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
+    """Reports the overlaps of a program that XLA dumped.
+
+    Args:
+        path: A `*after_optimizations.txt`, the text of `compiled.as_text()`, a
+            `.hlo.pb`, a folder that `--xla_dump_to` filled, or `-` for standard input.
+        cluster: What the program runs on.
+
+    Raises:
+        HloError: The file is not there, not HLO, not scheduled, or for another number
+            of devices than the cluster has.
+    """
+    where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    module = read_module(read_hlo(path))
+    if module.devices != where.devices:
+        raise HloError(
+            f"{path} is a program for {module.devices} device(s), but {where.name} has "
+            f"{where.devices}; name the cluster it was compiled for, with "
+            f"{module.devices} device(s) in all"
+        )
+    return analyze_module(module, where)
+
+
+def analyze_module(
+    module: Module,
+    cluster: Cluster,
+    *,
+    name: str = "",
+    peak_memory_bytes: int | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> Report:
+    """Reports the overlaps of a module that has been read.
+
+    Args:
+        module: A scheduled module.
+        cluster: What it runs on.
+        name: What to call it in the report.
+        peak_memory_bytes: Device memory at the fullest moment, where known.
+        versions: Of the compiler that made it, where known.
+    """
+    prices = Roofline.of(cluster)
+    return report_program(
+        build_program(module),
+        cluster,
+        prices,
+        pricing=prices.source,
+        name=name,
+        peak_memory_bytes=peak_memory_bytes,
+        versions=versions,
+    )

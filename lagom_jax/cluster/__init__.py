@@ -1,0 +1,13 @@
+"""What a program runs on: GPUs, links, systems, and how XLA is told about them.
+
+Example:
+    >>> cluster = Cluster.parse("a40-nvlink:2x8")
+    >>> topology(cluster)
+    '2x1x8'
+"""
+
+from lagom_jax.cluster.cluster import Cluster
+from lagom_jax.cluster.hardware import Gpu, Link, System
+from lagom_jax.cluster.target import target_config, topology
+
+__all__ = ["Cluster", "Gpu", "Link", "System", "target_config", "topology"]

@@ -1,0 +1,213 @@
+"""A cluster: so many hosts of so many GPUs of a known system."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from lagom_jax.cluster.hardware import Gpu, Link, System
+from lagom_jax.cluster.records import read_system, system_names
+from lagom_jax.errors import ClusterError
+
+# XLA numbers devices with 32 bits and builds tables of them; past this a typing
+# mistake would cost minutes and gigabytes before it showed.
+_MOST_DEVICES = 2**17
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a program is analysed for.
+
+    GPUs have the ids 0, 1, ... host by host; a scale-up domain is a run of
+    consecutive ids whose GPUs reach each other over `inside`, everything else goes
+    over `between`.
+
+    Example:
+        >>> cluster = Cluster.parse("h100:8x8")
+        >>> cluster.devices, cluster.scale_up_size, cluster.inside.name
+        (64, 8, 'nvlink4')
+        >>> cluster.domains_of([0, 1, 7]), cluster.domains_of(range(0, 64, 8))
+        (1, 8)
+    """
+
+    name: str
+    """The spelling that `parse` reads back: `h100:8x8`."""
+    system: System
+    hosts: int
+    gpus_per_host: int
+    """GPUs in use on each host, at most what the system has."""
+
+    @classmethod
+    def parse(cls, text: str) -> Cluster:
+        """The cluster that `text` names.
+
+        Args:
+            text: `NAME:HOSTSxGPUS` (`h100:8x8`), `NAME:GPUS` for so many GPUs on
+                full hosts, or on one that is not full (`h100:64`, `h100:4`), or
+                `NAME` for one full scale-up domain (`h100` is `h100:1x8`,
+                `gb200-nvl72` is `gb200-nvl72:18x4`). NAME is one of `names()` or the
+                path of a system record.
+
+        Returns:
+            The cluster, under its canonical name.
+
+        Raises:
+            ClusterError: the name is unknown, the form is wrong, or the system has
+                no such hosts.
+
+        Example:
+            >>> Cluster.parse("gb200-nvl72").name
+            'gb200-nvl72:18x4'
+            >>> Cluster.parse("h100:64").name
+            'h100:8x8'
+        """
+        name, colon, size = text.strip().rpartition(":")
+        if not colon:
+            name, size = size, ""
+        if not name or (colon and not size):
+            raise ClusterError(f"{text!r} is no cluster; {_FORMS}")
+        system = read_system(name)
+        hosts, gpus_per_host = _counts(text, size.lower(), system)
+        if name.lower() == system.name:
+            name = system.name
+        return cls(f"{name}:{hosts}x{gpus_per_host}", system, hosts, gpus_per_host)
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The systems that `parse` knows by name.
+
+        Example:
+            >>> "a40-pcie" in Cluster.names()
+            True
+        """
+        return system_names()
+
+    @property
+    def gpu(self) -> Gpu:
+        """Every GPU of the cluster."""
+        return self.system.gpu
+
+    @property
+    def inside(self) -> Link:
+        """Between GPUs of one scale-up domain."""
+        return self.system.inside
+
+    @property
+    def between(self) -> Link:
+        """The network between domains: one GPU's share of its host's adapters.
+
+        The share is that of a full host, also where fewer of its GPUs are in use.
+
+        Example:
+            >>> Cluster.parse("a40-nvlink:2x8").between.bytes_per_s
+            12500000000.0
+        """
+        return self.system.between
+
+    @property
+    def to_host(self) -> Link:
+        """Between a GPU and its host's processor."""
+        return self.system.to_host
+
+    @property
+    def devices(self) -> int:
+        """GPUs in the cluster."""
+        return self.hosts * self.gpus_per_host
+
+    @property
+    def scale_up_size(self) -> int:
+        """GPUs in one full scale-up domain; the last domain may have fewer.
+
+        Example:
+            >>> Cluster.parse("gb200-nvl72:36x4").scale_up_size
+            72
+        """
+        return min(self.hosts, self.system.hosts_per_domain) * self.gpus_per_host
+
+    def domains_of(self, ranks: Iterable[int]) -> int:
+        """How many scale-up domains the GPUs with these ids are in.
+
+        Raises:
+            ClusterError: an id is not in the cluster.
+        """
+        return self._groups_of(ranks, self.scale_up_size)
+
+    def hosts_of(self, ranks: Iterable[int]) -> int:
+        """How many hosts the GPUs with these ids are in.
+
+        Raises:
+            ClusterError: an id is not in the cluster.
+
+        Example:
+            >>> Cluster.parse("gb200-nvl72:18x4").hosts_of(range(8))
+            2
+        """
+        return self._groups_of(ranks, self.gpus_per_host)
+
+    def _groups_of(self, ranks: Iterable[int], size: int) -> int:
+        groups = {rank // size for rank in ranks}
+        if groups and (min(groups) < 0 or max(groups) * size >= self.devices):
+            raise ClusterError(
+                f"the program uses device ids that {self.name} does not have (it has "
+                f"0 to {self.devices - 1}): name a cluster of the size that the "
+                "program was compiled for"
+            )
+        return len(groups)
+
+    def as_dict(self) -> dict[str, object]:
+        """The cluster and all figures that belong to it, as JSON-ready data.
+
+        Example:
+            >>> Cluster.parse("h100:8x8").as_dict()["devices"]
+            64
+        """
+        return {
+            "name": self.name,
+            "system": self.system.title,
+            "hosts": self.hosts,
+            "gpus_per_host": self.gpus_per_host,
+            "devices": self.devices,
+            "scale_up_size": self.scale_up_size,
+            "gpu": self.gpu.as_dict(),
+            "inside": self.inside.as_dict(),
+            "between": self.between.as_dict(),
+            "to_host": self.to_host.as_dict(),
+        }
+
+
+_FORMS = (
+    "write NAME:HOSTSxGPUS, such as h100:8x8, or NAME:GPUS, or NAME alone, where NAME "
+    f"is one of {', '.join(system_names())}, or the path of a system record"
+)
+
+
+def _counts(text: str, size: str, system: System) -> tuple[int, int]:
+    full = system.gpus_per_host
+    if not size:
+        return system.hosts_per_domain, full
+    match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if not match:
+        raise ClusterError(f"{text!r} is no cluster; {_FORMS}")
+    gpus = int(match[2])
+    if match[1]:
+        hosts = int(match[1])
+    elif gpus <= full:
+        hosts = 1
+    elif gpus % full == 0:
+        hosts, gpus = gpus // full, full
+    else:
+        raise ClusterError(
+            f"{text!r}: {gpus} GPUs do not fill hosts of {full}; "
+            "say how many hosts, as in NAME:HOSTSxGPUS"
+        )
+    if gpus > full:
+        raise ClusterError(
+            f"{text!r}: a host of this system has {full} GPUs, not {gpus}; "
+            "the form is NAME:HOSTSxGPUS"
+        )
+    if hosts * gpus > _MOST_DEVICES:
+        raise ClusterError(
+            f"{text!r}: {hosts * gpus} GPUs are too many, the limit is {_MOST_DEVICES}"
+        )
+    return hosts, gpus

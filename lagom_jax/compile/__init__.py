@@ -1,0 +1,50 @@
+"""From a training step to a scheduled GPU module, on a machine without a GPU.
+
+The way: `lower` traces the step and writes down what XLA needs to know of it,
+`compile_step` runs XLA's GPU compiler on that in a child process, and `Toolchain`
+says whether the installed parts of that compiler belong together.
+
+Names are loaded when they are first used, so that the toolchain can be examined
+even where jax itself cannot be imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lagom_jax.compile.deviceless import (
+        CompiledStep,
+        MemoryUse,
+        Target,
+        compile_for,
+        compile_step,
+    )
+    from lagom_jax.compile.lowering import LoweredStep, lower
+    from lagom_jax.compile.toolchain import Finding, Toolchain
+
+__all__ = [
+    "CompiledStep",
+    "Finding",
+    "LoweredStep",
+    "MemoryUse",
+    "Target",
+    "Toolchain",
+    "compile_for",
+    "compile_step",
+    "lower",
+]
+
+_HOMES = {
+    "deviceless": ("CompiledStep", "MemoryUse", "Target", "compile_for", "compile_step"),
+    "lowering": ("LoweredStep", "lower"),
+    "toolchain": ("Finding", "Toolchain"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

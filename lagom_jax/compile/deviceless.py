@@ -1,0 +1,214 @@
+"""XLA's GPU compiler, run for a cluster that need not be there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lagom_jax.compile import child, failures
+from lagom_jax.compile.lowering import LoweredStep
+from lagom_jax.compile.toolchain import Toolchain
+from lagom_jax.errors import CompileError
+
+if TYPE_CHECKING:
+    from lagom_jax.cluster import Cluster
+
+DEFAULT_TIMEOUT_S = 1800.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """What the compiler is told about the machines it compiles for."""
+
+    name: str
+    """What the user called it, as in `h100:8x8`."""
+    text: str = dataclasses.field(repr=False)
+    """The GPU, as a `GpuTargetConfigProto` in text form."""
+    topology: str
+    """Partitions of the network, hosts and GPUs per host, as in `1x8x8`."""
+
+    @property
+    def devices(self) -> int:
+        """How many GPUs there are.
+
+        Example:
+            >>> Target("h100:8x8", "...", "1x8x8").devices
+            64
+        """
+        return math.prod(int(part) for part in self.topology.split("x"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes on one device, as the compiler assigned its buffers."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    """Outputs that live in the memory of a donated argument."""
+    temp_bytes: int
+    peak_bytes: int | None
+    """The most that is alive at once; None where the compiler does not say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompiledStep:
+    """A step as the GPU compiler scheduled it."""
+
+    module_bytes: bytes = dataclasses.field(repr=False)
+    """The scheduled module: a serialised `HloModuleProto`."""
+    name: str
+    target: str
+    device_kind: str
+    device_order: tuple[int, ...] = dataclasses.field(repr=False)
+    """Which device each partition runs on, counted host by host."""
+    memory: MemoryUse
+    start_seconds: float
+    """Importing jax and loading the compiler, in the child."""
+    compile_seconds: float
+    serialise_seconds: float
+    versions: dict[str, str]
+    options: dict[str, Any]
+    """The compiler options in effect, the user's own among them."""
+    warnings: tuple[str, ...] = ()
+    """What the compiler itself printed, as when it runs out of memory to save."""
+
+
+def compile_step(
+    lowered: LoweredStep,
+    cluster: Cluster,
+    options: Mapping[str, object] | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> CompiledStep:
+    """Compiles a lowered step for a cluster, in a process of its own.
+
+    Args:
+        lowered: What `lower` returned.
+        cluster: Where the step would run; it must have as many GPUs as the step's
+            mesh has devices.
+        options: Compiler options by name; `fdo_profile` takes bytes. What the step's
+            own `jax.jit(compiler_options=...)` says wins over them.
+        timeout_s: After how many seconds to give up.
+
+    Returns:
+        The scheduled module and what the compiler says about its memory.
+
+    Raises:
+        ToolchainError: The GPU compiler is missing or its parts do not fit together.
+        CompileError: The compiler refused the program, died, or took too long.
+    """
+    from lagom_jax.cluster import target as targets
+
+    toolchain = Toolchain.probe().require()
+    text = targets.target_config(cluster.gpu, toolchain.version("jaxlib"))
+    target = Target(cluster.name, text, targets.topology(cluster))
+    return compile_for(lowered, target, options, timeout_s=timeout_s)
+
+
+def compile_for(
+    lowered: LoweredStep,
+    target: Target,
+    options: Mapping[str, object] | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> CompiledStep:
+    """Compiles a lowered step for a target; `compile_step` for a known cluster.
+
+    Nothing is shared between calls: several threads may compile at once.
+
+    Args:
+        lowered: What `lower` returned.
+        target: GPU and topology in the compiler's own words.
+        options: As for `compile_step`.
+        timeout_s: As for `compile_step`.
+
+    Returns:
+        The scheduled module and what the compiler says about its memory.
+
+    Raises:
+        ToolchainError: The GPU compiler is missing or its parts do not fit together.
+        CompileError: The compiler refused the program, died, or took too long.
+    """
+    toolchain = Toolchain.probe().require()
+    _check_device_count(lowered, target)
+    effective = _checked_options({**(options or {}), **lowered.compiler_options})
+    answer = child.ask_once(
+        {
+            "target_text": target.text,
+            "topology": target.topology,
+            "device_order": lowered.device_order,
+            "tuple_args": lowered.tuple_args,
+            "propagate_to_inputs": lowered.allow_propagation_to_inputs,
+            "propagate_to_outputs": lowered.allow_propagation_to_outputs,
+            "options": effective,
+            "settings": lowered.settings,
+        },
+        lowered.stablehlo,
+        timeout_s=timeout_s,
+    )
+    header = answer.header
+    if header is None or not header["ok"]:
+        raise failures.explain(answer, lowered.name, target.name, timeout_s)
+    return CompiledStep(
+        module_bytes=answer.payload,
+        name=lowered.name,
+        target=target.name,
+        device_kind=header["device_kind"],
+        device_order=lowered.device_order,
+        memory=_memory(header["memory"]),
+        start_seconds=header["start_seconds"],
+        compile_seconds=header["compile_seconds"],
+        serialise_seconds=header["serialise_seconds"],
+        versions=toolchain.versions,
+        options=effective,
+        warnings=answer.printed,
+    )
+
+
+def _check_device_count(lowered: LoweredStep, target: Target) -> None:
+    if lowered.device_count == target.devices:
+        return
+    gpus = f"{target.devices} GPU" + "s" * (target.devices != 1)
+    if lowered.device_count == 1:
+        raise CompileError(
+            f"{lowered.name} is lowered for one device, but {target.name} has {gpus}: "
+            "give its arguments shardings over a mesh of that many devices, as in "
+            "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(AbstractMesh("
+            f"({target.devices},), ('data',)), P('data'))), which needs no device. "
+            "For one GPU, name a cluster of one."
+        )
+    axes = ", ".join(f"{name}={size}" for name, size in lowered.mesh) or "unnamed"
+    raise CompileError(
+        f"{lowered.name} is lowered for {lowered.device_count} devices (mesh {axes}), "
+        f"but {target.name} has {gpus}: name a cluster of {lowered.device_count}, or "
+        f"give the mesh {target.devices} devices (jax.sharding.AbstractMesh needs none "
+        "to exist)."
+    )
+
+
+def _checked_options(options: dict[str, object]) -> dict[str, Any]:
+    for name, value in options.items():
+        if not isinstance(value, (bool, int, float, str, bytes)):
+            raise CompileError(
+                f"compiler option {name} is {value!r} of type {type(value).__name__}: "
+                "options are bool, int, float or str, and fdo_profile is bytes."
+            )
+        if isinstance(value, bytes) != (name == "fdo_profile"):
+            expected = "bytes" if name == "fdo_profile" else "bool, int, float or str"
+            raise CompileError(
+                f"compiler option {name} is {type(value).__name__}, not {expected}."
+            )
+    return options
+
+
+def _memory(stats: dict[str, int]) -> MemoryUse:
+    return MemoryUse(
+        argument_bytes=stats["argument_size_in_bytes"],
+        output_bytes=stats["output_size_in_bytes"],
+        alias_bytes=stats["alias_size_in_bytes"],
+        temp_bytes=stats["temp_size_in_bytes"],
+        peak_bytes=stats.get("peak_memory_in_bytes") or None,
+    )

@@ -1,0 +1,136 @@
+"""Why a compile failed, in a few lines that the user can act on."""
+
+from __future__ import annotations
+
+import re
+
+from lagom_jax.compile.child import Answer, signal_name
+from lagom_jax.errors import CompileError, LagomError, ToolchainError
+
+_LINES = 6
+_LINE_LENGTH = 400
+
+_CRASHES = {
+    "SIGKILL": "something killed it, most likely for using too much memory: watch "
+    "free memory, or compile fewer layers",
+    "SIGFPE": "XLA divided by zero, which a target with a missing field makes it do",
+    "SIGABRT": "an assertion of XLA failed",
+    "SIGSEGV": "XLA crashed",
+    "SIGINT": "it was interrupted",
+    "SIGTERM": "it was asked to end",
+}
+
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"No such compile option: '?(?P<option>[\w.]+)",
+        "this XLA has no compiler option {option}: check its spelling, or leave it out.",
+    ),
+    (
+        r"GpuTargetConfigProto",
+        "this XLA cannot read the target: one of its fields is unknown to this version.",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED.*[Ss]hared memory",
+        "a kernel wants more shared memory than the target GPU has.",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED",
+        "the step needs more memory than the target GPU has: shard it further, "
+        "rematerialise, or take a smaller batch.",
+    ),
+    (
+        r"No registered implementation for (?:untyped )?custom call",
+        "the step calls a function that is registered in your process only: replace it "
+        "for the analysis.",
+    ),
+)
+
+_BROKEN_TOOLCHAIN = re.compile(
+    r"topology not implemented|Unknown backend|ptxas|nvlink|libdevice|"
+    r"no (?:PJRT )?plugin|PjRt plugin|make_topology",
+    re.IGNORECASE,
+)
+
+
+def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomError:
+    """The error to raise for an answer that holds no module.
+
+    Args:
+        answer: What the child said, or how it ended.
+        step: The step's name.
+        target: The target's name.
+        timeout_s: The time it had.
+
+    Returns:
+        A `CompileError`, or a `ToolchainError` if the installation is to blame.
+
+    Example:
+        >>> bogus = {"ok": False, "message": "No such compile option: 'xla_gpu_x'"}
+        >>> print(explain(Answer(bogus, b"", 0, False, ()), "jit_f", "h100:1x8", 9))
+        XLA could not compile jit_f for h100:1x8: this XLA has no compiler option
+        xla_gpu_x: check its spelling, or leave it out. XLA says:
+          No such compile option: 'xla_gpu_x'
+    """
+    if answer.timed_out:
+        return CompileError(
+            f"compiling {step} for {target} took longer than {timeout_s:g} s and was "
+            "stopped: allow more time, or compile fewer layers (a scan over layers "
+            "compiles many times faster than a loop)."
+        )
+    if answer.header is None:
+        return CompileError(_of_dead_process(answer, step, target))
+    message = str(answer.header.get("message", "")) or str(answer.header.get("type"))
+    says = "\n".join(f"  {line}" for line in reason(message))
+    if _BROKEN_TOOLCHAIN.search(message):
+        return ToolchainError(
+            f"XLA's GPU compiler is not complete here: run `lagom doctor`. It says:\n"
+            f"{says}"
+        )
+    for pattern, advice in _ADVICE:
+        if found := re.search(pattern, message, re.DOTALL):
+            hint = advice.format_map(found.groupdict())
+            break
+    else:
+        hint = "it refused the program."
+    return CompileError(
+        f"XLA could not compile {step} for {target}: {hint} XLA says:\n{says}"
+    )
+
+
+def reason(message: str) -> list[str]:
+    """The first lines of an XLA status, short enough to read.
+
+    Example:
+        >>> reason("INTERNAL: bad\\n\\n\\tat xla/foo.cc:3\\n" + "HLO dump\\n" * 99)[:2]
+        ['INTERNAL: bad', 'at xla/foo.cc:3']
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return [
+        line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."
+        for line in lines[:_LINES]
+    ]
+
+
+def _of_dead_process(answer: Answer, step: str, target: str) -> str:
+    if answer.exit_status < 0:
+        signal = signal_name(answer.exit_status)
+        how = f"died of {signal}: {_CRASHES.get(signal, 'a signal ended it')}"
+    else:
+        how = f"ended with status {answer.exit_status} and no answer"
+    printed = "\n".join(
+        f"  {line[:_LINE_LENGTH]}" for line in _telling(answer.printed)
+    )
+    says = f" Its last words:\n{printed}" if printed else ""
+    return f"the process compiling {step} for {target} {how}.{says}"
+
+
+def _telling(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """A failed check and what follows it up to the stack trace, else the last lines."""
+    for index, line in enumerate(lines):
+        if re.match(r"F\d{4} ", line) or "Check failed" in line:
+            return tuple(
+                told
+                for told in lines[index : index + _LINES]
+                if not told.lstrip().startswith(("@", "***", "#"))
+            )
+    return lines[-_LINES:]

@@ -1,0 +1,204 @@
+"""A user's training step, traced and lowered for GPUs that need not be there.
+
+Only tracing happens in the user's process: no weight is allocated, nothing is
+compiled, and arrays that live on the CPU do not make this a program for the CPU. The
+mesh may be abstract or made of virtual CPU devices; only its shape matters.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from lagom_jax.compile import _jax_internals, chatter
+from lagom_jax.compile.tracing import described, first_paragraph, trace
+from lagom_jax.errors import CompileError
+
+# What of jax's configuration ends up among the compile options.
+_COMPILER_SETTINGS = (
+    "jax_use_shardy_partitioner",
+    "jax_optimization_level",
+    "jax_memory_fitting_level",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_effort",
+    "jax_compiler_enable_remat_pass",
+    "jax_disable_most_optimizations",
+    "jax_xla_profile_version",
+)
+
+_CALLS_BACK = {
+    "pure_callback": "calls Python from the GPU",
+    "io_callback": "calls Python from the GPU",
+    "inspect_sharding": "calls Python from the compiler",
+    "custom_partitioning": "calls Python from the compiler",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoweredStep:
+    """Everything XLA's GPU compiler needs to know of a step, and nothing alive.
+
+    Example:
+        >>> import jax
+        >>> step = lower(lambda x: x * 2, jax.ShapeDtypeStruct((8,), "float32"))
+        >>> step.device_count, step.argument_count, step.mesh
+        (1, 1, ())
+    """
+
+    name: str
+    """The step's own name."""
+    stablehlo: bytes = dataclasses.field(repr=False)
+    """The module as MLIR bytecode."""
+    num_partitions: int
+    num_replicas: int
+    tuple_args: bool
+    allow_propagation_to_inputs: tuple[bool, ...] = dataclasses.field(repr=False)
+    """Per parameter of the module: whether XLA may choose its sharding."""
+    allow_propagation_to_outputs: tuple[bool, ...] = dataclasses.field(repr=False)
+    compiler_options: dict[str, Any]
+    """What the user's own `jax.jit(compiler_options=...)` asks for."""
+    donated: tuple[bool, ...] = dataclasses.field(repr=False)
+    """Per array among the step's arguments, in the order of their tree."""
+    mesh: tuple[tuple[str, int], ...]
+    """Names and sizes of the mesh's axes; empty without a mesh."""
+    device_order: tuple[int, ...] = dataclasses.field(repr=False)
+    """Which device each partition runs on, counted from 0."""
+    argument_count: int
+    """Parameters of the module: arguments that are used, and hoisted constants."""
+    settings: dict[str, Any] = dataclasses.field(repr=False)
+    """jax's configuration as far as it reaches the compiler."""
+    notes: tuple[str, ...] = ()
+    """What differs from the program that would run on the GPUs, in words."""
+
+    @property
+    def device_count(self) -> int:
+        """How many devices the step is made for."""
+        return self.num_partitions * self.num_replicas
+
+
+def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
+    """Traces a step for the arguments it would be called with, and lowers it for GPUs.
+
+    Args:
+        step: A function, a jitted function (its shardings, donation, static arguments
+            and compiler options are kept), a method or partial of one, an `nnx.jit`
+            function, or what `.trace(...)` of one of these returned.
+        *args: What the step is called with: arrays, `jax.ShapeDtypeStruct`s with a
+            sharding on a `Mesh` or an `AbstractMesh`, numpy arrays, numbers, trees.
+        **kwargs: The same by keyword.
+
+    Returns:
+        The lowered step, ready for `compile_step`.
+
+    Raises:
+        CompileError: jax refuses the arguments, or the step needs a device to be
+            lowered. Whatever the step itself raises comes through as it is.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from jax.sharding import AbstractMesh, AxisType, NamedSharding
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+        >>> batch = jax.ShapeDtypeStruct(
+        ...     (64, 4), jnp.bfloat16, sharding=NamedSharding(mesh, P("data"))
+        ... )
+        >>> lowered = lower(jax.jit(lambda x: x + 1, donate_argnums=0), batch)
+        >>> lowered.device_count, lowered.mesh, lowered.donated
+        (8, (('data', 8),), (True,))
+    """
+    if not _jax_internals.backends_started():
+        # Lowering starts them anyway; here what they print can be held back.
+        with chatter.withheld():
+            jax.devices()
+    stage = trace(step, args, kwargs)
+    if isinstance(stage, jax.stages.Lowered):
+        return _lowered_step(stage, notes=())
+    primitives = collections.Counter(_primitives(stage))
+    _refuse_callbacks(step, primitives)
+    prints = sum(primitives[name] for name in _jax_internals.DEBUG_PRIMITIVES)
+    notes: list[str] = []
+    if prints:
+        notes.append(f"{prints} jax.debug callback(s) were left out")
+    if primitives["donating jit"] and not any(_donated(stage)):
+        notes.append(
+            "the step calls a jitted function that donates arguments, and is not "
+            "jitted with donation itself: memory is counted without donation. Give "
+            "the jitted function instead."
+        )
+    try:
+        lowered = _jax_internals.lower_for_gpu(stage, without_debug_prints=prints > 0)
+    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        raise CompileError(
+            f"jax cannot lower {described(step)} for GPUs: {first_paragraph(error)}"
+        ) from error
+    return _lowered_step(lowered, tuple(notes))
+
+
+def _primitives(traced: Any) -> Iterable[str]:
+    for equation in _jax_internals.equations(traced.jaxpr):
+        yield equation.primitive.name
+        if any(equation.params.get("donated_invars", ())):
+            yield "donating jit"
+
+
+def _refuse_callbacks(step: Any, primitives: collections.Counter[str]) -> None:
+    found = [name for name in _CALLS_BACK if primitives[name]]
+    if found:
+        reasons = ", ".join(f"{name} ({_CALLS_BACK[name]})" for name in found)
+        raise CompileError(
+            f"{described(step)} contains {reasons}, which another process than this "
+            "one cannot compile: take it out of the step for the analysis."
+        )
+
+
+def _donated(stage: Any) -> tuple[bool, ...]:
+    return tuple(bool(info.donated) for info in jax.tree.leaves(stage.args_info))
+
+
+def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
+    facts = _jax_internals.compile_facts(lowered)
+    if facts["host_callbacks"]:
+        raise CompileError(
+            f"{facts['name']} calls Python from the GPU, which another process than "
+            "this one cannot compile: take the callbacks out for the analysis."
+        )
+    return LoweredStep(
+        name=facts["name"],
+        stablehlo=_bytecode(lowered),
+        num_partitions=facts["device_count"],
+        num_replicas=1,
+        tuple_args=facts["tuple_args"],
+        allow_propagation_to_inputs=facts["propagate_to_inputs"],
+        allow_propagation_to_outputs=facts["propagate_to_outputs"],
+        compiler_options=facts["options"],
+        donated=_donated(lowered),
+        mesh=facts["mesh"],
+        device_order=_order(facts["device_ids"], facts["device_count"]),
+        argument_count=len(facts["propagate_to_inputs"]),
+        settings={
+            name: getattr(jax.config, name)
+            for name in _COMPILER_SETTINGS
+            if hasattr(jax.config, name)
+        },
+        notes=notes,
+    )
+
+
+def _bytecode(lowered: Any) -> bytes:
+    module = lowered.compiler_ir("stablehlo")
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _order(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Ranks of device ids, which count in leaps where several processes are."""
+    if not ids:
+        return tuple(range(count))
+    ranks = {device: rank for rank, device in enumerate(sorted(ids))}
+    return tuple(ranks[device] for device in ids)

@@ -1,0 +1,98 @@
+"""The child process in which XLA's GPU compiler runs.
+
+`python -m lagom_jax.compile.worker` answers one frame on stdout for every frame on
+stdin (see `wire`) until stdin ends. A target that makes XLA abort takes only this
+process with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, BinaryIO
+
+from lagom_jax.compile import wire
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers requests until there are no more."""
+    while (frame := wire.unpack(requests)) is not None:
+        try:
+            header, payload = _compile(*frame)
+        except Exception as error:
+            header, payload = (
+                {"ok": False, "type": type(error).__name__, "message": str(error)},
+                b"",
+            )
+        answers.write(wire.pack(header, payload))
+        answers.flush()
+
+
+def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
+    began = time.perf_counter()
+    import jax
+    from jax.experimental import topologies
+
+    from lagom_jax.compile import _jax_internals
+
+    for name, value in request["settings"].items():
+        jax.config.update(name, value)
+    topology = topologies.get_topology_desc(
+        platform="cuda",
+        topology=request["topology"],
+        target_config=request["target_text"],
+    )
+    devices = topology.devices
+    found = {(device.platform, device.client.platform) for device in devices}
+    if found - {("cuda", "cuda"), ("gpu", "gpu"), ("gpu", "cuda"), ("cuda", "gpu")}:
+        raise RuntimeError(f"the devices to compile for are no GPUs: {sorted(found)}")
+    order = request["device_order"]
+    if sorted(order) != list(range(len(devices))):
+        raise RuntimeError(
+            f"topology {request['topology']} has {len(devices)} devices, the step "
+            f"asks for {len(order)}"
+        )
+    ready = time.perf_counter()
+    executable = _jax_internals.compile_module(
+        module,
+        [devices[index] for index in order],
+        tuple_args=request["tuple_args"],
+        propagate_to_inputs=request["propagate_to_inputs"],
+        propagate_to_outputs=request["propagate_to_outputs"],
+        options=request["options"],
+    )
+    compiled = time.perf_counter()
+    modules = executable.hlo_modules()
+    if len(modules) != 1:
+        raise RuntimeError(f"one module was compiled into {len(modules)}")
+    result = modules[0].as_serialized_hlo_module_proto()
+    serialised = time.perf_counter()
+    return {
+        "ok": True,
+        "device_kind": devices[0].device_kind,
+        "platform_version": str(devices[0].client.platform_version),
+        "memory": _memory(executable.get_compiled_memory_stats()),
+        "start_seconds": ready - began,
+        "compile_seconds": compiled - ready,
+        "serialise_seconds": serialised - compiled,
+    }, result
+
+
+def _memory(stats: Any) -> dict[str, int]:
+    return {
+        name: int(value)
+        for name in dir(stats)
+        if name.endswith("_in_bytes") and isinstance(value := getattr(stats, name), int)
+    }
+
+
+def main() -> None:
+    """Serves stdin, with everything that others print moved to stderr."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Seconds of a kernel that has the GPU to itself: a roofline.
+
+A kernel takes the longer of its arithmetic at the rate its number type reaches and its
+memory traffic at the bandwidth kernels reach, and a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lagom_jax.cluster import Cluster, Gpu
+from lagom_jax.cost.constants import Constants
+from lagom_jax.cost.prices import Price
+from lagom_jax.hlo.work import Matmul, Work
+
+
+def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
+    """The price of one execution of a kernel.
+
+    Args:
+        work: What the kernel does.
+        cluster: Whose GPU runs it.
+        constants: What that GPU reaches of its peaks.
+    """
+    gpu = cluster.gpu
+    arithmetic = _arithmetic_seconds(work, gpu, constants)
+    traffic = work.bytes_read + work.bytes_written
+    bandwidth = gpu.memory_bytes_per_s
+    if work.kind == "host-copy":
+        bandwidth = gpu.pcie_bytes_per_s
+    memory = traffic / (bandwidth * constants.memory_efficiency)
+    seconds = max(arithmetic, memory) + constants.launch_seconds
+    bounds = {
+        "arithmetic": arithmetic,
+        "memory": memory,
+        "launch": constants.launch_seconds,
+    }
+    bound = max(bounds, key=lambda name: bounds[name])
+    peak = {
+        "arithmetic": arithmetic * _mean_efficiency(work, constants),
+        "memory": memory * constants.memory_efficiency,
+        "launch": 0.0,
+    }
+    return Price(seconds, bound, peak[bound] / seconds)
+
+
+def _arithmetic_seconds(work: Work, gpu: Gpu, constants: Constants) -> float:
+    in_matmuls = sum(matmul.flops for matmul in work.matmuls)
+    seconds = sum(_matmul_seconds(m, gpu, constants) for m in work.matmuls)
+    rest = max(0.0, work.flops - in_matmuls)
+    rates = gpu.dense_flops_per_s
+    if work.kind in ("matmul", "convolution", "attention"):
+        # Library kernels whose shape is not known in detail still use tensor cores.
+        kind = work.matmuls[0].lhs if work.matmuls else "bf16"
+        return seconds + rest / _matmul_rate(kind, gpu, constants)
+    return seconds + rest / rates["f32"]
+
+
+def _matmul_seconds(matmul: Matmul, gpu: Gpu, constants: Constants) -> float:
+    return matmul.flops / _matmul_rate(matmul.lhs, gpu, constants)
+
+
+def _matmul_rate(element_type: str, gpu: Gpu, constants: Constants) -> float:
+    rates = gpu.dense_flops_per_s
+    key = _rate_key(element_type, rates)
+    efficiencies = constants.matmul_efficiency
+    return rates[key] * efficiencies.get(key, efficiencies["other"])
+
+
+def _rate_key(element_type: str, rates: Mapping[str, float]) -> str:
+    """The rate that a matmul of this element type runs at."""
+    if element_type.startswith("f8"):
+        # Without fp8 tensor cores the operands are widened.
+        return "f8" if "f8" in rates else "bf16"
+    if element_type == "f32":
+        # XLA lets f32 matmuls use TensorFloat-32 unless the program forbids it.
+        return "tf32" if "tf32" in rates else "f32"
+    if element_type in ("s8", "u8", "s4", "u4"):
+        return "s8" if "s8" in rates else "bf16"
+    if element_type in ("f64", "c128"):
+        return "f64"
+    if element_type == "c64":
+        return "f32"
+    return element_type if element_type in rates else "bf16"
+
+
+def _mean_efficiency(work: Work, constants: Constants) -> float:
+    efficiencies = constants.matmul_efficiency
+    if not work.matmuls:
+        return 1.0
+    return efficiencies.get(work.matmuls[0].lhs, efficiencies["other"])

@@ -1,0 +1,67 @@
+"""The result of a replay: where a step's time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.schedule.program import Kernel, Task
+
+
+@dataclasses.dataclass(slots=True)
+class TaskTime:
+    """What one task does in a step, summed over its executions."""
+
+    executions: float = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+    """The part of `seconds` that a kernel spent on the compute stream."""
+    exposed_seconds: float = 0.0
+    """While it ran off the compute stream and the compute stream stood still for it;
+    all of its time if it ran on the compute stream as a collective."""
+    beside: dict[Kernel, float] = dataclasses.field(default_factory=dict[Kernel, float])
+    """For a task on another stream: seconds beside each kernel of the compute stream."""
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Seconds that the compute stream did not stand still for."""
+        return self.seconds - self.exposed_seconds
+
+    def add(self, other: TaskTime, times: float = 1) -> None:
+        """Adds another's figures, as if it had happened `times` times."""
+        self.executions += other.executions * times
+        self.seconds += other.seconds * times
+        self.compute_seconds += other.compute_seconds * times
+        self.exposed_seconds += other.exposed_seconds * times
+        for kernel, seconds in other.beside.items():
+            self.beside[kernel] = self.beside.get(kernel, 0.0) + seconds * times
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One step of one device, replayed.
+
+    The compute stream is busy, or stands still for a collective (or runs it itself), or
+    for something else: `step_seconds` is the sum of `compute_seconds`,
+    `exposed_seconds` and `waiting_seconds`.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    """Kernels on the compute stream."""
+    communication_seconds: float
+    """Collectives on any stream, hidden or not."""
+    exposed_seconds: float
+    """The compute stream stands still for collectives, or runs them itself."""
+    waiting_seconds: float
+    """The compute stream stands still for copies and kernels on other streams."""
+    tasks: Mapping[Task, TaskTime]
+
+    def collectives(self) -> dict[Collective, TaskTime]:
+        """The figures of every collective, in the order of the program."""
+        return {t: f for t, f in self.tasks.items() if isinstance(t, Collective)}
+
+    def kernels(self) -> dict[Kernel, TaskTime]:
+        """The figures of every kernel, in the order of the program."""
+        return {t: f for t, f in self.tasks.items() if isinstance(t, Kernel)}

@@ -1,0 +1,195 @@
+"""Collectives: what moves, between whom, and how the compiler runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lagom_jax.hlo.config import (
+    backend_config,
+    frontend_attributes,
+    op_name,
+    section,
+    source_line,
+)
+from lagom_jax.hlo.groups import (
+    Groups,
+    pairs_from_text,
+    permute_pairs,
+    replica_groups,
+)
+from lagom_jax.hlo.module import Computation, Instruction, Module
+
+KINDS = frozenset(
+    {
+        "all-gather",
+        "all-reduce",
+        "reduce-scatter",
+        "all-to-all",
+        "ragged-all-to-all",
+        "collective-permute",
+        "collective-broadcast",
+        "send",
+        "recv",
+    }
+)
+"""The kinds of collective, as HLO spells them without `-start`."""
+
+POINT_TO_POINT = frozenset({"collective-permute", "send", "recv"})
+"""Kinds that move data from sources to targets instead of within groups."""
+
+_PAIRS_ATTRIBUTE = "_xla_send_recv_source_target_pairs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Collective:
+    """One collective of a module.
+
+    A combined collective (several operands, one launch) is one Collective; its bytes
+    are the sums over its operands.
+    """
+
+    kind: str
+    name: str
+    operand_bytes: int
+    result_bytes: int
+    operand_count: int
+    element_types: tuple[str, ...]
+    groups: Groups
+    channel_id: int
+    is_sync: bool
+    """The compiler runs it on the compute stream: nothing can hide it."""
+    is_pipelined: bool
+    one_shot_kernel: bool
+    """A small all-reduce that XLA runs as a kernel of its own instead of NCCL."""
+    op_name: str
+    source: str
+    """`file:line` of the user's code; empty where the compiler dropped it."""
+    instruction: Instruction | None = None
+    """What stands in the schedule for it; None for a collective made by hand."""
+    computation: Computation | None = None
+    """Where that instruction is."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on the larger side: gathered output, scattered input, or operand."""
+        return max(self.operand_bytes, self.result_bytes)
+
+
+def collective_kind(opcode: str) -> str | None:
+    """The kind of collective that an opcode launches or runs, or None.
+
+    Example:
+        >>> collective_kind("all-gather-start"), collective_kind("reduce-scatter")
+        ('all-gather', 'reduce-scatter')
+        >>> collective_kind("all-gather-done") is None
+        True
+    """
+    kind = opcode.removesuffix("-start")
+    return kind if kind in KINDS else None
+
+
+def read_collective(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    *,
+    launcher: tuple[Computation, Instruction] | None = None,
+) -> Collective:
+    """Reads a collective.
+
+    Args:
+        module: The module it is in.
+        computation: The computation that holds `instruction`.
+        instruction: The collective itself: `all-gather`, `all-gather-start`, `send`.
+        launcher: The `async-start` or fusion around it, where there is one, and the
+            computation that holds that; its name is the one in the schedule.
+    """
+    kind = collective_kind(instruction.opcode)
+    if kind is None:
+        raise ValueError(f"{instruction.opcode} is not a collective")
+    place, outer = launcher or (computation, instruction)
+    settings = section(backend_config(outer), "collective_backend_config")
+    if launcher is not None and "is_sync" not in settings:
+        settings = section(backend_config(instruction), "collective_backend_config")
+    operands = _moved_operands(computation, instruction, kind)
+    operand_bytes = sum(operand.shape.byte_size for operand in operands)
+    described = _describing(module, computation, outer, instruction)
+    return Collective(
+        kind=kind,
+        name=outer.name,
+        operand_bytes=operand_bytes,
+        result_bytes=_result_bytes(instruction, kind, operand_bytes),
+        operand_count=len(operands),
+        element_types=tuple(
+            dict.fromkeys(leaf.type for o in operands for leaf in o.shape.leaves)
+        ),
+        groups=_groups(module, instruction, kind),
+        channel_id=instruction.proto.channel_id,
+        is_sync=bool(settings.get("is_sync", False))
+        or (launcher is None and not _is_split(instruction.opcode)),
+        is_pipelined=bool(settings.get("is_pipelined", False)),
+        one_shot_kernel="SHOT" in str(settings.get("kernel_strategy", "")),
+        op_name=op_name(described),
+        source=source_line(module, described),
+        instruction=outer,
+        computation=place,
+    )
+
+
+def _is_split(opcode: str) -> bool:
+    return opcode.endswith("-start") or opcode in ("send", "recv")
+
+
+def _moved_operands(
+    computation: Computation, instruction: Instruction, kind: str
+) -> list[Instruction]:
+    operands = computation.operands(instruction)
+    if kind == "recv":
+        return []
+    if kind == "send":
+        return operands[:1]
+    if kind == "ragged-all-to-all":
+        # The others are the output buffer and four vectors of offsets and sizes.
+        return operands[:1]
+    if kind == "collective-permute" and len(operands) == 4:
+        # The in-place form: input, output, and where in each.
+        return operands[:1]
+    return operands
+
+
+def _result_bytes(instruction: Instruction, kind: str, operand_bytes: int) -> int:
+    shape = instruction.shape
+    if kind == "send":
+        return operand_bytes
+    if kind == "recv":
+        # (data, context, token)
+        return shape.elements[0].byte_size if shape.elements else shape.byte_size
+    if instruction.opcode in ("all-gather-start", "collective-permute-start"):
+        # (operands, results) and, for a permute, contexts of a few bytes.
+        return shape.elements[1].byte_size
+    return shape.byte_size
+
+
+def _groups(module: Module, instruction: Instruction, kind: str) -> Groups:
+    if kind == "collective-permute":
+        return permute_pairs(instruction)
+    if kind in ("send", "recv"):
+        return pairs_from_text(frontend_attributes(instruction).get(_PAIRS_ATTRIBUTE, ""))
+    return replica_groups(module, instruction, kind)
+
+
+def _describing(
+    module: Module,
+    computation: Computation,
+    outer: Instruction,
+    inner: Instruction,
+) -> Instruction:
+    """The instruction whose metadata says best where a collective came from.
+
+    Combiners of some versions drop the metadata of what they merge; then the origin of
+    the first operand that has one is the nearest truth.
+    """
+    if source_line(module, outer):
+        return outer
+    candidates = [inner, *computation.operands(inner)]
+    return next((i for i in candidates if source_line(module, i)), outer)

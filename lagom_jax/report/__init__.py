@@ -1,0 +1,6 @@
+"""What people look at."""
+
+from lagom_jax.report.overlap import CollectiveReport as CollectiveReport
+from lagom_jax.report.overlap import KindTotal as KindTotal
+from lagom_jax.report.overlap import Report as Report
+from lagom_jax.report.overlap import report_program as report_program

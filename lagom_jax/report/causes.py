@@ -1,0 +1,56 @@
+"""Why a collective is exposed, in a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lagom_jax.cost.prices import Price
+from lagom_jax.cost.timeline import TaskTime
+from lagom_jax.hlo.collective import Collective
+
+# A collective that is at least this much hidden needs no explanation.
+_HIDDEN_ENOUGH = 0.95
+# Independent work covers a collective if it takes at least this share of its time.
+_COVERS = 0.9
+_HARDLY = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What stands around a collective in its program."""
+
+    synchronous: bool
+    independent_seconds: float | None
+    """Work per execution that could run beside it; None where nobody looked."""
+
+
+def cause(
+    collective: Collective, times: TaskTime, price: Price, around: Surroundings
+) -> str:
+    """Why a collective is exposed; empty where most of it is hidden."""
+    if not times.seconds or times.hidden_seconds >= _HIDDEN_ENOUGH * times.seconds:
+        return ""
+    if collective.one_shot_kernel:
+        return "runs as XLA's own small all-reduce kernel, on the compute stream"
+    start = (
+        "synchronous: nothing stands between its start and its wait"
+        if around.synchronous
+        else "its result is needed before it is there"
+    )
+    return start + _blame(price, around)
+
+
+def _blame(price: Price, around: Surroundings) -> str:
+    independent = around.independent_seconds
+    if independent is None:
+        return ""
+    if independent < _HARDLY * price.seconds:
+        return "; no independent work in its block (the program's form)"
+    amount = _milliseconds(independent)
+    if independent >= _COVERS * price.seconds:
+        return f"; {amount} of independent work in its block (the schedule's choice)"
+    return f"; only {amount} of independent work in its block"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

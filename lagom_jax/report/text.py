@@ -1,0 +1,186 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
+from lagom_jax.report.units import in_bytes, in_percent, in_seconds
+
+_ROWS = 15
+
+
+def render(report: Report, *, rows: int | None = _ROWS) -> RenderableType:
+    """The report as something rich can print.
+
+    Args:
+        report: What to show.
+        rows: How many collectives to list, the worst first; None for all.
+    """
+    parts: list[RenderableType] = [_headline(report), _kinds(report)]
+    if report.collectives:
+        parts.append(_collectives(report, rows))
+    parts.append(_kernels(report))
+    parts.extend(Text(f"note: {note}", style="yellow") for note in report.notes)
+    parts.append(Text(f"All times are predicted. Prices: {report.pricing}", "dim"))
+    return Group(*parts)
+
+
+def to_text(report: Report, *, rows: int | None = _ROWS, width: int = 120) -> str:
+    """The report as plain text."""
+    console = Console(width=width, color_system=None, record=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(report, rows=rows))
+    return captured.get()
+
+
+def _headline(report: Report) -> RenderableType:
+    step = report.step_seconds
+    text = Text()
+    text.append(report.program, "bold")
+    text.append(f" on {report.cluster} ({report.devices} devices)\n\n")
+    text.append(f"  step {in_seconds(step)}", "bold")
+    text.append(f"  =  computation {in_seconds(report.compute_seconds)}  +  ")
+    style = "bold red" if report.exposed_seconds > 0.05 * step else "bold green"
+    text.append(
+        f"exposed communication {in_seconds(report.exposed_seconds)} "
+        f"({in_percent(report.exposed_seconds, step)})",
+        style,
+    )
+    if report.waiting_seconds > 0.001 * step:
+        text.append(f"  +  other waiting {in_seconds(report.waiting_seconds)}")
+    text.append(f"\n  communication {in_seconds(report.communication_seconds)}, ")
+    text.append(f"{report.hidden_share:.0%} of it hidden behind computation")
+    if report.peak_memory_bytes is not None:
+        text.append(
+            f"\n  peak memory {in_bytes(report.peak_memory_bytes)}"
+            f" of {in_bytes(report.memory_bytes)}",
+            "bold red" if report.peak_memory_bytes > report.memory_bytes else "",
+        )
+    text.append("\n")
+    return text
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    for column in columns:
+        left = column in ("collective", "kind", "hidden by", "source", "kernels")
+        table.add_column(
+            column,
+            justify="left" if left else "right",
+            no_wrap=column != "hidden by",
+            overflow="ellipsis" if column == "source" else "fold",
+        )
+    return table
+
+
+def _kinds(report: Report) -> RenderableType:
+    if not report.collective_kinds:
+        return Text("  no collectives: nothing is communicated\n")
+    table = _table(
+        "Communication by kind",
+        "collective",
+        "sites",
+        "runs/step",
+        "data/step",
+        "time",
+        "exposed",
+        "of step",
+    )
+    for total in report.collective_kinds:
+        table.add_row(
+            total.kind,
+            str(total.count),
+            f"{total.executions:g}",
+            in_bytes(total.bytes),
+            in_seconds(total.seconds),
+            in_seconds(total.exposed_seconds),
+            in_percent(total.exposed_seconds, report.step_seconds),
+        )
+    return Group(table, Text())
+
+
+def _kernels(report: Report) -> RenderableType:
+    table = _table("Computation by kind", "kernels", "runs/step", "time", "of step")
+    shown: tuple[KindTotal, ...] = report.kernel_kinds[:6]
+    for total in shown:
+        table.add_row(
+            total.kind,
+            f"{total.executions:g}",
+            in_seconds(total.seconds),
+            in_percent(total.seconds, report.step_seconds),
+        )
+    return Group(table, Text())
+
+
+def _collectives(report: Report, rows: int | None) -> RenderableType:
+    shown = report.collectives if rows is None else report.collectives[:rows]
+    table = _table(
+        "Collectives, the most exposed first",
+        "collective",
+        "bytes",
+        "group",
+        "×",
+        "time",
+        "exposed",
+        "link",
+        "hidden by",
+        "source",
+    )
+    for row in shown:
+        table.add_row(
+            _name(row),
+            in_bytes(row.bytes),
+            _group(row),
+            f"{row.executions:g}",
+            in_seconds(row.seconds),
+            Text(in_seconds(row.exposed_seconds), _urgency(row, report)),
+            f"{row.bound} {row.link_use:.0%}",
+            _hidden_by(row),
+            _source(row.source),
+        )
+    left = len(report.collectives) - len(shown)
+    more = [Text(f"  and {left} more (--rows all shows them)", "dim")] if left else []
+    why = [
+        Text.assemble("  ", (row.name, "bold"), f": {row.why}")
+        for row in shown[:5]
+        if row.why and row.exposed_seconds > 0.005 * report.step_seconds
+    ]
+    return Group(table, *more, Text(), *why, Text())
+
+
+def _name(row: CollectiveReport) -> Text:
+    text = Text(row.kind)
+    marks = ["sync"] if row.sync else []
+    if row.operands > 1:
+        marks.append(f"{row.operands} combined")
+    if marks:
+        text.append(f" ({', '.join(marks)})", "dim")
+    return text
+
+
+def _group(row: CollectiveReport) -> str:
+    if row.kind in ("collective-permute", "send", "recv"):
+        return f"{row.group_size} pairs"
+    return f"{row.groups}×{row.group_size}" if row.groups > 1 else str(row.group_size)
+
+
+def _urgency(row: CollectiveReport, report: Report) -> str:
+    return "red" if row.exposed_seconds > 0.01 * report.step_seconds else ""
+
+
+def _hidden_by(row: CollectiveReport) -> str:
+    return ", ".join(
+        f"{in_percent(beside.seconds, row.seconds)} {beside.what}"
+        for beside in row.hidden_by[:2]
+        if beside.seconds > 0.01 * row.seconds
+    )
+
+
+def _source(source: str) -> str:
+    path, _, line = source.rpartition(":")
+    return f"{PurePath(path).name}:{line}" if path else ""

@@ -1,0 +1,53 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def in_seconds(seconds: float) -> str:
+    """A duration in the unit that suits it.
+
+    Example:
+        >>> in_seconds(0.4261), in_seconds(12.5e-6), in_seconds(0)
+        ('426 ms', '12.5 us', '0')
+    """
+    if seconds == 0:
+        return "0"
+    for unit, name in _TIMES:
+        if seconds >= unit:
+            return f"{_three_digits(seconds / unit)} {name}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def in_bytes(count: float) -> str:
+    """An amount of data, in powers of a thousand.
+
+    Example:
+        >>> in_bytes(33554432), in_bytes(4)
+        ('33.6 MB', '4 B')
+    """
+    for unit, name in _BYTES:
+        if count >= unit:
+            return f"{_three_digits(count / unit)} {name}"
+    return f"{count:.0f} B"
+
+
+def in_percent(part: float, whole: float) -> str:
+    """A part of a whole.
+
+    Example:
+        >>> in_percent(1, 8), in_percent(1, 0)
+        ('12.5 %', '-')
+    """
+    if not whole:
+        return "-"
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 20 else f"{share:.1f} %"
+
+
+def _three_digits(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

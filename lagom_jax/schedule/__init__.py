@@ -1,0 +1,1 @@
+"""When things run: a program of kernels, launches, waits and loops."""

@@ -1,0 +1,141 @@
+"""One device's scheduled step: what runs, on which stream, and who waits for whom.
+
+A program is a tree. XLA's GPU runtime walks it in order: kernels go to the compute
+stream; a launch hands a task to another stream and returns at once; a wait holds the
+compute stream until the tasks launched under a token are done; a loop repeats its
+body. The types hold no times: pricing is the cost room's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.module import Instruction, Module
+from lagom_jax.hlo.work import Work
+
+
+class Stream(enum.Enum):
+    """Where a task runs. Each stream runs its tasks one after another."""
+
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECEIVE = "receive"
+    COPY = "copy"
+    ASYNC_COMPUTE = "async compute"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Work of this device alone: a fusion, a matmul, a copy, a library call."""
+
+    name: str
+    work: Work
+    instruction: Instruction | None = None
+
+
+Task: TypeAlias = Kernel | Collective
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Run a task on the compute stream; a collective here is synchronous."""
+
+    task: Task
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """Hand a task to another stream as soon as compute gets here."""
+
+    task: Task
+    stream: Stream
+    token: int
+    """What a wait names; several launches may share one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """Hold the compute stream until everything launched under the tokens is done."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Repeat a body."""
+
+    name: str
+    body: Block
+    trips: int
+    trips_known: bool
+    """False where the compiler could not tell; then `trips` is 1."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """Run one of several bodies; which one, the program decides as it runs."""
+
+    name: str
+    arms: tuple[Block, ...]
+
+
+Node: TypeAlias = Run | Launch | Wait | Loop | Branch
+Block: TypeAlias = tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """One device's step."""
+
+    name: str
+    body: Block
+    devices: int
+    """How many devices run the step together."""
+    module: Module | None = None
+    """Where it came from; None for a program made by hand."""
+
+    def tasks(self) -> Iterator[tuple[Task, int, bool]]:
+        """Every task with its executions per step and whether it is synchronous.
+
+        Of a branch every arm is listed, as if it ran.
+        """
+        yield from _tasks(self.body, 1)
+
+    def collectives(self) -> Iterator[tuple[Collective, int, bool]]:
+        """Every collective with its executions per step and whether it is sync."""
+        for task, executions, sync in self.tasks():
+            if isinstance(task, Collective):
+                yield task, executions, sync
+
+    def unknown_loops(self) -> tuple[str, ...]:
+        """Loops whose number of trips the compiler did not know; counted once."""
+        return tuple(_unknown_loops(self.body))
+
+
+def _tasks(block: Block, times: int) -> Iterator[tuple[Task, int, bool]]:
+    for node in block:
+        if isinstance(node, Run):
+            yield node.task, times, True
+        elif isinstance(node, Launch):
+            yield node.task, times, False
+        elif isinstance(node, Loop):
+            yield from _tasks(node.body, times * node.trips)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from _tasks(arm, times)
+
+
+def _unknown_loops(block: Block) -> Iterator[str]:
+    for node in block:
+        if isinstance(node, Loop):
+            if not node.trips_known:
+                yield node.name
+            yield from _unknown_loops(node.body)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from _unknown_loops(arm)

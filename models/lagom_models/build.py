@@ -1,0 +1,154 @@
+"""From a name and a few numbers to a training step."""
+
+import dataclasses
+
+from lagom_models.configs import ModelConfig, ModelError, config_for
+from lagom_models.configs import tiny as shrink
+from lagom_models.layout import PARALLELISMS, Layout
+from lagom_models.model import Model
+from lagom_models.step import TrainingStep
+
+
+def parallelisms(name: str) -> tuple[str, ...]:
+    """The ways to train a model in parallel.
+
+    - `dp`: whole weights everywhere, gradients are added up;
+    - `fsdp`: weights, gradients and moments cut over all devices;
+    - `tp`: matrices cut over the model axis; `tp-sp`: activations between them cut
+      along the sequence; `tp-sliced`: the batch in two parts, so that one part's
+      collectives can travel while the other computes;
+    - `ep`: experts cut over the model axis, the batch in two parts likewise;
+    - `pp`: the layers in stages along the model axis.
+
+    Example:
+        >>> parallelisms("mpt-7b")
+        ('dp', 'fsdp', 'tp', 'tp-sp', 'tp-sliced', 'pp')
+    """
+    dense = config_for(name).experts is None
+    return tuple(p for p in PARALLELISMS if not (dense and p == "ep"))
+
+
+def build(
+    name: str,
+    *,
+    devices: int,
+    parallelism: str = "fsdp",
+    layers: int | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    scan: bool = True,
+    remat: bool = True,
+    tiny: bool = False,
+    model_axis: int = 8,
+    shard_data: bool | None = None,
+    micro_batches: int | None = None,
+    learning_rate: float = 3e-4,
+) -> TrainingStep:
+    """Builds a training step on a mesh without devices.
+
+    Args:
+        name: The model; see `names`.
+        devices: How many devices there are in all.
+        parallelism: See `parallelisms`.
+        layers: How many layers, if not as published.
+        batch: Sequences in one micro batch of one replica. A replica is one device,
+            under `tp` and `pp` the devices along the model axis.
+        sequence: Tokens per sequence; 2048 unless the model is made for fewer.
+        scan: Whether the layers are one loop; otherwise they are written out.
+        remat: Whether the backward pass computes each layer's forward again.
+        tiny: Shrinks the model to a size that trains on a CPU.
+        model_axis: Devices along the model axis; without meaning to `dp` and `fsdp`.
+        shard_data: Whether weights are cut over the replicas as well; so they are,
+            unless under `dp`.
+        micro_batches: How many micro batches follow each other in a pipeline; two
+            for each stage.
+        learning_rate: Of adamw.
+
+    Raises:
+        ModelError: If a name is unknown or a size does not divide.
+
+    Example:
+        >>> step = build("llama-3-8b", devices=64)
+        >>> print(step.describe())
+        llama-3-8b fsdp: 8.03 billion weights, cut along the data axis; 32 layers,
+        scanned, recomputed for the backward pass; mesh data=64; 64 sequences of 2048
+        tokens
+    """
+    config = config_for(name)
+    if parallelism not in parallelisms(name):
+        raise ModelError(
+            f"{name} cannot be trained by {parallelism!r}; "
+            f"its choices are: {', '.join(parallelisms(name))}"
+        )
+    config = shrink(config) if tiny else config
+    if layers is not None:
+        config = dataclasses.replace(config, layers=layers)
+    sequence = min(2048, config.sequence) if sequence is None else sequence
+    batch = config.micro_batch[parallelism.split("-")[0]] if batch is None else batch
+    layout = _layout(parallelism, devices, model_axis, shard_data)
+    count = (micro_batches or 2 * layout.model) if layout.pipeline else 1
+    _check(config, layout, batch=batch, sequence=sequence, micro_batches=count)
+    replicas = layout.data if layout.pipeline else layout.replicas
+    return TrainingStep.assemble(
+        f"{name} {parallelism}",
+        Model.create(config, layout, scan=scan, remat=remat, micro_batches=count),
+        batch=batch * count * replicas,
+        sequence=sequence,
+        learning_rate=learning_rate,
+        mesh=layout.mesh,
+    )
+
+
+def _layout(
+    parallelism: str, devices: int, model_axis: int, shard_data: bool | None
+) -> Layout:
+    if devices < 1 or model_axis < 1:
+        raise ModelError("devices and model_axis must be at least 1")
+    model = 1 if parallelism in ("dp", "fsdp") else model_axis
+    if devices % model:
+        raise ModelError(
+            f"model_axis={model} does not divide {devices} devices; it can be: "
+            f"{_divisors(devices)}"
+        )
+    if shard_data is None:
+        shard_data = parallelism != "dp"
+    return Layout(parallelism, devices // model, model, shard_data)
+
+
+def _check(
+    config: ModelConfig,
+    layout: Layout,
+    *,
+    batch: int,
+    sequence: int,
+    micro_batches: int,
+) -> None:
+    """Refuses what does not divide, in the words of the caller."""
+    if config.layers <= config.dense_layers or min(batch, sequence) < 1:
+        raise ModelError(
+            f"batch and sequence must be at least 1 and layers at least "
+            f"{config.dense_layers + 1}"
+        )
+    axis = layout.model
+    wanted = [("batch", batch, layout.slices, "the parts of the batch")]
+    if layout.tensor:
+        wanted.append(("key-value heads", config.kv_heads, axis, "model_axis"))
+        wanted.append(("vocabulary", config.vocabulary, axis, "model_axis"))
+    if layout.sequence:
+        wanted.append(("sequence", sequence, axis, "model_axis"))
+    if layout.expert and config.experts is not None:
+        wanted.append(("experts", config.experts.count, axis, "model_axis"))
+    if layout.pipeline:
+        layers = config.layers - config.dense_layers
+        wanted.append(("layers of the pipeline", layers, axis, "model_axis"))
+        wanted.append(("micro_batches", micro_batches, axis, "model_axis"))
+    for what, size, parts, named in wanted:
+        if size % parts:
+            raise ModelError(
+                f"{what}: {size} does not divide by {parts}, {named}; what divides "
+                f"it: {_divisors(size)}"
+            )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,0 +1,190 @@
+"""The parts of a decoder layer, as Flax NNX modules.
+
+NNX and not Linen: a module is merged from whatever arrays are at hand, so the same
+code runs on whole weights and on the shard that a device holds. Linen compares each
+array with the shape its initialiser would make and refuses shards. Merging one layer
+inside a scanned body also keeps tracing to one layer, however deep the model is.
+
+Modules take their widths from the weights they are given, never from the config:
+under tensor parallelism a device has a part of the heads and of the hidden units.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from lagom_models.configs import ModelConfig
+from lagom_models.layout import Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Build:
+    """What modules need to make their weights."""
+
+    config: ModelConfig
+    rngs: nnx.Rngs
+
+    def matrix(
+        self,
+        *shape: int,
+        tensor: int | None = None,
+        expert: int | None = None,
+        inside: bool = False,
+        scale: float = 1.0,
+    ) -> nnx.Param:
+        """A weight matrix, normally distributed by its fan-in.
+
+        Args:
+            *shape: The shape; the last but one dimension is the fan-in.
+            tensor: The dimension that tensor parallelism cuts.
+            expert: The dimension that counts experts.
+            inside: Whether every device uses all of it on its part of the work.
+            scale: Multiplies the standard deviation.
+        """
+        deviation = scale * shape[-2] ** -0.5
+        value = jax.random.normal(self.rngs.params(), shape, jnp.float32) * deviation
+        return nnx.Param(value, tensor=tensor, expert=expert, inside=inside)
+
+    def vector(
+        self, length: int, fill: float, *, tensor: int | None = None
+    ) -> nnx.Param:
+        """A bias or a norm's scale."""
+        value = jnp.full((length,), fill, jnp.float32)
+        return nnx.Param(value, tensor=tensor)
+
+
+class Norm(nnx.Module):
+    """RMS norm or layer norm, computed in float32."""
+
+    def __init__(self, build: Build, width: int):
+        self.config = build.config
+        self.scale = build.vector(width, 1.0)
+        self.shift = build.vector(width, 0.0) if build.config.norm_bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises the last dimension."""
+        y, epsilon = x.astype(jnp.float32), self.config.epsilon
+        if self.config.norm == "layer":
+            y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
+        y = y.astype(x.dtype) * self.scale[...]
+        return y if self.shift is None else y + self.shift[...]
+
+
+class Attention(nnx.Module):
+    """Causal self-attention with rotary or ALiBi positions."""
+
+    def __init__(self, build: Build):
+        c = build.config
+        self.config = c
+        width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
+        self.query = build.matrix(c.width, width, tensor=1)
+        self.key = build.matrix(c.width, kv_width, tensor=1)
+        self.value = build.matrix(c.width, kv_width, tensor=1)
+        self.out = build.matrix(width, c.width, tensor=0, scale=(2 * c.layers) ** -0.5)
+        self.query_bias = build.vector(width, 0.0, tensor=0) if c.bias else None
+        self.key_bias = build.vector(kv_width, 0.0, tensor=0) if c.bias else None
+        self.value_bias = build.vector(kv_width, 0.0, tensor=0) if c.bias else None
+        self.query_scale = build.vector(width, 1.0, tensor=0) if c.qk_norm else None
+        self.key_scale = build.vector(kv_width, 1.0, tensor=0) if c.qk_norm else None
+
+    def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
+        """Returns this device's part of the output, not yet added up."""
+        query = _add(x @ self.query[...], self.query_bias)
+        key = _add(x @ self.key[...], self.key_bias)
+        value = _add(x @ self.value[...], self.value_bias)
+        if self.config.qk_norm:
+            query, key = self._normalise(query, key, layout)
+        query, key, value = (self._heads(t) for t in (query, key, value))
+        bias = None
+        if self.config.rotary is None:
+            bias = alibi(self.config.heads, query.shape[2], x.shape[1], layout)
+        else:
+            query, key = (rotate(t, self.config) for t in (query, key))
+        mixed = jax.nn.dot_product_attention(query, key, value, bias, is_causal=True)
+        return mixed.reshape(*x.shape[:2], -1) @ self.out[...]
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:2], -1, self.config.head_width)
+
+    def _normalise(
+        self, query: jax.Array, key: jax.Array, layout: Layout
+    ) -> tuple[jax.Array, jax.Array]:
+        # The norm spans all heads, of which a device may have a part: both sums of
+        # squares travel together.
+        wide = [t.astype(jnp.float32) for t in (query, key)]
+        sums = jnp.stack([jnp.square(t).sum(-1) for t in wide])
+        widths = jnp.array([query.shape[-1], key.shape[-1]], jnp.float32)
+        parts = layout.model if layout.tensor else 1
+        mean = layout.total(sums) / (widths * parts)[:, None, None]
+        factor = jax.lax.rsqrt(mean + self.config.epsilon)[..., None]
+        factor = layout.spread(factor)
+        return (
+            (wide[0] * factor[0]).astype(query.dtype) * self.query_scale[...],
+            (wide[1] * factor[1]).astype(key.dtype) * self.key_scale[...],
+        )
+
+
+class FeedForward(nnx.Module):
+    """silu(gate) * up, or gelu(up), and down."""
+
+    def __init__(self, build: Build, hidden: int):
+        c = build.config
+        self.gate = build.matrix(c.width, hidden, tensor=1) if c.gated else None
+        self.up = build.matrix(c.width, hidden, tensor=1)
+        self.up_bias = build.vector(hidden, 0.0, tensor=0) if c.bias else None
+        self.down = build.matrix(
+            hidden, c.width, tensor=0, scale=(2 * c.layers) ** -0.5
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns this device's part of the output, not yet added up."""
+        hidden = _add(x @ self.up[...], self.up_bias)
+        if self.gate is None:
+            return jax.nn.gelu(hidden) @ self.down[...]
+        return (jax.nn.silu(x @ self.gate[...]) * hidden) @ self.down[...]
+
+
+def _add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
+    return x if bias is None else x + bias[...]
+
+
+def rotate(x: jax.Array, config: ModelConfig) -> jax.Array:
+    """Rotary positions on the first part of each head of `[batch, time, head, width]`.
+
+    Example:
+        >>> from lagom_models.configs import CONFIGS
+        >>> x = jnp.ones((1, 2, 1, 128))
+        >>> bool((rotate(x, CONFIGS["llama-3-8b"])[0, 0] == x[0, 0]).all())
+        True
+    """
+    half = int(x.shape[-1] * config.rotary) // 2
+    rates = config.rotary_base ** -(jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * rates
+    sine, cosine = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate([*turned, rest], axis=-1)
+
+
+def alibi(heads: int, local_heads: int, time: int, layout: Layout) -> jax.Array:
+    """Attention biases that fall linearly with distance: `[1, head, time, time]`.
+
+    Args:
+        heads: The heads of the whole model, which set the slopes.
+        local_heads: The heads that this device has.
+        time: The length of the sequence.
+        layout: Says which of the heads these are.
+
+    Example:
+        >>> layout = Layout("dp", data=1, model=1, shard_data=False)
+        >>> alibi(8, 8, 4, layout).shape
+        (1, 8, 4, 4)
+    """
+    first = jax.lax.axis_index("model") * local_heads if layout.tensor else 0
+    slopes = 2.0 ** (-8.0 * (first + jnp.arange(local_heads) + 1) / heads)
+    positions = jnp.arange(time)
+    distance = positions[:, None] - positions[None, :]
+    return (-slopes[:, None, None] * distance)[None].astype(jnp.bfloat16)

@@ -1,0 +1,297 @@
+"""Which device holds what, and what layers say when data has to move.
+
+The step runs under `jax.shard_map`: every device runs the same program on its own
+shards, and each collective below is one that the code asks for. Two mesh axes:
+
+- `data`: batches are cut over it, and under FSDP every weight as well;
+- `model`: what the parallelism names. Tensor parallelism cuts weights over it,
+  expert parallelism cuts the experts, a pipeline cuts the layers into stages.
+
+An axis of one device does not exist. Backward collectives are written nowhere: they
+are the transposes of the forward ones (all-gather and reduce-scatter are each
+other's, all-to-all its own, all-reduce that of marking a value as varying).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from lagom_models.configs import ModelError
+
+PARALLELISMS = ("dp", "fsdp", "tp", "tp-sp", "tp-sliced", "ep", "pp")
+COMPUTE = jnp.bfloat16
+
+# Rematerialisation keeps what came out of these collectives: repeating arithmetic is
+# cheap, repeating an all-reduce is not. Weights are gathered again all the same,
+# since not keeping them is the point of FSDP.
+MOVED = "moved_over_model_axis"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one weight lives, and the axes it is gathered over before use.
+
+    Attributes:
+        spec: The cut of the stored weight.
+        gather: The mesh axes that must be brought together before use.
+        dimension: The dimension of one layer's weight that grows thereby.
+        varying: The axes whose devices each read the weight for their own data, so
+            that the gradient must be added up over them.
+    """
+
+    spec: PartitionSpec
+    gather: tuple[str, ...]
+    dimension: int
+    varying: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """A parallelism on a mesh of `data` x `model` devices.
+
+    Example:
+        >>> layout = Layout("tp-sp", data=8, model=8, shard_data=True)
+        >>> layout.mesh.shape
+        OrderedDict({'data': 8, 'model': 8})
+        >>> layout.replicas
+        8
+    """
+
+    parallelism: str
+    data: int
+    model: int
+    shard_data: bool
+
+    @property
+    def mesh(self) -> AbstractMesh:
+        """The mesh, without devices."""
+        axes = self.axes
+        sizes = tuple(self.size((axis,)) for axis in axes)
+        return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that exist; a single device still has `data`."""
+        if self.data == 1 and self.model == 1:
+            return ("data",)
+        return (("data",) if self.data > 1 else ()) + self.model_axis
+
+    @property
+    def data_axis(self) -> tuple[str, ...]:
+        """The data axis, if there is one."""
+        return ("data",) if self.data > 1 else ()
+
+    @property
+    def model_axis(self) -> tuple[str, ...]:
+        """The model axis, if there is one."""
+        return ("model",) if self.model > 1 else ()
+
+    @property
+    def tensor(self) -> bool:
+        """Whether matrices are cut over the model axis."""
+        return self.parallelism.startswith("tp") and self.model > 1
+
+    @property
+    def sequence(self) -> bool:
+        """Whether activations between the layers are cut along the sequence."""
+        return self.parallelism == "tp-sp" and self.model > 1
+
+    @property
+    def expert(self) -> bool:
+        """Whether experts are cut over the model axis."""
+        return self.parallelism == "ep" and self.model > 1
+
+    @property
+    def pipeline(self) -> bool:
+        """Whether the model axis holds stages of a pipeline."""
+        return self.parallelism == "pp" and self.model > 1
+
+    @property
+    def slices(self) -> int:
+        """Independent parts of the batch inside one layer's body."""
+        return 2 if self.parallelism in ("tp-sliced", "ep") else 1
+
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        """The axes that the batch is cut over."""
+        shared = self.model_axis if self.expert or self.pipeline else ()
+        return self.data_axis + shared
+
+    @property
+    def replicas(self) -> int:
+        """How many parts the batch is cut into."""
+        return self.size(self.batch_axes)
+
+    def size(self, axes: tuple[str, ...]) -> int:
+        """How many devices there are along some axes together.
+
+        Example:
+            >>> Layout("ep", data=2, model=4, shard_data=True).size(("data", "model"))
+            8
+        """
+        return functools.reduce(
+            lambda n, axis: n * (self.data if axis == "data" else self.model), axes, 1
+        )
+
+    def place(
+        self,
+        shape: tuple[int, ...],
+        *,
+        tensor: int | None = None,
+        expert: int | None = None,
+        inside: bool = False,
+        staged: bool = False,
+        stacked: bool = False,
+    ) -> Placement:
+        """Decides how one weight is stored.
+
+        Args:
+            shape: The shape, without the dimension that counts layers.
+            tensor: The dimension that tensor parallelism cuts.
+            expert: The dimension that counts experts.
+            inside: Whether each device uses the weight on its part of the work
+                between `enter` and `leave`, although no dimension is cut.
+            staged: Whether the weight belongs to one pipeline stage.
+            stacked: Whether a dimension that counts layers comes first.
+
+        Example:
+            >>> layout = Layout("tp", data=4, model=2, shard_data=True)
+            >>> layout.place((64, 128), tensor=1).spec
+            PartitionSpec('data', 'model')
+        """
+        cut = tensor if self.tensor else expert if self.expert else None
+        if cut is not None and shape[cut] % self.model:
+            raise ModelError(
+                f"{shape[cut]} (dimension {cut} of a weight of {shape}) does not "
+                f"divide over model_axis={self.model}"
+            )
+        dims: list[tuple[str, ...]] = [()] * len(shape)
+        if cut is not None:
+            dims[cut] = self.model_axis
+        # A replica's weights are cut over all devices that have data of their own,
+        # except along the model axis where that already cuts them.
+        owned = cut is not None or (self.pipeline and staged)
+        replicas = tuple(a for a in self.batch_axes if a != "model" or not owned)
+        gather = replicas if self.shard_data else ()
+        dimension = 0
+        if gather:
+            dimension = self._dimension(shape, dims, gather)
+            dims[dimension] += gather
+        partial = cut is None and (self.sequence or (self.tensor and inside))
+        varying = replicas + (self.model_axis if partial else ())
+        first = [self.model_axis if self.pipeline and staged else ()] * stacked
+        spec = PartitionSpec(*(_entry(axes) for axes in (*first, *dims)))
+        return Placement(spec, gather, dimension, varying)
+
+    def _dimension(
+        self,
+        shape: tuple[int, ...],
+        dims: list[tuple[str, ...]],
+        gather: tuple[str, ...],
+    ) -> int:
+        for index, length in enumerate(shape):
+            if length % self.size(dims[index] + gather) == 0:
+                return index
+        raise ModelError(
+            f"no dimension of a weight of {shape} divides over {self.size(gather)} "
+            f"devices of {' x '.join(gather)}: take fewer devices, or "
+            "shard_data=False to keep whole weights on every replica"
+        )
+
+    def fetch(
+        self, weight: jax.Array, placement: Placement, *, stacked: bool = False
+    ) -> jax.Array:
+        """Makes a stored weight ready for use: in bfloat16, brought together.
+
+        The cast comes first, so that half the bytes travel, forward and backward.
+        """
+        weight = weight.astype(COMPUTE)
+        if placement.gather:
+            dimension = placement.dimension + stacked
+            weight = lax.all_gather(
+                weight, placement.gather, axis=dimension, tiled=True
+            )
+        # Marked once per layer: the transpose is one all-reduce of the gradient,
+        # however many times the layer reads the weight.
+        return vary(weight, placement.varying)
+
+    def enter(self, x: jax.Array) -> jax.Array:
+        """Before matrices cut by columns: every device needs all of `x`."""
+        if self.sequence:
+            return lax.all_gather(x, "model", axis=1, tiled=True)
+        return vary(x, self.model_axis) if self.tensor else x
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        """After matrices cut by rows: adds up the devices' parts of `x`."""
+        if self.sequence:
+            x = lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True)
+        elif self.tensor:
+            x = lax.psum(x, "model")
+        else:
+            return x
+        return checkpoint_name(x, MOVED)
+
+    def total(self, x: jax.Array) -> jax.Array:
+        """Adds up small statistics of which every device has a part."""
+        return checkpoint_name(lax.psum(x, "model"), MOVED) if self.tensor else x
+
+    def spread(self, x: jax.Array) -> jax.Array:
+        """Marks what all devices share as input to what each has a part of."""
+        return vary(x, self.model_axis) if self.tensor else x
+
+    def exchange(self, x: jax.Array) -> jax.Array:
+        """Swaps the parts of `x` along its first dimension between all devices.
+
+        Each device sends its part `i` to device `i`, under expert parallelism.
+        """
+        if not self.expert:
+            return x
+        return checkpoint_name(
+            lax.all_to_all(x, "model", split_axis=0, concat_axis=0, tiled=True), MOVED
+        )
+
+
+def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    return None if not axes else axes[0] if len(axes) == 1 else axes
+
+
+def vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Marks `x` as differing between the devices of `axes`.
+
+    Example:
+        >>> vary(jnp.ones(2), ())
+        Array([1., 1.], dtype=float32)
+    """
+    missing = tuple(axis for axis in axes if axis not in _varying(x))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _varying(x: jax.Array) -> frozenset[str]:
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def mean_over_devices(x: jax.Array) -> jax.Array:
+    """The mean of `x` over every axis that it differs along."""
+    axes = tuple(sorted(_varying(x)))
+    return lax.pmean(x, axes) if axes else x
+
+
+def remat(body: Callable, *, scan: bool, enabled: bool) -> Callable:
+    """Wraps a layer so that its backward pass computes the forward again.
+
+    Args:
+        body: The layer.
+        scan: Whether the layer is the body of a loop, where XLA cannot undo the
+            recomputation by merging it with the forward pass.
+        enabled: False returns the layer as it is.
+    """
+    if not enabled:
+        return body
+    policy = jax.checkpoint_policies.save_only_these_names(MOVED)
+    return jax.checkpoint(body, policy=policy, prevent_cse=not scan)

@@ -1,0 +1,154 @@
+"""Training steps: forward, backward and adamw, as one jitted function.
+
+Weights and both moments of adamw are float32, arithmetic and everything that travels
+is bfloat16: what mixed-precision training of language models commonly does.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from lagom_models.model import Model
+
+
+class TrainState(NamedTuple):
+    """What a step takes and returns: the weights and adamw's moments."""
+
+    weights: Any
+    optimizer: optax.OptState
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """A training step and the shapes that it works on.
+
+    Attributes:
+        name: The model and the parallelism.
+        model: Config, layout and the loss.
+        batch: Sequences in a whole step, over all devices.
+        sequence: Tokens that each sequence is trained on.
+        learning_rate: Of adamw.
+        mesh: Of the shardings; without devices unless `on` put real ones there.
+        function: `function(state, tokens) -> (state, loss)`, jitted; the state is
+            donated and comes back cut the same way.
+        arguments: The shapes and shardings of `state` and `tokens`. No weight is
+            ever allocated for them.
+    """
+
+    name: str
+    model: Model
+    batch: int
+    sequence: int
+    learning_rate: float
+    mesh: AbstractMesh | Mesh
+    function: Any
+    arguments: tuple[TrainState, jax.ShapeDtypeStruct]
+
+    @classmethod
+    def assemble(
+        cls,
+        name: str,
+        model: Model,
+        *,
+        batch: int,
+        sequence: int,
+        learning_rate: float,
+        mesh: AbstractMesh | Mesh,
+    ) -> "TrainingStep":
+        """Puts loss, gradient and optimizer together on a mesh."""
+        optimizer = _adamw(learning_rate)
+        specs = model.specs()
+        loss_and_gradient = jax.shard_map(
+            jax.value_and_grad(model.loss),
+            mesh=mesh,
+            in_specs=(specs, model.batch_spec()),
+            out_specs=(PartitionSpec(), specs),
+        )
+
+        def train(state: TrainState, tokens: jax.Array) -> tuple[TrainState, jax.Array]:
+            loss, gradient = loss_and_gradient(state.weights, tokens)
+            change, moments = optimizer.update(gradient, state.optimizer, state.weights)
+            return TrainState(optax.apply_updates(state.weights, change), moments), loss
+
+        weights = jax.eval_shape(model.initial, 0)
+        state = TrainState(weights, jax.eval_shape(optimizer.init, weights))
+        state_specs = TrainState(
+            specs,
+            optax.tree.map_params(
+                optimizer,
+                lambda _, spec: spec,
+                state.optimizer,
+                specs,
+                transform_non_params=lambda _: PartitionSpec(),
+            ),
+        )
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs)
+        arguments = (
+            jax.tree.map(
+                lambda leaf, sharding: jax.ShapeDtypeStruct(
+                    leaf.shape, leaf.dtype, sharding=sharding
+                ),
+                state,
+                shardings,
+            ),
+            jax.ShapeDtypeStruct(
+                (batch, sequence + 1),
+                jnp.int32,
+                sharding=NamedSharding(mesh, model.batch_spec()),
+            ),
+        )
+        out = (shardings, NamedSharding(mesh, PartitionSpec()))
+        function = jax.jit(train, donate_argnums=0, out_shardings=out)
+        return cls(
+            name, model, batch, sequence, learning_rate, mesh, function, arguments
+        )
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the model has."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.arguments[0].weights))
+
+    def on(self, mesh: Mesh) -> "TrainingStep":
+        """The same step on real devices, in a mesh of the same shape."""
+        return TrainingStep.assemble(
+            self.name,
+            self.model,
+            batch=self.batch,
+            sequence=self.sequence,
+            learning_rate=self.learning_rate,
+            mesh=mesh,
+        )
+
+    def initialise(self, seed: int = 0) -> TrainState:
+        """Random weights and zero moments, each made where it belongs.
+
+        The step must be `on` real devices.
+        """
+
+        def make(seed: jax.Array) -> TrainState:
+            weights = self.model.initial(seed)
+            return TrainState(weights, _adamw(self.learning_rate).init(weights))
+
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.arguments[0])
+        return jax.jit(make, out_shardings=shardings)(seed)
+
+    def describe(self) -> str:
+        """One line: what is trained, on what, in which parts."""
+        model = self.model
+        mesh = " x ".join(f"{axis}={n}" for axis, n in self.mesh.shape.items())
+        return (
+            f"{self.name}: {self.parameters / 1e9:.3g} billion weights, "
+            f"{'cut' if model.layout.shard_data else 'whole'} along the data axis; "
+            f"{model.config.layers} layers, "
+            f"{'scanned' if model.scan else 'unrolled'}, "
+            f"{'recomputed' if model.remat else 'kept'} for the backward pass; "
+            f"mesh {mesh}; {self.batch} sequences of {self.sequence} tokens"
+        )
+
+
+def _adamw(learning_rate: float) -> optax.GradientTransformation:
+    return optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1)
