@@ -84,18 +84,22 @@ def convolution_flops(instruction: Any, data: Shape, kernel: Shape, out: Shape) 
     pairs = 1
     for dimension, window in enumerate(instruction.window.dimensions):
         pairs *= positions(
-            data.dimensions[numbers.input_spatial_dimensions[dimension]],
-            kernel.dimensions[numbers.kernel_spatial_dimensions[dimension]],
-            out.dimensions[numbers.output_spatial_dimensions[dimension]],
+            _size(data, numbers.input_spatial_dimensions[dimension]),
+            _size(kernel, numbers.kernel_spatial_dimensions[dimension]),
+            _size(out, numbers.output_spatial_dimensions[dimension]),
             # Zero is what an absent field reads as; both mean one.
             stride=window.stride or 1,
             padding=window.padding_low,
             kernel_dilation=window.window_dilation or 1,
             input_dilation=window.base_dilation or 1,
         )
-    batch: int = data.dimensions[numbers.input_batch_dimension]
-    summed: int = kernel.dimensions[numbers.kernel_input_feature_dimension]
-    features: int = kernel.dimensions[numbers.kernel_output_feature_dimension]
-    batch //= max(1, instruction.batch_group_count)
+    groups: int = max(1, instruction.batch_group_count)
+    batch = _size(data, numbers.input_batch_dimension) // groups
+    summed = _size(kernel, numbers.kernel_input_feature_dimension)
+    features = _size(kernel, numbers.kernel_output_feature_dimension)
     per_term = 8 if data.type in ("c64", "c128") else 2
     return per_term * pairs * batch * summed * features
+
+
+def _size(shape: Shape, dimension: int) -> int:
+    return shape.dimensions[dimension]

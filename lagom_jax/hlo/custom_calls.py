@@ -18,6 +18,8 @@ SILENT_TARGETS = frozenset(
         "AllocateBuffer",
         "CreateBuffer",
         "LayoutConstraint",
+        "MoveToDevice",
+        "MoveToHost",
         "Pin",
         "SPMDFullToShardShape",
         "SPMDShardToFullShape",
@@ -25,6 +27,7 @@ SILENT_TARGETS = frozenset(
         "ShardBarrierTo",
         "Sharding",
         "Unpin",
+        "__custom_kernel_fusion$workspace",
         "annotate_device_placement",
         "dce_sink_gpu_ffi",
     }
@@ -69,6 +72,8 @@ def result_shapes(instruction: Instruction) -> list[Shape]:
     """
     leaves = list(instruction.shape.leaves)
     target: str = instruction.proto.custom_call_target
+    if target in SILENT_TARGETS:
+        return []
     if len(leaves) > 1 and target.startswith(_SCRATCH_OWNERS):
         last = leaves[-1]
         if last.type in ("s8", "u8") and len(last.dimensions) <= 1:

@@ -133,7 +133,7 @@ def ragged_matmul(lhs: Shape, rhs: Shape, out: str, numbers: Any) -> Matmul:
         grouped: Any = numbers.get("rhs_group_dimensions", ())  # pyright: ignore
     else:
         dot, grouped = numbers.dot_dimension_numbers, numbers.rhs_group_dimensions
-    groups = integers(grouped)
+    groups = integers(grouped)  # pyright: ignore
     summed, rhs_summed, together, rhs_together = dimension_numbers(dot)
     whole = Matmul(
         math.prod([lhs.dimensions[d] for d in together]),

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 Rule = Callable[["Walk", Instruction, int, int], None]
 
 
-def everything(
-    walk: Walk, instruction: Instruction, elements: int, count: int
-) -> None:
+def everything(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
+    """The rule of what needs all of its operands, whatever is needed of it."""
     for operand in instruction.operand_ids:
         walk.need(operand, ALL)
 
@@ -107,6 +106,7 @@ def combines(module: Module, scatter: Instruction) -> bool:
 
 
 def scatter_updates(walk: Walk, instruction: Instruction) -> None:
+    """Asks for a scatter's indices and updates, and counts combining them."""
     walk.tally.hero("scatter")
     ids = instruction.operand_ids
     arrays = (len(ids) - 1) // 2
@@ -153,6 +153,7 @@ MOVEMENT: dict[str, Rule] = {
     "reshape": _same,
     "reverse": _same,
     "scatter": _scatter,
+    "set-dimension-size": _same,
     "slice": _slice,
     "transpose": _transpose,
     "tuple": everything,

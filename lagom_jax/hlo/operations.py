@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagom_jax.hlo.arithmetic import scalar_flops
 from lagom_jax.hlo.convolution import convolution_flops
-from lagom_jax.hlo.custom_calls import read_call
+from lagom_jax.hlo.custom_calls import SILENT_TARGETS, read_call
 from lagom_jax.hlo.matmul import dot_matmul, ragged_matmul
 from lagom_jax.hlo.module import Instruction, Shape
 from lagom_jax.hlo.movement import Rule, everything
@@ -39,6 +39,7 @@ def _first(instruction: Instruction) -> Shape:
 
 
 def unknown(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
+    """What a rule does that nothing is known about: it names it and reads it all."""
     walk.tally.hero("custom")
     walk.tally.target = walk.tally.target or instruction.opcode
     everything(walk, instruction, elements, count)
@@ -94,7 +95,8 @@ def _map(walk: Walk, instruction: Instruction, elements: int, count: int) -> Non
     for body in walk.module.called(instruction):
         walk.tally.flops += elements * scalar_flops(body)
     walk.tally.arithmetic = True
-    _same(walk, instruction, elements, count)
+    for operand in instruction.operand_ids:
+        walk.need(operand, elements)
 
 
 def _scan(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
@@ -109,7 +111,8 @@ def _sort(walk: Walk, instruction: Instruction, elements: int, count: int) -> No
     tally = walk.tally
     tally.hero("sort")
     keys = _first(instruction)
-    length = keys.dimensions[instruction.proto.dimensions[0]] if keys.dimensions else 1
+    dimension: int = instruction.proto.dimensions[0] if keys.dimensions else 0
+    length = (keys.dimensions or (1,))[dimension]
     moved = instruction.shape.byte_size
     rows = keys.element_count // max(1, length)
     plan = bitonic_sort(length, rows, moved // max(1, keys.element_count))
@@ -177,6 +180,8 @@ def _custom_call(
     walk: Walk, instruction: Instruction, elements: int, count: int
 ) -> None:
     tally = walk.tally
+    if instruction.proto.custom_call_target in SILENT_TARGETS:
+        return
     operands = [walk.table[i].shape for i in instruction.operand_ids]
     call = read_call(instruction, operands)
     tally.hero(call.kind)
@@ -215,6 +220,7 @@ OPERATIONS: dict[str, Rule] = {
     "rng": _random,
     "rng-bit-generator": _random,
     "rng-get-and-update-state": _random,
+    "scaled-dot": _dot,
     "scan": _scan,
     "select-and-scatter": _select_and_scatter,
     "sort": _sort,

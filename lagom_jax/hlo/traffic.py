@@ -136,7 +136,7 @@ class Walk:
             return kept + [0] * (len(root.shape.leaves) - len(kept))
         if root.opcode == "get-tuple-element":
             return [self._written_part(root)]
-        if root.opcode in _PAIRED_STARTS:
+        if root.opcode in _PAIRED_STARTS and root.shape.elements:
             # The result begins with the operands, which the operation only reads.
             sent, *others = root.shape.elements
             return [0] * len(sent.leaves) + [
@@ -209,7 +209,10 @@ def hand_over(
     """Turns demands on a computation's parameters into demands on its operands."""
     for parameter in body.instructions.values():
         if parameter.opcode == "parameter":
-            operand = instruction.operand_ids[parameter.proto.parameter_number]
+            number: int = parameter.proto.parameter_number
+            if number >= len(instruction.operand_ids):
+                continue
+            operand = instruction.operand_ids[number]
             if parameter.shape.type == "tuple":
                 inner.pass_parts(parameter.id, outer, operand)
             elif elements := inner.demand.get(parameter.id, 0):

@@ -56,6 +56,7 @@ _SILENT = frozenset(
         "recv-done",
         "replica-id",
         "send-done",
+        "set-dimension-size",
         "tuple",
         "while",
     }
@@ -134,6 +135,8 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
         return NOTHING
     if instruction.opcode in _MOVES:
         return _move(computation, instruction)
+    if instruction.opcode in _HOST_TRANSFERS:
+        return _host_transfer(computation, instruction)
     tally = Tally()
     outer = Walk(module, computation.instructions, tally)
     if instruction.opcode == "fusion":
@@ -149,7 +152,7 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
     read, from_host = _bytes_read(outer, instruction)
     wrote, to_host = _bytes_written(instruction, written)
     return Work(
-        _kind(instruction, tally, sum(written), from_host + to_host),
+        _kind(tally, sum(written), from_host + to_host),
         tally.flops,
         read + tally.extra_read,
         wrote + tally.extra_written,
@@ -159,9 +162,7 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
     )
 
 
-def _kind(instruction: Instruction, tally: Tally, written: int, host: int) -> str:
-    if instruction.opcode in _HOST_TRANSFERS:
-        return "host-copy"
+def _kind(tally: Tally, written: int, host: int) -> str:
     if tally.kind:
         return tally.kind
     if tally.arithmetic or (tally.flops and written <= _SCALAR_BYTES):
@@ -212,10 +213,18 @@ def _move(computation: Computation, instruction: Instruction) -> Work:
     size = source.shape.byte_size
     target = instruction.proto.shape
     if instruction.opcode == "copy-start":
-        target = target.tuple_shapes[0]
+        target = target.tuple_shapes[0] if target.tuple_shapes else target
     from_host, to_host = _on_host(source.proto.shape), _on_host(target)
     if from_host or to_host:
         read = 0 if from_host else size
         return Work("host-copy", 0.0, read, 0 if to_host else size, (), size)
     changed = instruction.opcode == "copy" and transposes(instruction, source)
     return Work("transpose" if changed else "copy", 0.0, size, size)
+
+
+def _host_transfer(computation: Computation, instruction: Instruction) -> Work:
+    if instruction.opcode == "infeed":
+        size = instruction.shape.byte_size
+        return Work("host-copy", 0.0, 0, size, (), size)
+    size = sum(o.shape.byte_size for o in computation.operands(instruction))
+    return Work("host-copy", 0.0, size, 0, (), size)
