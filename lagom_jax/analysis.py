@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.roofline import Roofline
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import Module, read_module
-from lagom_jax.hlo.text import read_hlo
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 
@@ -55,6 +53,9 @@ def analyze(
         >>> report.exposed_seconds  # doctest: +SKIP
         0.0
     """
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile import compile_step, lower
+
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
     lowered = lower(step, *args, **kwargs)
     compiled = compile_step(lowered, where, compiler_options)

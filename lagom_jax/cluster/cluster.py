@@ -66,7 +66,7 @@ class Cluster:
         if not colon:
             name, size = size, ""
         if not name or (colon and not size):
-            raise ClusterError(f"{text!r} is no cluster; {_FORMS}")
+            raise ClusterError(f"{text!r} is no cluster; {_forms()}")
         system = read_system(name)
         hosts, gpus_per_host = _counts(text, size.lower(), system)
         if name.lower() == system.name:
@@ -146,14 +146,14 @@ class Cluster:
         return self._groups_of(ranks, self.gpus_per_host)
 
     def _groups_of(self, ranks: Iterable[int], size: int) -> int:
-        groups = {rank // size for rank in ranks}
-        if groups and (min(groups) < 0 or max(groups) * size >= self.devices):
+        ids = set(ranks)
+        if ids and (min(ids) < 0 or max(ids) >= self.devices):
             raise ClusterError(
                 f"the program uses device ids that {self.name} does not have (it has "
                 f"0 to {self.devices - 1}): name a cluster of the size that the "
                 "program was compiled for"
             )
-        return len(groups)
+        return len({rank // size for rank in ids})
 
     def as_dict(self) -> dict[str, object]:
         """The cluster and all figures that belong to it, as JSON-ready data.
@@ -176,10 +176,11 @@ class Cluster:
         }
 
 
-_FORMS = (
-    "write NAME:HOSTSxGPUS, such as h100:8x8, or NAME:GPUS, or NAME alone, where NAME "
-    f"is one of {', '.join(system_names())}, or the path of a system record"
-)
+def _forms() -> str:
+    return (
+        "write NAME:HOSTSxGPUS, such as h100:8x8, or NAME:GPUS, or NAME alone, where "
+        f"NAME is one of {', '.join(system_names())}, or the path of a system record"
+    )
 
 
 def _counts(text: str, size: str, system: System) -> tuple[int, int]:
@@ -188,7 +189,7 @@ def _counts(text: str, size: str, system: System) -> tuple[int, int]:
         return system.hosts_per_domain, full
     match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
     if not match:
-        raise ClusterError(f"{text!r} is no cluster; {_FORMS}")
+        raise ClusterError(f"{text!r} is no cluster; {_forms()}")
     gpus = int(match[2])
     if match[1]:
         hosts = int(match[1])

@@ -164,9 +164,11 @@ def _locate(name_or_path: str, folder: str, directory: Path) -> Path:
     if "/" in name_or_path or name_or_path.endswith(".json"):
         return directory / name_or_path
     known = {path.stem: path for path in (_RECORDS / folder).glob("*.json")}
-    if name_or_path.lower() in known:
-        return known[name_or_path.lower()]
-    near = difflib.get_close_matches(name_or_path.lower(), known, n=1)
+    typed = name_or_path.lower()
+    if typed in known:
+        return known[typed]
+    near = [name for name in sorted(known) if typed and name.startswith(typed)]
+    near = near or difflib.get_close_matches(typed, known, n=1)
     raise ClusterError(
         f"no {folder.removesuffix('s')} is known as {name_or_path!r}"
         + (f"; did you mean {near[0]!r}?" if near else ".")

@@ -37,7 +37,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "deviceless": ("CompiledStep", "MemoryUse", "Target", "compile_for", "compile_step"),
+    "deviceless": (
+        "CompiledStep",
+        "MemoryUse",
+        "Target",
+        "compile_for",
+        "compile_step",
+    ),
     "lowering": ("LoweredStep", "lower"),
     "toolchain": ("Finding", "Toolchain"),
 }

@@ -166,9 +166,7 @@ def compile_module(
     with context:
         parsed = ir.Module.parse(module)
     client = devices[0].client
-    compile_options = internal(
-        "jax._src.interpreters.pxla", "create_compile_options"
-    )(
+    compile_options = internal("jax._src.interpreters.pxla", "create_compile_options")(
         parsed,
         tuple_args,
         list(propagate_to_inputs),

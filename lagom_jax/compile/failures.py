@@ -117,9 +117,7 @@ def _of_dead_process(answer: Answer, step: str, target: str) -> str:
         how = f"died of {signal}: {_CRASHES.get(signal, 'a signal ended it')}"
     else:
         how = f"ended with status {answer.exit_status} and no answer"
-    printed = "\n".join(
-        f"  {line[:_LINE_LENGTH]}" for line in _telling(answer.printed)
-    )
+    printed = "\n".join(f"  {line[:_LINE_LENGTH]}" for line in _telling(answer.printed))
     says = f" Its last words:\n{printed}" if printed else ""
     return f"the process compiling {step} for {target} {how}.{says}"
 

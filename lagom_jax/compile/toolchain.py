@@ -82,7 +82,9 @@ class Toolchain:
             ptxas=_tool("ptxas", environ),
             nvlink=_tool("nvlink", environ),
             libdevice=next(
-                filter(Path.is_file, (r / "nvvm/libdevice/libdevice.10.bc" for r in roots)),
+                filter(
+                    Path.is_file, (r / "nvvm/libdevice/libdevice.10.bc" for r in roots)
+                ),
                 None,
             ),
         )

@@ -71,7 +71,9 @@ def described(value: Any) -> str:
         ('described', 'an object of type int')
     """
     name = getattr(value, "__name__", None)
-    return name if isinstance(name, str) else f"an object of type {type(value).__name__}"
+    return (
+        name if isinstance(name, str) else f"an object of type {type(value).__name__}"
+    )
 
 
 def first_paragraph(error: BaseException, limit: int = 1200) -> str:

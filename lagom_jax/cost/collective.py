@@ -128,4 +128,3 @@ def _transfer(
     if span.local > 1 and inside_rate < cards:
         return cluster.inside.kind, moved / inside_rate, inside
     return "network", moved / cards, network * span.local
-

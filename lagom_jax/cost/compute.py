@@ -27,7 +27,7 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
     traffic = work.bytes_read + work.bytes_written
     bandwidth = gpu.memory_bytes_per_s
     if work.kind == "host-copy":
-        bandwidth = gpu.pcie_bytes_per_s
+        bandwidth = cluster.to_host.bytes_per_s
     memory = traffic / (bandwidth * constants.memory_efficiency)
     seconds = max(arithmetic, memory) + constants.launch_seconds
     bounds = {
@@ -48,12 +48,11 @@ def _arithmetic_seconds(work: Work, gpu: Gpu, constants: Constants) -> float:
     in_matmuls = sum(matmul.flops for matmul in work.matmuls)
     seconds = sum(_matmul_seconds(m, gpu, constants) for m in work.matmuls)
     rest = max(0.0, work.flops - in_matmuls)
-    rates = gpu.dense_flops_per_s
     if work.kind in ("matmul", "convolution", "attention"):
         # Library kernels whose shape is not known in detail still use tensor cores.
         kind = work.matmuls[0].lhs if work.matmuls else "bf16"
         return seconds + rest / _matmul_rate(kind, gpu, constants)
-    return seconds + rest / rates["f32"]
+    return seconds + rest / gpu.vector_flops_per_s["f32"]
 
 
 def _matmul_seconds(matmul: Matmul, gpu: Gpu, constants: Constants) -> float:
@@ -61,31 +60,37 @@ def _matmul_seconds(matmul: Matmul, gpu: Gpu, constants: Constants) -> float:
 
 
 def _matmul_rate(element_type: str, gpu: Gpu, constants: Constants) -> float:
-    rates = gpu.dense_flops_per_s
-    key = _rate_key(element_type, rates)
+    key = _rate_key(element_type, gpu.dense_flops_per_s)
+    if key in gpu.dense_flops_per_s:
+        return gpu.dense_flops_per_s[key] * _efficiency(key, constants)
+    return gpu.vector_flops_per_s[key] * _efficiency(key, constants)
+
+
+def _efficiency(key: str, constants: Constants) -> float:
     efficiencies = constants.matmul_efficiency
-    return rates[key] * efficiencies.get(key, efficiencies["other"])
+    return efficiencies.get(key, efficiencies["other"])
 
 
-def _rate_key(element_type: str, rates: Mapping[str, float]) -> str:
+def _rate_key(element_type: str, dense: Mapping[str, float]) -> str:
     """The rate that a matmul of this element type runs at."""
-    if element_type.startswith("f8"):
-        # Without fp8 tensor cores the operands are widened.
-        return "f8" if "f8" in rates else "bf16"
     if element_type == "f32":
         # XLA lets f32 matmuls use TensorFloat-32 unless the program forbids it.
-        return "tf32" if "tf32" in rates else "f32"
-    if element_type in ("s8", "u8", "s4", "u4"):
-        return "s8" if "s8" in rates else "bf16"
+        return "tf32"
     if element_type in ("f64", "c128"):
         return "f64"
     if element_type == "c64":
         return "f32"
-    return element_type if element_type in rates else "bf16"
+    key = element_type
+    for family in ("f4", "f8"):
+        if element_type.startswith(family):
+            key = family
+    if element_type in ("u8", "s4", "u4"):
+        key = "s8"
+    # What the tensor cores do not know is widened to bf16.
+    return key if key in dense else "bf16"
 
 
 def _mean_efficiency(work: Work, constants: Constants) -> float:
-    efficiencies = constants.matmul_efficiency
     if not work.matmuls:
         return 1.0
-    return efficiencies.get(work.matmuls[0].lhs, efficiencies["other"])
+    return _efficiency(work.matmuls[0].lhs, constants)

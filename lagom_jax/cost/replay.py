@@ -100,7 +100,9 @@ class _Open:
 class _Ledger:
     """What happened in a stretch of the program."""
 
-    tasks: dict[Task, TaskTime] = dataclasses.field(default_factory=dict[Task, TaskTime])
+    tasks: dict[Task, TaskTime] = dataclasses.field(
+        default_factory=dict[Task, TaskTime]
+    )
 
     def of(self, task: Task) -> TaskTime:
         found = self.tasks.get(task)

@@ -174,7 +174,9 @@ def _groups(module: Module, instruction: Instruction, kind: str) -> Groups:
     if kind == "collective-permute":
         return permute_pairs(instruction)
     if kind in ("send", "recv"):
-        return pairs_from_text(frontend_attributes(instruction).get(_PAIRS_ATTRIBUTE, ""))
+        return pairs_from_text(
+            frontend_attributes(instruction).get(_PAIRS_ATTRIBUTE, "")
+        )
     return replica_groups(module, instruction, kind)
 
 

@@ -176,7 +176,8 @@ def pairs_from_text(text: str) -> Groups:
         >>> pairs_from_text("{{0,1},{1,2}}").members.tolist()
         [[0, 1], [1, 2]]
     """
-    numbers = [int(n) for n in text.replace("{", " ").replace("}", " ").replace(",", " ").split()]
-    return Groups(
-        np.array(numbers, dtype=np.int64).reshape(-1, 2), point_to_point=True
-    )
+    numbers = [
+        int(n)
+        for n in text.replace("{", " ").replace("}", " ").replace(",", " ").split()
+    ]
+    return Groups(np.array(numbers, dtype=np.int64).reshape(-1, 2), point_to_point=True)

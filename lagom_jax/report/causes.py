@@ -7,6 +7,7 @@ import dataclasses
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.timeline import TaskTime
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.report.units import in_seconds
 
 # A collective that is at least this much hidden needs no explanation.
 _HIDDEN_ENOUGH = 0.95
@@ -32,10 +33,11 @@ def cause(
         return ""
     if collective.one_shot_kernel:
         return "runs as XLA's own small all-reduce kernel, on the compute stream"
+    each = in_seconds(times.exposed_seconds / times.executions)
     start = (
-        "synchronous: nothing stands between its start and its wait"
+        f"synchronous, {each} a run"
         if around.synchronous
-        else "its result is needed before it is there"
+        else f"computation stands still for it {each} a run"
     )
     return start + _blame(price, around)
 
@@ -45,12 +47,8 @@ def _blame(price: Price, around: Surroundings) -> str:
     if independent is None:
         return ""
     if independent < _HARDLY * price.seconds:
-        return "; no independent work in its block (the program's form)"
-    amount = _milliseconds(independent)
+        return ": nothing in its block could run beside it"
+    amount = in_seconds(independent)
     if independent >= _COVERS * price.seconds:
-        return f"; {amount} of independent work in its block (the schedule's choice)"
-    return f"; only {amount} of independent work in its block"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+        return f", though its block has {amount} of independent work: the schedule"
+    return f": its block has only {amount} of independent work"

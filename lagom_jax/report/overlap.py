@@ -264,7 +264,9 @@ def _alone_by_name(program: Program, prices: Prices) -> dict[str, float]:
 
 
 def _collective_kinds(timeline: Timeline) -> tuple[KindTotal, ...]:
-    return _totals((c.kind, c.bytes, times) for c, times in timeline.collectives().items())
+    return _totals(
+        (c.kind, c.bytes, times) for c, times in timeline.collectives().items()
+    )
 
 
 def _kernel_kinds(timeline: Timeline) -> tuple[KindTotal, ...]:

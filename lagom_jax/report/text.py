@@ -11,30 +11,41 @@ from rich.text import Text
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
 from lagom_jax.report.units import in_bytes, in_percent, in_seconds
 
-_ROWS = 15
+DEFAULT_ROWS = 15
+WIDTH = 130
+"""Columns where there is no screen to ask."""
+_WIDE = 110
+_EXPLAINED = 5
+_WORTH_A_WORD = 0.005
+_LEFT = ("collective", "kind", "hidden behind", "source", "kernels")
 
 
-def render(report: Report, *, rows: int | None = _ROWS) -> RenderableType:
+def render(
+    report: Report, *, rows: int | None = DEFAULT_ROWS, width: int = WIDTH
+) -> RenderableType:
     """The report as something rich can print.
 
     Args:
         report: What to show.
         rows: How many collectives to list, the worst first; None for all.
+        width: Columns of the screen; on a narrow one the least needed are left out.
     """
     parts: list[RenderableType] = [_headline(report), _kinds(report)]
     if report.collectives:
-        parts.append(_collectives(report, rows))
+        parts.append(_collectives(report, rows, wide=width >= _WIDE))
     parts.append(_kernels(report))
     parts.extend(Text(f"note: {note}", style="yellow") for note in report.notes)
     parts.append(Text(f"All times are predicted. Prices: {report.pricing}", "dim"))
     return Group(*parts)
 
 
-def to_text(report: Report, *, rows: int | None = _ROWS, width: int = 120) -> str:
+def to_text(
+    report: Report, *, rows: int | None = DEFAULT_ROWS, width: int = WIDTH
+) -> str:
     """The report as plain text."""
-    console = Console(width=width, color_system=None, record=False, force_terminal=False)
+    console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(render(report, rows=rows))
+        console.print(render(report, rows=rows, width=width))
     return captured.get()
 
 
@@ -68,13 +79,8 @@ def _headline(report: Report) -> RenderableType:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     for column in columns:
-        left = column in ("collective", "kind", "hidden by", "source", "kernels")
-        table.add_column(
-            column,
-            justify="left" if left else "right",
-            no_wrap=column != "hidden by",
-            overflow="ellipsis" if column == "source" else "fold",
-        )
+        justify = "left" if column in _LEFT else "right"
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
     return table
 
 
@@ -117,47 +123,43 @@ def _kernels(report: Report) -> RenderableType:
     return Group(table, Text())
 
 
-def _collectives(report: Report, rows: int | None) -> RenderableType:
+def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableType:
     shown = report.collectives if rows is None else report.collectives[:rows]
-    table = _table(
-        "Collectives, the most exposed first",
-        "collective",
-        "bytes",
-        "group",
-        "×",
-        "time",
-        "exposed",
-        "link",
-        "hidden by",
-        "source",
-    )
+    columns = ["collective", "bytes", "group", "runs", "time", "exposed"]
+    columns += ["link use", "hidden behind", "source"] if wide else ["source"]
+    table = _table("Collectives, the most exposed first", *columns)
     for row in shown:
-        table.add_row(
+        cells: list[Text | str] = [
             _name(row),
             in_bytes(row.bytes),
             _group(row),
             f"{row.executions:g}",
             in_seconds(row.seconds),
             Text(in_seconds(row.exposed_seconds), _urgency(row, report)),
-            f"{row.bound} {row.link_use:.0%}",
-            _hidden_by(row),
-            _source(row.source),
-        )
+        ]
+        if wide:
+            cells += [f"{row.bound} {row.link_use:.0%}", _hidden_behind(row)]
+        table.add_row(*cells, _source(row.source))
     left = len(report.collectives) - len(shown)
-    more = [Text(f"  and {left} more (--rows all shows them)", "dim")] if left else []
-    why = [
-        Text.assemble("  ", (row.name, "bold"), f": {row.why}")
-        for row in shown[:5]
-        if row.why and row.exposed_seconds > 0.005 * report.step_seconds
+    more = [Text(f" and {left} more: --rows all", "dim")] if left else []
+    return Group(table, *more, Text(), *_why(report, shown), Text())
+
+
+def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
+    return [
+        Text.assemble(" ", (row.name, "bold"), f": {row.why}")
+        for row in shown[:_EXPLAINED]
+        if row.why and row.exposed_seconds > _WORTH_A_WORD * report.step_seconds
     ]
-    return Group(table, *more, Text(), *why, Text())
 
 
 def _name(row: CollectiveReport) -> Text:
-    text = Text(row.kind)
+    # The schedule's names end in -start; some do not tell the kind.
+    name = row.name.replace("-start", "")
+    text = Text(name if name.startswith(row.kind) else f"{row.kind} {name}")
     marks = ["sync"] if row.sync else []
     if row.operands > 1:
-        marks.append(f"{row.operands} combined")
+        marks.append(f"{row.operands} arrays")
     if marks:
         text.append(f" ({', '.join(marks)})", "dim")
     return text
@@ -173,7 +175,7 @@ def _urgency(row: CollectiveReport, report: Report) -> str:
     return "red" if row.exposed_seconds > 0.01 * report.step_seconds else ""
 
 
-def _hidden_by(row: CollectiveReport) -> str:
+def _hidden_behind(row: CollectiveReport) -> str:
     return ", ".join(
         f"{in_percent(beside.seconds, row.seconds)} {beside.what}"
         for beside in row.hidden_by[:2]

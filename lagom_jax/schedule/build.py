@@ -206,4 +206,3 @@ def _flat(nodes: Iterator[Node]) -> Iterator[Task]:
                 yield from _flat(iter(node.body))
         elif isinstance(node, Branch):
             yield from _flat(iter(max(node.arms, key=len)))
-

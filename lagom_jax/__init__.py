@@ -1,0 +1,26 @@
+"""Overlaps of communication and computation in compiled JAX training steps.
+
+Example:
+    >>> import lagom_jax
+    >>> lagom_jax.Cluster.parse("h100:8x8").devices
+    64
+"""
+
+from importlib.metadata import version as _version
+
+from lagom_jax.analysis import analyze as analyze
+from lagom_jax.analysis import analyze_dump as analyze_dump
+from lagom_jax.cluster import Cluster as Cluster
+from lagom_jax.errors import LagomError as LagomError
+from lagom_jax.report import CollectiveReport as CollectiveReport
+from lagom_jax.report import Report as Report
+
+__version__ = _version("lagom_jax")
+__all__ = [
+    "Cluster",
+    "CollectiveReport",
+    "LagomError",
+    "Report",
+    "analyze",
+    "analyze_dump",
+]

@@ -1,0 +1,118 @@
+"""`lagom doctor`: whether this machine can compile for GPUs, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from typing import Any
+
+from rich.text import Text
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.commands.terminal import console, import_jax
+from lagom_jax.compile.toolchain import Finding, Toolchain
+from lagom_jax.errors import LagomError, ToolchainError
+
+_MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "error": ("BAD", "red")}
+_TRIAL = "h100:1x2"
+
+
+def add(verbs: Any) -> None:
+    """Declares the verb."""
+    verb = verbs.add_parser(
+        "doctor",
+        help="check that XLA's GPU compiler is installed and works here",
+        description="Looks at the installed parts of XLA's GPU compiler and compiles a "
+        "small program with them. Exits with 3 if something is wrong.",
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.add_argument(
+        "--no-compile", action="store_true", help="look only, compile nothing"
+    )
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the verb."""
+    toolchain = Toolchain.probe()
+    findings = list(toolchain.findings)
+    healthy = all(finding.severity != "error" for finding in findings)
+    if healthy and not arguments.no_compile:
+        findings.append(_trial())
+        healthy = findings[-1].severity != "error"
+    if arguments.json:
+        _print_json(toolchain, findings, healthy)
+    else:
+        _print(findings, healthy)
+    return 0 if healthy else ToolchainError.exit_code
+
+
+def _trial() -> Finding:
+    """Compiles a sharded matmul and looks whether its collective is asynchronous."""
+    import_jax()
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+    from lagom_jax.compile import compile_step, lower
+    from lagom_jax.hlo import read_module
+    from lagom_jax.schedule.build import build_program
+
+    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    cut = NamedSharding(mesh, PartitionSpec("x"))
+
+    def step(weights: Any, x: Any) -> Any:
+        # The gather of each weight can hide behind the matmul before it.
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return x
+
+    weights = [jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16, sharding=cut)] * 4
+    x = jax.ShapeDtypeStruct((4096, 2048), jnp.bfloat16, sharding=cut)
+    try:
+        compiled = compile_step(lower(step, weights, x), Cluster.parse(_TRIAL))
+        program = build_program(read_module(compiled.module_bytes))
+    except LagomError as error:
+        return Finding("error", f"a trial compile failed: {error}", "see above")
+    found = list(program.collectives())
+    asynchronous = [c.kind for c, _, synchronous in found if not synchronous]
+    text = (
+        f"trial compile for {_TRIAL} in {compiled.compile_seconds:.1f} s: "
+        f"{len(found)} collective(s), {len(asynchronous)} asynchronous"
+    )
+    if asynchronous:
+        return Finding("ok", text)
+    return Finding(
+        "error",
+        text + "; XLA should have made at least one asynchronous",
+        "unset XLA_FLAGS and try again; else install the versions that the README names",
+    )
+
+
+def _print(findings: list[Finding], healthy: bool) -> None:
+    screen = console()
+    screen.print(f"Python {platform.python_version()} on {platform.platform()}")
+    for finding in findings:
+        mark, style = _MARKS[finding.severity]
+        text = Text.assemble((f"{mark:>5} ", style), finding.text)
+        if finding.remedy:
+            text.append(f"\n      -> {finding.remedy}", style)
+        screen.print(text, soft_wrap=True)
+    verdict = (
+        "This machine can compile for GPUs." if healthy else "Not usable as it is."
+    )
+    screen.print(verdict, style="bold green" if healthy else "bold red")
+
+
+def _print_json(toolchain: Toolchain, findings: list[Finding], healthy: bool) -> None:
+    document = {
+        "healthy": healthy,
+        "python": platform.python_version(),
+        "versions": toolchain.versions,
+        "findings": [
+            {"severity": f.severity, "text": f.text, "remedy": f.remedy}
+            for f in findings
+        ],
+    }
+    print(json.dumps(document, indent=2))
