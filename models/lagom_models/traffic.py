@@ -140,9 +140,7 @@ def _activations(step: TrainingStep) -> Iterator[Flow]:
             yield Flow(
                 "reduce-scatter", axis, bytes_ * (times + 1), "backward of entering"
             )
-            yield Flow(
-                "reduce-scatter", axis, bytes_ * (times + 1), "leaving matrices"
-            )
+            yield Flow("reduce-scatter", axis, bytes_ * (times + 1), "leaving matrices")
             yield Flow("all-gather", axis, bytes_ * (times + 1), "backward of leaving")
         else:
             all_of_it = bytes_ * (times + 1)
