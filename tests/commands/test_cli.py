@@ -234,7 +234,13 @@ def test_a_reader_that_goes_away_is_no_error():
 
 @pytest.mark.parametrize(
     ("word", "value"),
-    [("a=true", True), ("a=False", False), ("a=7", 7), ("a=0.5", 0.5), ("a=X,Y", "X,Y")],
+    [
+        ("a=true", True),
+        ("a=False", False),
+        ("a=7", 7),
+        ("a=0.5", 0.5),
+        ("a=X,Y", "X,Y"),
+    ],
 )
 def test_option_values_have_types(word, value):
     assert parse_options([word]) == {"a": value}

@@ -46,7 +46,12 @@ def test_figures_of_a_half_hidden_collective():
     report = half_hidden()
     (row,) = report.collectives
     assert report.step_seconds == pytest.approx(30e-3)
-    assert (row.executions, row.bytes, row.group_size, row.groups) == (10, 1 << 20, 2, 1)
+    assert (row.executions, row.bytes, row.group_size, row.groups) == (
+        10,
+        1 << 20,
+        2,
+        1,
+    )
     assert row.seconds == pytest.approx(30e-3)
     assert row.exposed_seconds == pytest.approx(20e-3)
     assert row.hidden_seconds == pytest.approx(10e-3)
@@ -90,7 +95,9 @@ def test_the_document_has_what_is_documented():
     assert document["peak_memory_bytes"] is None
     (row,) = document["collectives"]
     assert set(row) >= DOCUMENTED
-    assert row["seconds"] == pytest.approx(row["hidden_seconds"] + row["exposed_seconds"])
+    assert row["seconds"] == pytest.approx(
+        row["hidden_seconds"] + row["exposed_seconds"]
+    )
 
 
 def test_the_document_is_the_report():
