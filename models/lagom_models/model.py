@@ -168,7 +168,8 @@ class Model:
             balance = sum(balance for _, balance in results) / len(results)
             return tuple(x for x, _ in results), jnp.asarray(balance)
 
-        return remat(body, scan=self.scan, enabled=self.remat)
+        looped = self.scan and group == "layers"
+        return remat(body, looped=looped, enabled=self.remat)
 
 
 def _module(config: ModelConfig, group: str, key: jax.Array | int) -> nnx.Module:
