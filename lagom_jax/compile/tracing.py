@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 import types
 from typing import Any
 
@@ -49,6 +50,13 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         traced = function.trace(*args, **kwargs)
     except Exception as error:
+        if "cuDNN" in str(error) and _raised_by_machinery(error):
+            raise CompileError(
+                f"{described(step)} asks for a cuDNN kernel, and jax traces those only "
+                f"where cuDNN is installed ({first_paragraph(error)}): ask for another "
+                'implementation (implementation="xla" for attention), or pip install '
+                "nvidia-cudnn-cu12."
+            ) from error
         if _comes_from_user_code(error):
             raise
         raise CompileError(
@@ -149,12 +157,13 @@ def _jitted(
 
 def _comes_from_user_code(error: BaseException) -> bool:
     """Whether the traceback enters code that is neither jax's nor this room's."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        if not _is_machinery(traceback.tb_frame.f_code.co_filename):
-            return True
-        traceback = traceback.tb_next
-    return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return not all(_is_machinery(frame.filename) for frame in frames)
+
+
+def _raised_by_machinery(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_machinery(frames[-1].filename)
 
 
 def _is_machinery(file: str) -> bool:

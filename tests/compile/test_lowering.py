@@ -1,6 +1,7 @@
 """Every kind of step that people have, lowered without a compile."""
 
 import functools
+import importlib.util
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from flax.training import train_state
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax.compile import lower
@@ -112,6 +113,11 @@ class TestKindsOfStep:
         assert lowered.argument_count == 1
         assert lowered.donated == (False,)
         assert "counted without donation" in lowered.notes[0]
+
+    def test_axes_that_are_explicit(self):
+        on = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+        lowered = lower(lambda x: x.sum(), array(on, 64, spec=P("data")))
+        assert lowered.mesh == (("data", 8),)
 
     def test_shard_map(self):
         on = mesh(8)
@@ -248,6 +254,30 @@ class TestMistakes:
     def test_a_sharding_that_does_not_divide(self):
         with pytest.raises(CompileError, match=r"partitioned 8 times|divisible by 8"):
             lower(jax.jit(lambda x: x + 1), array(mesh(8), 3, spec=P("data")))
+
+    def test_arrays_on_other_devices(self):
+        on_one = jax.device_put(jnp.ones(8), jax.devices()[0])
+        with pytest.raises(CompileError, match="AbstractMesh size: 8"):
+            lower(lambda a, b: a + b, array(mesh(8), 8, spec=P("data")), on_one)
+
+    @pytest.mark.skipif(
+        importlib.util.find_spec("nvidia.cudnn") is not None, reason="has cuDNN"
+    )
+    def test_attention_by_cudnn(self):
+        def attend(x):
+            return jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
+
+        with pytest.raises(
+            CompileError, match=r'attend asks for .*implementation="xla"'
+        ):
+            lower(attend, jax.ShapeDtypeStruct((1, 64, 8, 8), jnp.bfloat16))
+
+    def test_a_users_own_complaint_about_cudnn(self):
+        def step(x):
+            raise RuntimeError("no cuDNN, no training")
+
+        with pytest.raises(RuntimeError, match="no training"):
+            lower(step, 1.0)
 
     def test_two_meshes(self):
         arguments = array(mesh(8), 8, spec=P("data")), array(mesh(4), 8, spec=P("data"))
