@@ -182,6 +182,7 @@ _MESSAGES = {
         4 GemmBackendConfig gemm_backend_config
         6 CollectiveBackendConfig collective_backend_config
         7 FusionBackendConfig fusion_backend_config
+        8 CudnnNormBackendConfig cudnn_norm_backend_config
         9 CudnnFmhaBackendConfig cudnn_fmha_backend_config
         12 ReificationCost* reification_cost
         17 GroupedGemmBackendConfig grouped_gemm_backend_config""",
@@ -207,7 +208,9 @@ _MESSAGES = {
         12 DotDimensionNumbers bmm2_dot_dimension_numbers
         14 ShapeProto intermediate_tensor_shape
         21 bool is_causal_mask
-        22 int32 mask_type""",
+        22 int32 mask_type
+        24 int32 sliding_window_length""",
+    "CudnnNormBackendConfig": "3 int32 kind",
     "ReificationCost": """
         1 double end_to_end_cycles
         2 double exec_time_us

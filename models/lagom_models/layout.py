@@ -57,8 +57,8 @@ class Layout:
 
     Example:
         >>> layout = Layout("tp-sp", data=8, model=8, shard_data=True)
-        >>> layout.mesh.shape
-        OrderedDict({'data': 8, 'model': 8})
+        >>> layout.mesh.axis_names, layout.mesh.size
+        (('data', 'model'), 64)
         >>> layout.replicas
         8
     """
@@ -162,8 +162,8 @@ class Layout:
 
         Example:
             >>> layout = Layout("tp", data=4, model=2, shard_data=True)
-            >>> layout.place((64, 128), tensor=1).spec
-            PartitionSpec('data', 'model')
+            >>> layout.place((64, 128), tensor=1).dimension
+            0
         """
         cut = tensor if self.tensor else expert if self.expert else None
         if cut is not None and shape[cut] % self.model:
@@ -282,16 +282,16 @@ def mean_over_devices(x: jax.Array) -> jax.Array:
     return lax.pmean(x, axes) if axes else x
 
 
-def remat(body: Callable, *, scan: bool, enabled: bool) -> Callable:
+def remat(body: Callable, *, looped: bool, enabled: bool) -> Callable:
     """Wraps a layer so that its backward pass computes the forward again.
 
     Args:
         body: The layer.
-        scan: Whether the layer is the body of a loop, where XLA cannot undo the
+        looped: Whether the layer is the body of a loop, where XLA cannot undo the
             recomputation by merging it with the forward pass.
         enabled: False returns the layer as it is.
     """
     if not enabled:
         return body
     policy = jax.checkpoint_policies.save_only_these_names(MOVED)
-    return jax.checkpoint(body, policy=policy, prevent_cse=not scan)
+    return jax.checkpoint(body, policy=policy, prevent_cse=not looped)
