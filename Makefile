@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs bench clean
+.PHONY: help setup demo test smoke check format docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,9 @@ demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: the overlap report
 test: $(STAMP) check  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)
 
+smoke: $(STAMP)  ## the tests that depend on jax's version, without lint
+	$(BIN)/python -m pytest -n $(JOBS) tests/compile tests/hlo tests/house/test_demo.py
+
 check: $(STAMP)  ## lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,4 +47,4 @@ bench: $(STAMP)  ## measure reading and analysis; rewrites docs/benchmarks
 	$(BIN)/python scripts/bench_analysis.py
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis

@@ -71,21 +71,27 @@ def withheld() -> Iterator[None]:
         yield
         return
     logger = logging.getLogger(_JAX_LOGGER)
-    logger.addFilter(_expected_without_cuda)
-    held = tempfile.TemporaryFile()
-    try:
-        sys.stderr and sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        logger.addFilter(_expected_without_cuda)
+        _flush()
         os.dup2(held.fileno(), 2)
-        yield
-    finally:
-        sys.stderr and sys.stderr.flush()
-        os.dup2(saved, 2)
-        os.close(saved)
-        logger.removeFilter(_expected_without_cuda)
-        held.seek(0)
-        for line in meaningful(held.read().decode(errors="replace").splitlines()):
-            os.write(2, (line + "\n").encode())
-        held.close()
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            logger.removeFilter(_expected_without_cuda)
+            held.seek(0)
+            printed = held.read().decode(errors="replace")
+            for line in meaningful(printed.splitlines()):
+                os.write(2, f"{line}\n".encode())
+
+
+def _flush() -> None:
+    # Python's own stderr may be closed, or replaced by one that is.
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sys.stderr.flush()
 
 
 def _expected_without_cuda(record: logging.LogRecord) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import child, failures
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import CompileError
 
-if TYPE_CHECKING:
-    from lagom_jax.cluster import Cluster
-
 DEFAULT_TIMEOUT_S = 1800.0
+
+# How XLA begins a line that is a warning or an error.
+_WARNING = re.compile(r"[WE]\d{4} ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,14 +29,14 @@ class Target:
     text: str = dataclasses.field(repr=False)
     """The GPU, as a `GpuTargetConfigProto` in text form."""
     topology: str
-    """Partitions of the network, hosts and GPUs per host, as in `1x8x8`."""
+    """Slices, hosts per slice and GPUs per host, as in `8x1x8`."""
 
     @property
     def devices(self) -> int:
         """How many GPUs there are.
 
         Example:
-            >>> Target("h100:8x8", "...", "1x8x8").devices
+            >>> Target("h100:8x8", "...", "8x1x8").devices
             64
         """
         return math.prod(int(part) for part in self.topology.split("x"))
@@ -73,7 +75,7 @@ class CompiledStep:
     options: dict[str, Any]
     """The compiler options in effect, the user's own among them."""
     warnings: tuple[str, ...] = ()
-    """What the compiler itself printed, as when it runs out of memory to save."""
+    """What the compiler itself warned of, as when memory cannot be made to suffice."""
 
 
 def compile_step(
@@ -100,11 +102,8 @@ def compile_step(
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
         CompileError: The compiler refused the program, died, or took too long.
     """
-    from lagom_jax.cluster import target as targets
-
-    toolchain = Toolchain.probe().require()
-    text = targets.target_config(cluster.gpu, toolchain.version("jaxlib"))
-    target = Target(cluster.name, text, targets.topology(cluster))
+    jaxlib = Toolchain.probe().require().version("jaxlib")
+    target = Target(cluster.name, target_config(cluster.gpu, jaxlib), topology(cluster))
     return compile_for(lowered, target, options, timeout_s=timeout_s)
 
 
@@ -164,7 +163,7 @@ def compile_for(
         serialise_seconds=header["serialise_seconds"],
         versions=toolchain.versions,
         options=effective,
-        warnings=answer.printed,
+        warnings=tuple(filter(_WARNING.match, answer.printed)),
     )
 
 

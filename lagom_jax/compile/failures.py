@@ -23,11 +23,13 @@ _CRASHES = {
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
         r"No such compile option: '?(?P<option>[\w.]+)",
-        "this XLA has no compiler option {option}: check its spelling, or leave it out.",
+        "this XLA has no compiler option {option}: check its spelling, or "
+        "leave it out.",
     ),
     (
         r"GpuTargetConfigProto",
-        "this XLA cannot read the target: one of its fields is unknown to this version.",
+        "this XLA cannot read the target: one of its fields is unknown to this "
+        "version.",
     ),
     (
         r"RESOURCE_EXHAUSTED.*[Ss]hared memory",
@@ -98,10 +100,10 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
 
 
 def reason(message: str) -> list[str]:
-    """The first lines of an XLA status, short enough to read.
+    r"""The first lines of an XLA status, short enough to read.
 
     Example:
-        >>> reason("INTERNAL: bad\\n\\n\\tat xla/foo.cc:3\\n" + "HLO dump\\n" * 99)[:2]
+        >>> reason("INTERNAL: bad\n\n\tat xla/foo.cc:3\n" + "HLO dump\n" * 99)[:2]
         ['INTERNAL: bad', 'at xla/foo.cc:3']
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import traceback
 import types
 from typing import Any
 
@@ -48,6 +50,13 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         traced = function.trace(*args, **kwargs)
     except Exception as error:
+        if "cuDNN" in str(error) and _raised_by_machinery(error):
+            raise CompileError(
+                f"{described(step)} asks for a cuDNN kernel, and jax traces those only "
+                f"where cuDNN is installed ({first_paragraph(error)}): ask for another "
+                'implementation (implementation="xla" for attention), or pip install '
+                "nvidia-cudnn-cu12."
+            ) from error
         if _comes_from_user_code(error):
             raise
         raise CompileError(
@@ -77,10 +86,10 @@ def described(value: Any) -> str:
 
 
 def first_paragraph(error: BaseException, limit: int = 1200) -> str:
-    """What an exception says, without the advice and listings that follow.
+    r"""What an exception says, without the advice and listings that follow.
 
     Example:
-        >>> first_paragraph(ValueError("no such axis\\n\\nFor more information ..."))
+        >>> first_paragraph(ValueError("no such axis\n\nFor more information ..."))
         'no such axis'
     """
     text = str(error).strip().split("\n\n")[0].split("\n----")[0].strip()
@@ -148,16 +157,21 @@ def _jitted(
 
 def _comes_from_user_code(error: BaseException) -> bool:
     """Whether the traceback enters code that is neither jax's nor this room's."""
-    homes = tuple(
-        os.path.dirname(path) + os.sep for path in (jax.__file__, __file__, os.__file__)
-    )
-    user_sites = ("site-packages" + os.sep, "dist-packages" + os.sep)
-    traceback = error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        standard = file.startswith(homes[2]) and not any(s in file for s in user_sites)
-        internal = file.startswith(homes[:2]) or standard or file.startswith("<frozen")
-        if not internal:
-            return True
-        traceback = traceback.tb_next
-    return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return not all(_is_machinery(frame.filename) for frame in frames)
+
+
+def _raised_by_machinery(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_machinery(frames[-1].filename)
+
+
+def _is_machinery(file: str) -> bool:
+    if file.startswith((*_folders(jax, sys.modules[__name__]), "<frozen")):
+        return True
+    installed = "site-packages" in file or "dist-packages" in file
+    return file.startswith(_folders(os)) and not installed
+
+
+def _folders(*modules: types.ModuleType) -> tuple[str, ...]:
+    return tuple(os.path.dirname(m.__file__ or "") + os.sep for m in modules)

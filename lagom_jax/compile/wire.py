@@ -17,12 +17,12 @@ _BYTES_KEY = "__bytes__"
 
 
 def pack(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
-    """One frame.
+    r"""One frame.
 
     Example:
         >>> import io
-        >>> unpack(io.BytesIO(pack({"profile": b"\\x00"}, b"module")))
-        ({'profile': b'\\x00'}, b'module')
+        >>> unpack(io.BytesIO(pack({"profile": b"\x00"}, b"module")))
+        ({'profile': b'\x00'}, b'module')
     """
     encoded = json.dumps(header, default=_encode_bytes).encode()
     return _LENGTHS.pack(len(encoded), len(payload)) + encoded + payload

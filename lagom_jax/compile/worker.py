@@ -31,6 +31,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
     began = time.perf_counter()
+    # Here and not above, so that an installation that does not import is an answer.
     import jax
     from jax.experimental import topologies
 
@@ -44,9 +45,9 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
         target_config=request["target_text"],
     )
     devices = topology.devices
-    found = {(device.platform, device.client.platform) for device in devices}
-    if found - {("cuda", "cuda"), ("gpu", "gpu"), ("gpu", "cuda"), ("cuda", "gpu")}:
-        raise RuntimeError(f"the devices to compile for are no GPUs: {sorted(found)}")
+    platforms = {device.platform for device in devices}
+    if not platforms <= {"gpu", "cuda"}:
+        raise RuntimeError(f"the devices to compile for are no GPUs: {platforms}")
     order = request["device_order"]
     if sorted(order) != list(range(len(devices))):
         raise RuntimeError(

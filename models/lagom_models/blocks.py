@@ -55,9 +55,16 @@ class Outer(nnx.Module):
     def __init__(self, build: Build):
         c = build.config
         self.config = c
-        self.table = build.matrix(c.vocabulary, c.width, tensor=0)
+        # The matrix helper scales by the last but one dimension; what counts here is
+        # the width, for looking up as for the head.
+        scale = (c.vocabulary / c.width) ** 0.5
+
+        def words() -> nnx.Param:
+            return build.matrix(c.vocabulary, c.width, tensor=0, scale=scale)
+
+        self.table = words()
         self.norm = Norm(build, c.width)
-        self.head = None if c.tied else build.matrix(c.vocabulary, c.width, tensor=0)
+        self.head = None if c.tied else words()
         self.head_bias = build.vector(c.vocabulary, 0.0, tensor=0) if c.bias else None
 
     def embed(self, tokens: jax.Array, layout: Layout) -> jax.Array:

@@ -95,7 +95,6 @@ def build(
         batch=batch * count * replicas,
         sequence=sequence,
         learning_rate=learning_rate,
-        mesh=layout.mesh,
     )
 
 

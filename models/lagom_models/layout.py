@@ -57,8 +57,8 @@ class Layout:
 
     Example:
         >>> layout = Layout("tp-sp", data=8, model=8, shard_data=True)
-        >>> layout.mesh.shape
-        OrderedDict({'data': 8, 'model': 8})
+        >>> layout.mesh.axis_names, layout.mesh.size
+        (('data', 'model'), 64)
         >>> layout.replicas
         8
     """
@@ -162,8 +162,8 @@ class Layout:
 
         Example:
             >>> layout = Layout("tp", data=4, model=2, shard_data=True)
-            >>> layout.place((64, 128), tensor=1).spec
-            PartitionSpec('data', 'model')
+            >>> layout.place((64, 128), tensor=1).dimension
+            0
         """
         cut = tensor if self.tensor else expert if self.expert else None
         if cut is not None and shape[cut] % self.model:

@@ -121,11 +121,14 @@ class Model:
         else:
             parts, balances = self.through(parts, weights["layers"])
         loss = outer.loss(jnp.concatenate(parts), targets, self.layout)
-        loss = mean_over_devices(loss)
         if self.config.experts is None:
-            return loss
-        balance = sum(jnp.sum(balance) for balance in balances)
-        return loss + mean_over_devices(balance)
+            return mean_over_devices(loss)
+        balance = jnp.asarray(sum(jnp.sum(balance) for balance in balances))
+        if self.layout.tensor:
+            # The devices along the model axis agree on the loss, but each has its
+            # own idea of the balance.
+            return mean_over_devices(loss) + mean_over_devices(balance)
+        return mean_over_devices(loss + balance)
 
     def through(self, parts: Parts, states: Tree) -> tuple[Parts, list[jax.Array]]:
         """All layers of the repeated kind, as a loop or one after the other."""

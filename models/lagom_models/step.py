@@ -32,7 +32,8 @@ class TrainingStep:
         batch: Sequences in a whole step, over all devices.
         sequence: Tokens that each sequence is trained on.
         learning_rate: Of adamw.
-        mesh: Of the shardings; without devices unless `on` put real ones there.
+        mesh: Of the shardings, without devices. Arrays on a real mesh of the same
+            shape can be given to `function` all the same.
         function: `function(state, tokens) -> (state, loss)`, jitted; the state is
             donated and comes back cut the same way.
         arguments: The shapes and shardings of `state` and `tokens`. No weight is
@@ -44,7 +45,7 @@ class TrainingStep:
     batch: int
     sequence: int
     learning_rate: float
-    mesh: AbstractMesh | Mesh
+    mesh: AbstractMesh
     function: Any
     arguments: tuple[TrainState, jax.ShapeDtypeStruct]
 
@@ -57,9 +58,9 @@ class TrainingStep:
         batch: int,
         sequence: int,
         learning_rate: float,
-        mesh: AbstractMesh | Mesh,
     ) -> "TrainingStep":
-        """Puts loss, gradient and optimizer together on a mesh."""
+        """Puts loss, gradient and optimizer together."""
+        mesh = model.layout.mesh
         optimizer = _adamw(learning_rate)
         specs = model.specs()
         loss_and_gradient = jax.shard_map(
@@ -112,28 +113,31 @@ class TrainingStep:
         """How many weights the model has."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.arguments[0].weights))
 
-    def on(self, mesh: Mesh) -> "TrainingStep":
-        """The same step on real devices, in a mesh of the same shape."""
-        return TrainingStep.assemble(
-            self.name,
-            self.model,
-            batch=self.batch,
-            sequence=self.sequence,
-            learning_rate=self.learning_rate,
-            mesh=mesh,
-        )
+    def initialise(self, mesh: Mesh, seed: int = 0) -> tuple[TrainState, jax.Array]:
+        """Random weights, zero moments and random tokens on real devices.
 
-    def initialise(self, seed: int = 0) -> TrainState:
-        """Random weights and zero moments, each made where it belongs.
+        Args:
+            mesh: Devices in the shape and with the axis names of `self.mesh`.
+            seed: Decides weights and tokens.
 
-        The step must be `on` real devices.
+        Returns:
+            Arguments for `function`, each array made where it belongs.
         """
 
-        def make(seed: jax.Array) -> TrainState:
+        def make(seed: jax.Array) -> tuple[TrainState, jax.Array]:
             weights = self.model.initial(seed)
-            return TrainState(weights, _adamw(self.learning_rate).init(weights))
+            state = TrainState(weights, _adamw(self.learning_rate).init(weights))
+            tokens = jax.random.randint(
+                jax.random.key(seed + 1),
+                self.arguments[1].shape,
+                0,
+                self.model.config.vocabulary,
+            )
+            return state, tokens
 
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.arguments[0])
+        shardings = jax.tree.map(
+            lambda leaf: NamedSharding(mesh, leaf.sharding.spec), self.arguments
+        )
         return jax.jit(make, out_shardings=shardings)(seed)
 
     def describe(self) -> str:

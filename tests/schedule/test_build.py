@@ -7,6 +7,8 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Branch, Kernel, Launch, Loop, Run, Stream, Wait
 
+from ..texts import parse
+
 SUM = """
 sum {
   a = f32[] parameter(0)
@@ -33,7 +35,7 @@ def names(block):
     return found
 
 
-def test_start_and_done_become_launch_and_wait(parse):
+def test_start_and_done_become_launch_and_wait():
     program = build_program(
         parse(
             SUM
@@ -55,7 +57,7 @@ ENTRY main {
     assert wait.tokens == (launch.token,)
 
 
-def test_sync_pair_runs_on_the_compute_stream(parse):
+def test_sync_pair_runs_on_the_compute_stream():
     program = build_program(
         parse(
             """
@@ -73,7 +75,7 @@ ENTRY main {
     assert [sync for _, _, sync in program.collectives()] == [True]
 
 
-def test_plain_collective_is_synchronous(parse):
+def test_plain_collective_is_synchronous():
     program = build_program(
         parse(
             """
@@ -87,7 +89,7 @@ ENTRY main {
     assert next(program.collectives())[2]
 
 
-def test_async_start_around_a_collective(parse):
+def test_async_start_around_a_collective():
     program = build_program(
         parse(
             SUM
@@ -106,10 +108,14 @@ ENTRY main {
     )
     assert names(program.body) == ["start on collective", "work", "wait"]
     ((found, _, _),) = program.collectives()
-    assert (found.kind, found.bytes, found.result_bytes) == ("reduce-scatter", 4096, 2048)
+    assert (found.kind, found.bytes, found.result_bytes) == (
+        "reduce-scatter",
+        4096,
+        2048,
+    )
 
 
-def test_async_start_around_a_kernel_runs_beside(parse):
+def test_async_start_around_a_kernel_runs_beside():
     program = build_program(
         parse(
             """
@@ -154,7 +160,7 @@ ENTRY main {{
 }}"""
 
 
-def test_loop_with_known_trips(parse):
+def test_loop_with_known_trips():
     config = ', backend_config={"known_trip_count":{"n":"7"}}'
     program = build_program(parse(LOOP.format(config=config)))
     assert names(program.body) == [(7, ["next", "y"])]
@@ -162,13 +168,13 @@ def test_loop_with_known_trips(parse):
     assert {t.name: n for t, n, _ in program.tasks()} == {"next": 7, "y": 7}
 
 
-def test_loop_with_unknown_trips_is_said_to_be_unknown(parse):
+def test_loop_with_unknown_trips_is_said_to_be_unknown():
     program = build_program(parse(LOOP.format(config="")))
     assert names(program.body) == [(1, ["next", "y"])]
     assert program.unknown_loops() == ("loop",)
 
 
-def test_nested_loops_multiply(parse):
+def test_nested_loops_multiply():
     program = build_program(
         parse(
             """
@@ -198,7 +204,7 @@ ENTRY main {
     assert [(t.name, n) for t, n, _ in program.tasks()] == [("m", 15)]
 
 
-def test_calls_are_written_in_place_and_branches_keep_their_arms(parse):
+def test_calls_are_written_in_place_and_branches_keep_their_arms():
     program = build_program(
         parse(
             """
@@ -221,7 +227,7 @@ ENTRY main {
     assert names(program.body) == ["twice", (["twice"], ["same"])]
 
 
-def test_send_and_recv_that_end_in_the_next_iteration(parse):
+def test_send_and_recv_that_end_in_the_next_iteration():
     """A pipelined transfer: the body waits for what the one before it received."""
     program = build_program(
         parse(
@@ -274,7 +280,7 @@ ENTRY main {
     }
 
 
-def test_kernels_carry_their_work(parse):
+def test_kernels_carry_their_work():
     program = build_program(
         parse(
             """
@@ -291,7 +297,7 @@ ENTRY main {
     assert node.task.work.flops == 2 * 64 * 128 * 32
 
 
-def test_module_without_schedule_is_refused(parse):
+def test_module_without_schedule_is_refused():
     module = parse("ENTRY main { ROOT x = f32[8] parameter(0) }", scheduled=False)
     with pytest.raises(HloError, match="is not scheduled"):
         build_program(module)

@@ -1,0 +1,102 @@
+"""The layout is the way of the data: a room imports only the rooms before it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "lagom_jax"
+ROOMS = (
+    "errors",
+    "cluster",
+    "compile",
+    "hlo",
+    "schedule",
+    "cost",
+    "report",
+    "analysis",
+    "commands",
+    "cli",
+)
+# Rooms that must work where jax is not installed or must not be touched.
+WITHOUT_JAX = ("errors", "cluster", "hlo", "schedule", "cost", "report")
+LONGEST_FILE = 500
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def sources() -> list[Path]:
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE or p.stem in ROOMS]
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_room_imports_only_rooms_before_it(path):
+    own = ROOMS.index(room_of(path))
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "lagom_jax" and len(parts) > 1 and parts[1] != "__version__":
+            assert ROOMS.index(parts[1]) <= own, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_does_not_know_jax(path):
+    if room_of(path) in WITHOUT_JAX:
+        used = {name.split(".")[0] for name in imports(path)}
+        assert not used & {"jax", "flax", "optax"}
+
+
+def test_every_file_belongs_to_a_room():
+    strays = {p.stem for p in PACKAGE.glob("*.py")} - {*ROOMS, "__init__", "__main__"}
+    folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    assert not strays
+    assert folders <= set(ROOMS)
+
+
+@pytest.mark.parametrize("folder", ["lagom_jax", "models", "scripts"])
+def test_no_file_is_too_long_to_read(folder):
+    for path in (PACKAGE.parent / folder).rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= LONGEST_FILE, path
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_changes_nothing():
+    """No backend starts, no environment variable changes, nothing is printed."""
+    printed = run_python(
+        "import os, sys; before = dict(os.environ)\n"
+        "import lagom_jax, lagom_jax.cli\n"
+        "assert 'jax' not in sys.modules, 'lagom_jax imports jax'\n"
+        "assert dict(os.environ) == before\n"
+    )
+    assert printed == ""
+
+
+def test_importing_the_tracing_side_starts_no_backend():
+    run_python(
+        "import os; before = dict(os.environ)\n"
+        "import lagom_jax.compile.deviceless, lagom_models\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "assert dict(os.environ) == before\n"
+    )
