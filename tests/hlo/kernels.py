@@ -1,8 +1,7 @@
 """Modules of a few lines, and the work of what is in them."""
 
-from lagom_jax.hlo import read_module
-from lagom_jax.hlo.text import parse_text
 from lagom_jax.hlo.work import work
+from tests.texts import parse
 
 ADD = """
 add { a = f32[] parameter(0)
@@ -11,13 +10,9 @@ add { a = f32[] parameter(0)
 """
 
 
-def module_of(text):
-    return read_module(parse_text(f"HloModule test, is_scheduled=true\n{text}\n"))
-
-
 def work_of(text, name=None):
     """The work of the entry computation's root, or of the instruction named."""
-    module = module_of(text)
+    module = parse(text)
     entry = module.entry
     found = [i for i in entry.instructions.values() if i.name == name]
     return work(module, entry, found[0] if found else entry.root)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from lagom_jax.hlo.work import NOTHING, Work, launches_kernel, work
-from tests.hlo.kernels import ADD, fused, module_of, one, work_of
+from tests.hlo.kernels import ADD, fused, one, work_of
+from tests.texts import parse
 
 BIG = "f32[64,1024]"
 ROW = 1024 * 4
@@ -325,7 +326,7 @@ def test_an_update_of_host_memory_moves_the_update():
 
 
 def test_what_launches_nothing():
-    module = module_of("""
+    module = parse("""
     body { q = (s32[], f32[8]) parameter(0)
       ROOT r = (s32[], f32[8]) copy(q) }
     condition { q = (s32[], f32[8]) parameter(0)
