@@ -6,8 +6,6 @@ Example:
     64
 """
 
-from importlib.metadata import version as _version
-
 from lagom_jax.analysis import analyze as analyze
 from lagom_jax.analysis import analyze_dump as analyze_dump
 from lagom_jax.cluster import Cluster as Cluster
@@ -15,7 +13,7 @@ from lagom_jax.errors import LagomError as LagomError
 from lagom_jax.report import CollectiveReport as CollectiveReport
 from lagom_jax.report import Report as Report
 
-__version__ = _version("lagom_jax")
+__version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "CollectiveReport",

@@ -47,10 +47,9 @@ def analyze(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> report = analyze(
-        ...     lambda x: jnp.tanh(x @ x), jax.ShapeDtypeStruct((256, 256), "bfloat16"),
-        ...     cluster="h100:1x1")  # doctest: +SKIP
-        >>> report.exposed_seconds  # doctest: +SKIP
+        >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16")
+        >>> report = analyze(lambda x: jnp.tanh(x @ x), x, cluster="h100:1x1")
+        >>> report.exposed_seconds
         0.0
     """
     # Here and not above, so that importing lagom_jax does not import jax.
@@ -79,6 +78,12 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
     Raises:
         HloError: The file is not there, not HLO, not scheduled, or for another number
             of devices than the cluster has.
+
+    Example:
+        >>> analyze_dump("no_such_dump.txt", "h100:1x8")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
     module = read_module(read_hlo(path))

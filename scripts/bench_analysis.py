@@ -13,6 +13,7 @@ are the medians of its repetitions.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import resource
@@ -21,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +116,24 @@ def measure(path: Path, repetitions: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
     sizes: dict[str, int] = {"bytes": len(data)}
 
-    def timed(stage: str, act: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
-        result = act()
-        seconds[stage].append(time.perf_counter() - began)
-        return result
-
     for _ in range(repetitions):
-        module = timed("read", lambda: read_module(data))
-        program = timed("program", lambda: build_program(module))  # noqa: B023
-        report = timed(
-            "report",
-            lambda: report_program(program, cluster, prices, pricing=""),  # noqa: B023
-        )
-        timed("table", lambda: to_text(report))  # noqa: B023
+        moments = [time.perf_counter()]
+        module = read_module(data)
+        moments.append(time.perf_counter())
+        program = build_program(module)
+        moments.append(time.perf_counter())
+        report = report_program(program, cluster, prices, pricing="")
+        moments.append(time.perf_counter())
+        to_text(report)
+        moments.append(time.perf_counter())
+        for stage, (began, ended) in zip(
+            STAGES, itertools.pairwise(moments), strict=True
+        ):
+            seconds[stage].append(ended - began)
         sizes["instructions"] = module.instruction_count
         sizes["scheduled"] = len(module.entry.sequence or ())
         sizes["collectives"] = len(report.collectives)
+        # Two modules of this size need not be in memory at once.
         del module, program, report
     medians = {stage: statistics.median(times) for stage, times in seconds.items()}
     total = [sum(times) for times in zip(*seconds.values(), strict=True)]
@@ -216,7 +217,7 @@ def plot(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measures reading and analysis.")
     parser.add_argument("--quick", action="store_true", help="the real module only")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -57,8 +57,9 @@ def fit_collectives(gpu: str, cluster: Cluster) -> dict[str, Any]:
         ]
         median, worst = statistics.median(errors), np.percentile(errors, 90)
         print(
-            f"{gpu:12} {kind:19} {len(points):4} points  latency {latency * 1e6:6.1f} us"
-            f" + {per_rank * 1e6:5.2f} us/rank  {1 / per_byte / 1e9:6.1f} GB/s"
+            f"{gpu:12} {kind:19} {len(points):4} points"
+            f"  latency {latency * 1e6:6.1f} us + {per_rank * 1e6:5.2f} us/rank"
+            f"  {1 / per_byte / 1e9:6.1f} GB/s"
             f"  error median {median:5.1%} p90 {worst:5.1%}"
         )
         fitted[kind] = {
@@ -157,7 +158,8 @@ def main() -> None:
         records[name] = {
             "gpu": name,
             "calibrated": True,
-            "source": f"scripts/fit_constants.py on the rows of {measured}",
+            "source": f"link and matmul rates fitted to published measurements of "
+            f"{measured}; memory, launch and network figures estimated",
             "kernels": _kernels(matmuls, source),
             "collectives": fit_collectives(measured, cluster),
         }
@@ -166,7 +168,7 @@ def main() -> None:
             **records[origin],
             "gpu": name,
             "calibrated": False,
-            "source": f"estimated: shares of the peaks taken over from {origin}",
+            "source": f"shares of the peaks taken over from {origin}",
         }
     for name, record in records.items():
         _write(name, record)

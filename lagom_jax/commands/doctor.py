@@ -86,7 +86,7 @@ def _trial() -> Finding:
     return Finding(
         "error",
         text + "; XLA should have made at least one asynchronous",
-        "unset XLA_FLAGS and try again; else install the versions that the README names",
+        "unset XLA_FLAGS and try again; else install another version of jax",
     )
 
 

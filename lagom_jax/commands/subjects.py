@@ -70,8 +70,8 @@ def _zoo_step(text: str, cluster: Cluster, options: Mapping[str, Any]) -> Subjec
         near = difflib.get_close_matches(text, zoo.names(), n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise LagomError(
-            f"{text!r} is no file, no MODULE:FACTORY and no model of the zoo{hint}; the "
-            f"models are {', '.join(zoo.names())}"
+            f"{text!r} is no file, no MODULE:FACTORY and no model of the zoo{hint}; "
+            f"the models are {', '.join(zoo.names())}"
         )
     step = zoo.build(text, devices=cluster.devices, **options)
     return Subject(step.name, step=step.function, arguments=tuple(step.arguments))
@@ -84,7 +84,7 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
     if not callable(make):
         raise LagomError(f"{text} is no function; it must return (step, arguments)")
     takes_devices = "devices" in inspect.signature(make).parameters
-    made = make(devices=cluster.devices) if takes_devices else make()
+    made: Any = make(devices=cluster.devices) if takes_devices else make()
     if hasattr(made, "function") and hasattr(made, "arguments"):
         step, arguments = made.function, made.arguments
     elif isinstance(made, tuple) and len(made) == 2 and callable(made[0]):

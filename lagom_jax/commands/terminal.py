@@ -30,7 +30,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def import_jax() -> None:
-    """Imports jax for tracing only, on its CPU backend, without the CUDA libraries' noise.
+    """Imports jax for tracing, on its CPU backend, without the CUDA libraries' noise.
 
     A user who chose platforms keeps them.
     """

@@ -118,10 +118,10 @@ def _transfer(
         return "network", moved / network_rate, network
     if kind in ("all-to-all", "ragged-all-to-all"):
         # Each GPU's own card carries what it sends to other domains.
-        away = moved * (span.size - span.local) / (span.size - 1)
+        away = (span.size - span.local) / (span.size - 1)
         choices = [
-            ("network", away / network_rate, network * moved / away),
-            (cluster.inside.kind, (moved - away) / inside_rate, inside),
+            ("network", moved * away / network_rate, network / away),
+            (cluster.inside.kind, moved * (1 - away) / inside_rate, inside),
         ]
         return max(choices, key=lambda choice: choice[1])
     cards = network_rate * span.local

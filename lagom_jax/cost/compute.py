@@ -23,25 +23,24 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
         constants: What that GPU reaches of its peaks.
     """
     gpu = cluster.gpu
-    arithmetic = _arithmetic_seconds(work, gpu, constants)
-    traffic = work.bytes_read + work.bytes_written
-    bandwidth = gpu.memory_bytes_per_s
-    if work.kind == "host-copy":
-        bandwidth = cluster.to_host.bytes_per_s
-    memory = traffic / (bandwidth * constants.memory_efficiency)
-    seconds = max(arithmetic, memory) + constants.launch_seconds
+    memory_rate = gpu.memory_bytes_per_s * constants.memory_efficiency
     bounds = {
-        "arithmetic": arithmetic,
-        "memory": memory,
-        "launch": constants.launch_seconds,
+        "arithmetic": _arithmetic_seconds(work, gpu, constants),
+        "memory": work.hbm_bytes / memory_rate,
+        "host link": work.host_bytes / cluster.to_host.bytes_per_s,
     }
     bound = max(bounds, key=lambda name: bounds[name])
-    peak = {
-        "arithmetic": arithmetic * _mean_efficiency(work, constants),
-        "memory": memory * constants.memory_efficiency,
-        "launch": 0.0,
+    longest = bounds[bound]
+    seconds = longest + constants.launch_seconds
+    reached = {
+        "arithmetic": _mean_efficiency(work, constants),
+        "memory": constants.memory_efficiency,
+        "host link": 1.0,
     }
-    return Price(seconds, bound, peak[bound] / seconds)
+    share = reached[bound] * longest / seconds
+    return Price(
+        seconds, bound if longest > constants.launch_seconds else "launch", share
+    )
 
 
 def _arithmetic_seconds(work: Work, gpu: Gpu, constants: Constants) -> float:

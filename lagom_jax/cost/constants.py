@@ -19,7 +19,7 @@ from lagom_jax.errors import ClusterError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveConstants:
-    """Time of a collective inside one domain: `latency + ranks * per_rank + bytes/rate`.
+    """A collective inside one domain: `latency + ranks * per_rank + bytes / rate`.
 
     `bytes` is what crosses each GPU's links, `rate` their peak times `efficiency`.
     """
@@ -57,7 +57,7 @@ def load_constants(gpu: str) -> Constants:
         >>> load_constants("h100").calibrated
         True
     """
-    folder = resources.files(__package__) / "constants"
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants"
     path = folder / f"{gpu}.json"
     if not path.is_file():
         raise ClusterError(

@@ -35,7 +35,7 @@ class Roofline:
     def source(self) -> str:
         """Where the prices come from, in words."""
         word = "calibrated" if self.constants.calibrated else "estimated"
-        return f"{word}: {self.constants.source.removeprefix('estimated: ')}"
+        return f"{word}: {self.constants.source}"
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""

@@ -21,7 +21,7 @@ class TaskTime:
     """While it ran off the compute stream and the compute stream stood still for it;
     all of its time if it ran on the compute stream as a collective."""
     beside: dict[Kernel, float] = dataclasses.field(default_factory=dict[Kernel, float])
-    """For a task on another stream: seconds beside each kernel of the compute stream."""
+    """For a task on another stream: seconds beside each kernel that computed."""
 
     @property
     def hidden_seconds(self) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from lagom_jax.hlo.config import (
     backend_config,
@@ -128,12 +130,19 @@ def read_collective(
         is_sync=bool(settings.get("is_sync", False))
         or (launcher is None and not _is_split(instruction.opcode)),
         is_pipelined=bool(settings.get("is_pipelined", False)),
-        one_shot_kernel="SHOT" in str(settings.get("kernel_strategy", "")),
+        one_shot_kernel=_is_one_shot(outer, settings),
         op_name=op_name(described),
         source=source_line(module, described),
         instruction=outer,
         computation=place,
     )
+
+
+def _is_one_shot(outer: Instruction, settings: Mapping[str, Any]) -> bool:
+    if outer.opcode == "fusion":
+        kind = section(backend_config(outer), "fusion_backend_config").get("kind")
+        return kind == "__triton_collective"
+    return "SHOT" in str(settings.get("kernel_strategy", ""))
 
 
 def _is_split(opcode: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from lagom_jax.hlo.module import Instruction, Module
 from lagom_jax.hlo.schema import message_class
@@ -23,7 +23,7 @@ def backend_config(instruction: Instruction) -> Mapping[str, Any]:
             found = json.loads(proto.backend_config)
         except (UnicodeDecodeError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if proto.HasField("backend_config_payload") and proto.backend_config_payload.value:
         return _from_binary(instruction.opcode, proto.backend_config_payload.value)
     return {}
@@ -52,7 +52,7 @@ def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         {'is_sync': True}
     """
     found = config.get(name, config)
-    return found if isinstance(found, Mapping) else {}
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
 def frontend_attributes(instruction: Instruction) -> dict[str, str]:

@@ -9,6 +9,7 @@ global device numbers with a row per group; a device's number is
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -85,7 +86,7 @@ def mesh_groups(proto: Any) -> Devices:
     for number, size in enumerate(sizes):
         inner = [w for w in wanted if w[0] == number]
         cuts = sorted({1, size, *(w[1] for w in inner), *(w[1] * w[2] for w in inner)})
-        for before, after in zip(cuts, cuts[1:], strict=False):
+        for before, after in itertools.pairwise(cuts):
             place[number, before] = len(factors)
             factors.append(after // before)
         if len(cuts) == 1:

@@ -125,7 +125,7 @@ def _kernels(report: Report) -> RenderableType:
 
 def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableType:
     shown = report.collectives if rows is None else report.collectives[:rows]
-    columns = ["collective", "bytes", "group", "runs", "time", "exposed"]
+    columns = ["collective", "bytes", "group", "runs", "time", "hidden", "exposed"]
     columns += ["link use", "hidden behind", "source"] if wide else ["source"]
     table = _table("Collectives, the most exposed first", *columns)
     for row in shown:
@@ -135,6 +135,7 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
             _group(row),
             f"{row.executions:g}",
             in_seconds(row.seconds),
+            in_seconds(row.hidden_seconds),
             Text(in_seconds(row.exposed_seconds), _urgency(row, report)),
         ]
         if wide:

@@ -73,6 +73,31 @@ class Norm(nnx.Module):
         return y if self.shift is None else y + self.shift[...]
 
 
+class HeadNorms(nnx.Module):
+    """RMS norms of queries and keys that span all heads."""
+
+    def __init__(self, build: Build, width: int, kv_width: int):
+        self.epsilon = build.config.epsilon
+        self.query_scale = build.vector(width, 1.0, tensor=0)
+        self.key_scale = build.vector(kv_width, 1.0, tensor=0)
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, layout: Layout
+    ) -> tuple[jax.Array, jax.Array]:
+        """Normalises both; a device may have a part of the heads of each."""
+        wide = [t.astype(jnp.float32) for t in (query, key)]
+        # Both sums of squares travel together.
+        sums = layout.total(jnp.stack([jnp.square(t).sum(-1) for t in wide]))
+        parts = layout.model if layout.tensor else 1
+        widths = jnp.array([t.shape[-1] * parts for t in wide], jnp.float32)
+        roots = jax.lax.rsqrt(sums / widths[:, None, None] + self.epsilon)[..., None]
+        roots = layout.spread(roots)
+        return (
+            (wide[0] * roots[0]).astype(query.dtype) * self.query_scale[...],
+            (wide[1] * roots[1]).astype(key.dtype) * self.key_scale[...],
+        )
+
+
 class Attention(nnx.Module):
     """Causal self-attention with rotary or ALiBi positions."""
 
@@ -87,44 +112,27 @@ class Attention(nnx.Module):
         self.query_bias = build.vector(width, 0.0, tensor=0) if c.bias else None
         self.key_bias = build.vector(kv_width, 0.0, tensor=0) if c.bias else None
         self.value_bias = build.vector(kv_width, 0.0, tensor=0) if c.bias else None
-        self.query_scale = build.vector(width, 1.0, tensor=0) if c.qk_norm else None
-        self.key_scale = build.vector(kv_width, 1.0, tensor=0) if c.qk_norm else None
+        self.norms = HeadNorms(build, width, kv_width) if c.qk_norm else None
 
     def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
         """Returns this device's part of the output, not yet added up."""
         query = _add(x @ self.query[...], self.query_bias)
         key = _add(x @ self.key[...], self.key_bias)
         value = _add(x @ self.value[...], self.value_bias)
-        if self.config.qk_norm:
-            query, key = self._normalise(query, key, layout)
+        if self.norms is not None:
+            query, key = self.norms(query, key, layout)
         query, key, value = (self._heads(t) for t in (query, key, value))
         bias = None
-        if self.config.rotary is None:
+        if (rotary := self.config.rotary) is None:
             bias = alibi(self.config.heads, query.shape[2], x.shape[1], layout)
         else:
-            query, key = (rotate(t, self.config) for t in (query, key))
+            base = self.config.rotary_base
+            query, key = (rotate(t, rotary, base) for t in (query, key))
         mixed = jax.nn.dot_product_attention(query, key, value, bias, is_causal=True)
         return mixed.reshape(*x.shape[:2], -1) @ self.out[...]
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:2], -1, self.config.head_width)
-
-    def _normalise(
-        self, query: jax.Array, key: jax.Array, layout: Layout
-    ) -> tuple[jax.Array, jax.Array]:
-        # The norm spans all heads, of which a device may have a part: both sums of
-        # squares travel together.
-        wide = [t.astype(jnp.float32) for t in (query, key)]
-        sums = jnp.stack([jnp.square(t).sum(-1) for t in wide])
-        widths = jnp.array([query.shape[-1], key.shape[-1]], jnp.float32)
-        parts = layout.model if layout.tensor else 1
-        mean = layout.total(sums) / (widths * parts)[:, None, None]
-        factor = jax.lax.rsqrt(mean + self.config.epsilon)[..., None]
-        factor = layout.spread(factor)
-        return (
-            (wide[0] * factor[0]).astype(query.dtype) * self.query_scale[...],
-            (wide[1] * factor[1]).astype(key.dtype) * self.key_scale[...],
-        )
 
 
 class FeedForward(nnx.Module):
@@ -151,17 +159,16 @@ def _add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
     return x if bias is None else x + bias[...]
 
 
-def rotate(x: jax.Array, config: ModelConfig) -> jax.Array:
+def rotate(x: jax.Array, fraction: float, base: float) -> jax.Array:
     """Rotary positions on the first part of each head of `[batch, time, head, width]`.
 
     Example:
-        >>> from lagom_models.configs import CONFIGS
         >>> x = jnp.ones((1, 2, 1, 128))
-        >>> bool((rotate(x, CONFIGS["llama-3-8b"])[0, 0] == x[0, 0]).all())
+        >>> bool((rotate(x, 0.4, 10_000.0)[0, 0] == x[0, 0]).all())
         True
     """
-    half = int(x.shape[-1] * config.rotary) // 2
-    rates = config.rotary_base ** -(jnp.arange(half, dtype=jnp.float32) / half)
+    half = int(x.shape[-1] * fraction) // 2
+    rates = base ** -(jnp.arange(half, dtype=jnp.float32) / half)
     angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * rates
     sine, cosine = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

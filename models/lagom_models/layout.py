@@ -282,16 +282,16 @@ def mean_over_devices(x: jax.Array) -> jax.Array:
     return lax.pmean(x, axes) if axes else x
 
 
-def remat(body: Callable, *, scan: bool, enabled: bool) -> Callable:
+def remat(body: Callable, *, looped: bool, enabled: bool) -> Callable:
     """Wraps a layer so that its backward pass computes the forward again.
 
     Args:
         body: The layer.
-        scan: Whether the layer is the body of a loop, where XLA cannot undo the
+        looped: Whether the layer is the body of a loop, where XLA cannot undo the
             recomputation by merging it with the forward pass.
         enabled: False returns the layer as it is.
     """
     if not enabled:
         return body
     policy = jax.checkpoint_policies.save_only_these_names(MOVED)
-    return jax.checkpoint(body, policy=policy, prevent_cse=not scan)
+    return jax.checkpoint(body, policy=policy, prevent_cse=not looped)

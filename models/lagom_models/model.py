@@ -142,12 +142,18 @@ class Model:
         return parts, balances
 
     def fetch(self, group: str, state: Tree, *, stacked: bool = False) -> Tree:
-        """Makes the weights of a module ready for use."""
-        return jax.tree.map(
-            lambda weight, place: self.layout.fetch(weight, place, stacked=stacked),
-            state,
-            self.placements[group],
-        )
+        """Makes the weights of a module ready for use.
+
+        Each is fetched under its own name, by which its collectives can be told
+        apart in the compiled program.
+        """
+
+        def one(path: Any, weight: jax.Array, place: Placement) -> jax.Array:
+            names = [step.key for step in path if hasattr(step, "key")]
+            with jax.named_scope(".".join(names)):
+                return self.layout.fetch(weight, place, stacked=stacked)
+
+        return jax.tree_util.tree_map_with_path(one, state, self.placements[group])
 
     def layer(
         self, group: str, *, fetched: bool = False
@@ -168,7 +174,8 @@ class Model:
             balance = sum(balance for _, balance in results) / len(results)
             return tuple(x for x, _ in results), jnp.asarray(balance)
 
-        return remat(body, scan=self.scan, enabled=self.remat)
+        looped = self.scan and group == "layers"
+        return remat(body, looped=looped, enabled=self.remat)
 
 
 def _module(config: ModelConfig, group: str, key: jax.Array | int) -> nnx.Module:

@@ -41,7 +41,9 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_in_the_pages_exist(page):
     """Every `lagom ...` line of a code block is one the command line accepts."""
-    for block in re.findall(r"```(?:sh|console|bash)\n(.*?)```", page.read_text(), re.S):
+    for block in re.findall(
+        r"```(?:sh|console|bash)\n(.*?)```", page.read_text(), re.S
+    ):
         joined = block.replace("\\\n", " ")
         for line in joined.splitlines():
             words = line.strip().removeprefix("$ ").split("#")[0].split()

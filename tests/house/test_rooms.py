@@ -30,7 +30,11 @@ def room_of(path: Path) -> str:
 
 
 def sources() -> list[Path]:
-    return [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE or p.stem in ROOMS]
+    return [
+        p
+        for p in sorted(PACKAGE.rglob("*.py"))
+        if p.parent != PACKAGE or p.stem in ROOMS
+    ]
 
 
 def imports(path: Path) -> set[str]:

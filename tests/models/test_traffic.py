@@ -1,0 +1,140 @@
+"""The compiled programs send what config and layout imply, to the byte."""
+
+from collections import defaultdict
+
+import jax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lagom_models
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile import compile_step, lower
+from lagom_jax.hlo import read_module
+from lagom_jax.schedule.build import build_program
+from lagom_models.traffic import flows, total_bytes
+
+CASES = [
+    (name, parallelism)
+    for name in lagom_models.names()
+    for parallelism in lagom_models.parallelisms(name)
+]
+
+
+def compiled_bytes(
+    step: lagom_models.TrainingStep, cluster: str
+) -> dict[tuple[str, int], int]:
+    lowered = lower(step.function, *step.arguments)
+    compiled = compile_step(lowered, Cluster.parse(cluster))
+    program = build_program(read_module(compiled.module_bytes))
+    assert not program.unknown_loops()
+    totals: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for collective, executions, _ in program.collectives():
+        # A permute has pairs, not groups; only the model axis has permutes.
+        pairs = collective.kind == "collective-permute"
+        size = step.model.layout.model if pairs else collective.groups.size
+        totals[collective.kind, size] += collective.bytes * executions
+    return dict(totals)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan", [True, False], ids=["scanned", "unrolled"])
+@pytest.mark.parametrize(("name", "parallelism"), CASES)
+def test_bytes_of_every_model(name: str, parallelism: str, scan: bool) -> None:
+    # Two hosts, data axis 4 and model axis 4: sums over either axis differ in bytes.
+    step = lagom_models.build(
+        name,
+        devices=16,
+        parallelism=parallelism,
+        model_axis=4,
+        scan=scan,
+        tiny=True,
+    )
+    assert compiled_bytes(step, "h100:2x8") == total_bytes(step)
+
+
+@pytest.mark.slow
+@settings(max_examples=3, deadline=None, derandomize=True)
+@pytest.mark.parametrize("parallelism", lagom_models.parallelisms("olmoe-1b-7b"))
+@given(
+    model_axis=st.sampled_from([2, 4, 8]),
+    layers=st.sampled_from([8, 16]),
+    batch=st.sampled_from([2, 4, 6]),
+    sequence=st.sampled_from([32, 64, 128]),
+    remat=st.booleans(),
+    shard_data=st.booleans(),
+)
+def test_bytes_of_any_size(
+    parallelism: str,
+    model_axis: int,
+    layers: int,
+    batch: int,
+    sequence: int,
+    remat: bool,
+    shard_data: bool,
+) -> None:
+    name = "olmoe-1b-7b" if parallelism == "ep" else "llama-3-8b"
+    step = lagom_models.build(
+        name,
+        devices=8,
+        parallelism=parallelism,
+        model_axis=model_axis,
+        layers=layers,
+        batch=batch,
+        sequence=sequence,
+        remat=remat,
+        shard_data=shard_data,
+        tiny=True,
+    )
+    assert compiled_bytes(step, "h100:1x8") == total_bytes(step)
+
+
+KINDS = {
+    "dp": {"all-reduce"},
+    "fsdp": {"all-gather", "reduce-scatter", "all-reduce"},
+    "tp": {"all-reduce"},
+    "tp-sp": {"all-gather", "reduce-scatter", "all-reduce"},
+    "tp-sliced": {"all-reduce"},
+    "ep": {"all-to-all", "all-gather", "reduce-scatter", "all-reduce"},
+    "pp": {"collective-permute", "all-gather", "reduce-scatter", "all-reduce"},
+}
+
+
+@pytest.mark.parametrize(("name", "parallelism"), CASES)
+def test_kinds_that_a_parallelism_implies(name: str, parallelism: str) -> None:
+    step = lagom_models.build(
+        name, devices=4, parallelism=parallelism, model_axis=4, tiny=True
+    )
+    assert {flow.kind for flow in flows(step)} == KINDS[parallelism]
+
+
+def test_fsdp_sends_every_weight_thrice() -> None:
+    step = lagom_models.build("llama-3-8b", devices=64)
+    totals = total_bytes(step)
+    outer = step.arguments[0].weights["outer"]
+    words = sum(leaf.size for leaf in jax.tree.leaves(outer))
+    assert totals["reduce-scatter", 64] == 2 * step.parameters
+    assert totals["all-gather", 64] == 2 * (2 * step.parameters - words)
+
+
+def test_tensor_parallelism_adds_up_four_times_per_layer() -> None:
+    sizes = [
+        total_bytes(
+            lagom_models.build("llama-3-8b", devices=8, parallelism="tp", layers=n)
+        )["all-reduce", 8]
+        for n in (1, 2)
+    ]
+    activations = 4 * 2048 * 4096 * 2
+    assert sizes[1] - sizes[0] == 4 * activations
+
+
+def test_experts_are_visited_four_times_per_layer() -> None:
+    sizes = [
+        total_bytes(
+            lagom_models.build("olmoe-1b-7b", devices=8, parallelism="ep", layers=n)
+        )["all-to-all", 8]
+        for n in (1, 2)
+    ]
+    # Half a micro batch of two is one sequence; each of its tokens has 8 choices.
+    slots = 2048 * 8 * 5 // 4
+    assert sizes[1] - sizes[0] == 4 * 2 * slots * 2048 * 2

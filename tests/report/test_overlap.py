@@ -1,0 +1,148 @@
+"""Reports of programs made by hand: every figure has its place."""
+
+import json
+
+import pytest
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.report import report_program
+from lagom_jax.report.document import FORMAT_VERSION, to_document
+from lagom_jax.report.text import to_text
+from lagom_jax.schedule.program import Launch, Loop, Run, Stream
+
+from ..cost.programs import ByName, collective, program, run, wait
+
+CLUSTER = Cluster.parse("h100:1x2")
+DOCUMENTED = {
+    "name",
+    "kind",
+    "bytes",
+    "group_size",
+    "groups",
+    "executions",
+    "seconds",
+    "hidden_seconds",
+    "exposed_seconds",
+    "sync",
+    "source",
+}
+
+
+def reported(*nodes, seconds, **more):
+    return report_program(
+        program(*nodes), CLUSTER, ByName(seconds), pricing="estimated: by hand", **more
+    )
+
+
+def half_hidden():
+    gather = collective("gather", nbytes=1 << 20, source="/home/me/train.py:12")
+    body = (Launch(gather, Stream.COLLECTIVE, 1), run("matmul"), wait(1))
+    return reported(
+        Loop("loop", body, 10, True), seconds={"gather": 3e-3, "matmul": 1e-3}
+    )
+
+
+def test_figures_of_a_half_hidden_collective():
+    report = half_hidden()
+    (row,) = report.collectives
+    assert report.step_seconds == pytest.approx(30e-3)
+    assert (row.executions, row.bytes, row.group_size, row.groups) == (
+        10,
+        1 << 20,
+        2,
+        1,
+    )
+    assert row.seconds == pytest.approx(30e-3)
+    assert row.exposed_seconds == pytest.approx(20e-3)
+    assert row.hidden_seconds == pytest.approx(10e-3)
+    assert [b.what for b in row.hidden_by] == ["fusion"]
+    assert row.why.startswith("computation stands still for it 2.00 ms a run")
+
+
+def test_the_worst_comes_first():
+    report = reported(
+        Run(collective("small", is_sync=True)),
+        Run(collective("big", is_sync=True)),
+        seconds={"small": 1e-6, "big": 1e-3},
+    )
+    assert [row.name for row in report.collectives] == ["big", "small"]
+    assert all(row.sync for row in report.collectives)
+    assert report.collectives[0].why.startswith("synchronous")
+
+
+def test_totals_by_kind():
+    report = reported(
+        Run(collective("a", nbytes=1000)),
+        Run(collective("b", nbytes=500)),
+        Run(collective("c", kind="all-reduce", nbytes=64)),
+        seconds={"a": 1.0, "b": 2.0, "c": 0.5},
+    )
+    gathers, reduces = report.collective_kinds
+    assert (gathers.kind, gathers.count, gathers.bytes, gathers.seconds) == (
+        "all-gather",
+        2,
+        1500,
+        3.0,
+    )
+    assert (reduces.kind, reduces.exposed_seconds) == ("all-reduce", 0.5)
+
+
+def test_the_document_has_what_is_documented():
+    document = json.loads(half_hidden().to_json())
+    assert document["format_version"] == FORMAT_VERSION
+    for key in ("step", "compute", "communication", "exposed"):
+        assert document[f"{key}_seconds"] > 0
+    assert document["peak_memory_bytes"] is None
+    (row,) = document["collectives"]
+    assert set(row) >= DOCUMENTED
+    assert row["seconds"] == pytest.approx(
+        row["hidden_seconds"] + row["exposed_seconds"]
+    )
+
+
+def test_the_document_is_the_report():
+    report = half_hidden()
+    assert to_document(report)["step_seconds"] == report.step_seconds
+
+
+def test_the_table_shows_the_figures():
+    text = str(half_hidden())
+    for part in ("30.0 ms", "20.0 ms", "train.py:12", "all-gather", "1.05 MB"):
+        assert part in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_table_fits_its_screen(width):
+    for line in to_text(half_hidden(), width=width).splitlines():
+        assert len(line) <= width
+
+
+def test_rows_are_cut_and_counted():
+    report = reported(
+        *(Run(collective(f"c{i}")) for i in range(20)),
+        seconds={f"c{i}": 1e-3 for i in range(20)},
+    )
+    assert "and 15 more" in to_text(report, rows=5)
+    assert "more" not in to_text(report, rows=None)
+
+
+def test_a_program_without_collectives():
+    report = reported(run("k"), seconds={"k": 1.0})
+    assert report.hidden_share == 1.0
+    assert report.collectives == ()
+    assert "nothing is communicated" in str(report)
+
+
+def test_an_empty_program_has_a_report():
+    assert "step 0" in str(reported(seconds={}))
+
+
+def test_unknown_loops_are_noted():
+    loop = Loop("while.7", (run("k"),), 1, trips_known=False)
+    report = reported(loop, seconds={"k": 1.0})
+    assert any("while.7" in note for note in report.notes)
+
+
+def test_memory_over_the_limit_is_shown():
+    report = reported(run("k"), seconds={"k": 1.0}, peak_memory_bytes=10**12)
+    assert "1.00 TB of 84.9 GB" in str(report)
