@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagom_jax.hlo.arithmetic import scalar_flops
 from lagom_jax.hlo.convolution import convolution_flops
-from lagom_jax.hlo.custom_calls import SILENT_TARGETS, read_call
+from lagom_jax.hlo.custom_calls import is_silent, read_call
 from lagom_jax.hlo.matmul import dot_matmul, ragged_matmul
 from lagom_jax.hlo.module import Instruction, Shape
 from lagom_jax.hlo.movement import Rule, everything
@@ -180,7 +180,7 @@ def _custom_call(
     walk: Walk, instruction: Instruction, elements: int, count: int
 ) -> None:
     tally = walk.tally
-    if instruction.proto.custom_call_target in SILENT_TARGETS:
+    if is_silent(instruction.proto.custom_call_target):
         return
     operands = [walk.table[i].shape for i in instruction.operand_ids]
     call = read_call(instruction, operands)

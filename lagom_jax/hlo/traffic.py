@@ -179,12 +179,8 @@ class Walk:
             return kept + [0] * (len(root.shape.leaves) - len(kept))
         if root.opcode == "get-tuple-element":
             return [self._written_part(root)]
-        if root.opcode in _PAIRED_STARTS and root.shape.elements:
-            # The result begins with the operands, which the operation only reads.
-            sent, *others = root.shape.elements
-            return [0] * len(sent.leaves) + [
-                leaf.byte_size for part in others for leaf in part.leaves
-            ]
+        if root.opcode in _PAIRED_STARTS and len(root.shape.elements) > 1:
+            return _received(root.shape)
         if root.shape.type == "tuple":
             return [leaf.byte_size for leaf in root.shape.leaves]
         return [root.shape.byte_size]
@@ -229,6 +225,14 @@ class Walk:
                     self.need_all(operand)
             written += _bytes_of(buffer, moved)
         return [min(written, updates[0].shape.byte_size)]
+
+
+def _received(pair: Shape) -> list[int]:
+    """Bytes of what is received; the operands come first, contexts may follow."""
+    written: list[int] = []
+    for place, part in enumerate(pair.elements):
+        written += [leaf.byte_size if place == 1 else 0 for leaf in part.leaves]
+    return written
 
 
 def _bytes_of(shape: Shape, elements: int) -> int:

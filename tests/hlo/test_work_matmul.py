@@ -229,7 +229,25 @@ def test_ragged_dot(result, dims, lhs, rhs, flops):
     assert (found.kind, found.flops) == ("matmul", flops)
 
 
-def test_a_gemm_without_dimension_numbers_is_unknown_but_keeps_its_bytes():
-    found = work_of(gemm("__cublas$gemm", "f32[8,8]", {}, "f32[8,8]", "f32[8,8]"))
+def test_a_product_of_matrices_is_known_by_its_sizes_where_its_config_is_missing():
+    shapes = ("f8e4m3fn[32,64]", "f8e5m2[128,64]", "f32[]", "f32[]")
+    target = "__cublas$lt$matmul$f8"
+    found = work_of(gemm(target, "(bf16[32,128], s8[64])", {}, *shapes))
+    assert found.matmuls == (Matmul(1, 32, 128, 64, "f8e4m3fn", "f8e5m2", "bf16"),)
+
+
+@pytest.mark.parametrize(
+    ("result", "lhs", "rhs"),
+    [
+        ("f32[2,8,8]", "f32[2,8,8]", "f32[2,8,8]"),
+        ("f32[7,5]", "f32[8,8]", "f32[8,8]"),
+        ("f32[0,0]", "f32[8,8]", "f32[8,8]"),
+    ],
+)
+def test_other_products_without_config_are_unknown_but_keep_their_bytes(
+    result, lhs, rhs
+):
+    found = work_of(gemm("__cublas$gemm", result, {}, lhs, rhs))
     assert (found.kind, found.flops, found.target) == ("custom", 0, "__cublas$gemm")
-    assert (found.bytes_read, found.bytes_written) == (512, 256)
+    other = one(result, 'custom-call(), custom_call_target="foo"', lhs, rhs)
+    assert found.bytes_read == work_of(other).bytes_read > 0

@@ -83,6 +83,16 @@ def test_grouped_convolution_sums_over_its_groups_channels():
     assert found.flops == 2 * (2 * 10) * 8 * (3 * 4)
 
 
+def test_convolution_of_packed_channels():
+    call = (
+        "custom-call(), window={size=3x3}, dim_labels=bf?01_oi?01->bf?01, "
+        'custom_call_target="__cudnn$convForward"'
+    )
+    shapes = ("s8[1,16,4,10,10]", "s8[128,16,4,3,3]")
+    found = work_of(one("(s8[1,32,4,8,8], u8[9])", call, *shapes))
+    assert found.flops == 2 * (8 * 8) * 128 * (64 * 3 * 3)
+
+
 def attention(target, mask, *, heads=(16, 16), keys=512, width=64, extra=None):
     config = {
         "mask_type": mask,
@@ -339,6 +349,24 @@ def test_an_unknown_call_keeps_its_bytes_and_its_name():
     assert found == Work("custom", 0, 600, 47, (), 0, "my_kernel")
 
 
+def test_a_callback_moves_its_arrays_to_the_host_and_back():
+    target = "xla_ffi_python_gpu_callback"
+    call = f'custom-call(), custom_call_target="{target}"'
+    found = work_of(one("(f32[10])", call, "f32[100]"))
+    assert found == Work("host-copy", 0, 400, 40, (), 440, target)
+
+
+def test_infeed_and_outfeed():
+    text = """ENTRY e {
+      t = token[] after-all()
+      i = (f32[10], token[]) infeed(t)
+      x = f32[10] get-tuple-element(i), index=0
+      ROOT o = token[] outfeed(x, t)
+    }"""
+    assert work_of(text, "i") == Work("host-copy", 0, 0, 40, (), 40)
+    assert work_of(text, "o") == Work("host-copy", 0, 40, 0, (), 40)
+
+
 def test_a_known_call_of_an_unknown_form_keeps_its_bytes():
     call = 'custom-call(), custom_call_target="__cudnn$fmhaSoftmax"'
     found = work_of(one("f32[10]", call, "f32[100]"))
@@ -355,6 +383,11 @@ def test_a_known_call_of_an_unknown_form_keeps_its_bytes():
         (
             "collective-permute-start(), source_target_pairs={{0,1}}",
             "(f32[8], f32[8])",
+            32,
+        ),
+        (
+            "collective-permute-start(), source_target_pairs={{0,1}}",
+            "(f32[8], f32[8], u32[], u32[])",
             32,
         ),
     ],
