@@ -92,8 +92,8 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
     if module.devices != where.devices:
         raise HloError(
             f"{found.path} is a program for {module.devices} device(s), but "
-            f"{where.name} has {where.devices}; name the cluster it was compiled for, with "
-            f"{module.devices} device(s) in all"
+            f"{where.name} has {where.devices}; name the cluster that it was compiled "
+            f"for, with {module.devices} device(s) in all"
         )
     repairs = [f"mended to be read: {repair}" for repair in found.repairs]
     return analyze_module(module, where, notes=repairs)
