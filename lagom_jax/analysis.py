@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.roofline import Roofline
 from lagom_jax.errors import HloError
-from lagom_jax.hlo import Module, read_module
+from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 
@@ -64,6 +64,7 @@ def analyze(
         name=name or lowered.name,
         peak_memory_bytes=compiled.memory.peak_bytes,
         versions=compiled.versions,
+        notes=(*lowered.notes, *compiled.warnings),
     )
 
 
@@ -86,14 +87,16 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-    module = read_module(read_hlo(path))
+    found = read_bytes(path)
+    module = read_module(found.module)
     if module.devices != where.devices:
         raise HloError(
-            f"{path} is a program for {module.devices} device(s), but {where.name} has "
-            f"{where.devices}; name the cluster it was compiled for, with "
-            f"{module.devices} device(s) in all"
+            f"{found.path} is a program for {module.devices} device(s), but "
+            f"{where.name} has {where.devices}; name the cluster that it was compiled "
+            f"for, with {module.devices} device(s) in all"
         )
-    return analyze_module(module, where)
+    repairs = [f"mended to be read: {repair}" for repair in found.repairs]
+    return analyze_module(module, where, notes=repairs)
 
 
 def analyze_module(
@@ -103,6 +106,7 @@ def analyze_module(
     name: str = "",
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
 ) -> Report:
     """Reports the overlaps of a module that has been read.
 
@@ -112,6 +116,7 @@ def analyze_module(
         name: What to call it in the report.
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made it, where known.
+        notes: What else the reader must know.
     """
     prices = Roofline.of(cluster)
     return report_program(
@@ -122,4 +127,5 @@ def analyze_module(
         name=name,
         peak_memory_bytes=peak_memory_bytes,
         versions=versions,
+        notes=notes,
     )

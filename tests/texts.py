@@ -7,4 +7,5 @@ from lagom_jax.hlo.text import parse_text
 def parse(text: str, *, scheduled: bool = True, header: str = "") -> Module:
     """Reads a module from its text without the first line."""
     first = "HloModule test" + (", is_scheduled=true" if scheduled else "") + header
-    return read_module(parse_text(f"{first}\n\n{text.strip()}\n"))
+    text = f"{first}\n\n{text.strip()}\n"
+    return read_module(parse_text(text, isolated=False))

@@ -95,7 +95,10 @@ def convolution_flops(instruction: Any, data: Shape, kernel: Shape, out: Shape) 
         )
     groups: int = max(1, instruction.batch_group_count)
     batch = _size(data, numbers.input_batch_dimension) // groups
-    summed = _size(kernel, numbers.kernel_input_feature_dimension)
+    # What is neither a position nor the output channel is summed over: the input
+    # channels, and in vectorised layouts the dimension that packs some of them.
+    kept = {numbers.kernel_output_feature_dimension, *numbers.kernel_spatial_dimensions}
+    summed = math.prod([n for d, n in enumerate(kernel.dimensions) if d not in kept])
     features = _size(kernel, numbers.kernel_output_feature_dimension)
     per_term = 8 if data.type in ("c64", "c128") else 2
     return per_term * pairs * batch * summed * features

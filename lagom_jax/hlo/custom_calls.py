@@ -34,6 +34,15 @@ SILENT_TARGETS = frozenset(
 )
 """Targets that only mark something for the compiler: no kernel runs."""
 
+HOST_CALLBACKS = frozenset(
+    {
+        "xla_ffi_partitioned_python_gpu_callback",
+        "xla_ffi_python_gpu_callback",
+        "xla_python_gpu_callback",
+    }
+)
+"""Targets that call Python: operands go to the host, results come back."""
+
 _SCRATCH_OWNERS = ("__cublas$", "__cudnn$", "__cub$", "xla.gpu.ext.cub", "te_")
 # Threefry-2x32 makes two words in 20 rounds of an addition, a rotation (two shifts
 # and an or) and an exclusive or, with 5 injections of 3 additions and 2 to begin.
@@ -64,6 +73,16 @@ class Call:
     """Bytes written beyond writing every result once."""
 
 
+def is_silent(target: str) -> bool:
+    """Whether a custom call with this target runs no kernel.
+
+    Example:
+        >>> is_silent("AllocateBuffer"), is_silent("__cublas$gemm")
+        (True, False)
+    """
+    return target in SILENT_TARGETS or target.startswith("xla.sdy.")
+
+
 def result_shapes(instruction: Instruction) -> list[Shape]:
     """The arrays that a call returns, with a library's scratch memory left out.
 
@@ -72,7 +91,7 @@ def result_shapes(instruction: Instruction) -> list[Shape]:
     """
     leaves = list(instruction.shape.leaves)
     target: str = instruction.proto.custom_call_target
-    if target in SILENT_TARGETS:
+    if is_silent(target):
         return []
     if len(leaves) > 1 and target.startswith(_SCRATCH_OWNERS):
         last = leaves[-1]
@@ -91,7 +110,7 @@ def read_call(instruction: Instruction, operands: Sequence[Shape]) -> Call:
     target: str = instruction.proto.custom_call_target
     try:
         found = _library_call(target, instruction, operands)
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
         # A call that does not look as its library's calls do is one that nothing is
         # known about; its bytes still count.
         found = None
@@ -145,9 +164,26 @@ def _product(matmul: Matmul) -> Call:
 
 def _gemm(instruction: Instruction, operands: Sequence[Shape]) -> Call:
     config = section(backend_config(instruction), "gemm_backend_config")
-    numbers = config["dot_dimension_numbers"]
-    out = instruction.shape.leaves[0].type
-    return _product(dot_matmul(operands[0], operands[1], out, numbers))
+    lhs, rhs = operands[:2]
+    out = instruction.shape.leaves[0]
+    if "dot_dimension_numbers" in config:
+        numbers = config["dot_dimension_numbers"]
+        return _product(dot_matmul(lhs, rhs, out.type, numbers))
+    return _product(_matmul_of_sizes(lhs, rhs, out))
+
+
+def _matmul_of_sizes(lhs: Shape, rhs: Shape, out: Shape) -> Matmul:
+    """The product of two matrices whose config was not printed.
+
+    Of m*k, k*n and m*n elements, k*k is the first two over the last.
+    """
+    if not len(lhs.dimensions) == len(rhs.dimensions) == len(out.dimensions) == 2:
+        raise ValueError("only two matrices leave no doubt which dimensions are summed")
+    m_k, k_n, m_n = lhs.element_count, rhs.element_count, out.element_count
+    k = math.isqrt(m_k * k_n // m_n)
+    if k not in lhs.dimensions or k not in rhs.dimensions or m_k * k_n != k * k * m_n:
+        raise ValueError("these matrices have no product of this size")
+    return Matmul(1, m_k // k, k_n // k, k, lhs.type, rhs.type, out.type)
 
 
 def _grouped_gemm(instruction: Instruction, operands: Sequence[Shape]) -> Call:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagom_jax.hlo.arithmetic import scalar_flops
 from lagom_jax.hlo.convolution import convolution_flops
-from lagom_jax.hlo.custom_calls import SILENT_TARGETS, read_call
+from lagom_jax.hlo.custom_calls import is_silent, read_call
 from lagom_jax.hlo.matmul import dot_matmul, ragged_matmul
 from lagom_jax.hlo.module import Instruction, Shape
 from lagom_jax.hlo.movement import Rule, everything
@@ -57,9 +57,9 @@ def _reduce(walk: Walk, instruction: Instruction, elements: int, count: int) -> 
     (body,) = walk.module.called(instruction)
     walk.tally.flops += max(0, wanted - elements) * scalar_flops(body)
     for operand in ids[:arrays]:
-        walk.need(operand, wanted)
+        walk.need(operand, wanted, instruction.id)
     for operand in ids[arrays:]:
-        walk.need(operand, 1)
+        walk.need_all(operand)
 
 
 def _reduce_window(
@@ -74,9 +74,9 @@ def _reduce_window(
     (body,) = walk.module.called(instruction)
     walk.tally.flops += elements * (window - 1) * scalar_flops(body)
     for operand in ids[:arrays]:
-        walk.need(operand, elements * window)
+        walk.need(operand, elements * window, instruction.id)
     for operand in ids[arrays:]:
-        walk.need(operand, 1)
+        walk.need_all(operand)
 
 
 def _select_and_scatter(
@@ -96,7 +96,7 @@ def _map(walk: Walk, instruction: Instruction, elements: int, count: int) -> Non
         walk.tally.flops += elements * scalar_flops(body)
     walk.tally.arithmetic = True
     for operand in instruction.operand_ids:
-        walk.need(operand, elements)
+        walk.need_same(operand)
 
 
 def _scan(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
@@ -180,7 +180,7 @@ def _custom_call(
     walk: Walk, instruction: Instruction, elements: int, count: int
 ) -> None:
     tally = walk.tally
-    if instruction.proto.custom_call_target in SILENT_TARGETS:
+    if is_silent(instruction.proto.custom_call_target):
         return
     operands = [walk.table[i].shape for i in instruction.operand_ids]
     call = read_call(instruction, operands)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from lagom_jax.hlo.matmul import Matmul
 
-ALL = 1 << 62
-"""A demand for every element, however many there are."""
-
 HEROES = (
     "matmul",
     "attention",
@@ -72,7 +69,7 @@ def share(whole: int, elements: int, count: int) -> int:
     """The part of `whole` that stands for `elements` of `count`, rounded up.
 
     Example:
-        >>> share(512, 10, 20), share(3, 1, 2), share(512, ALL, 20)
+        >>> share(512, 10, 20), share(3, 1, 2), share(512, 30, 20)
         (256, 2, 512)
     """
     if elements >= count:

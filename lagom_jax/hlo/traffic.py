@@ -9,17 +9,28 @@ the inputs is what the kernel reads from memory; what lies between stays on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from lagom_jax.hlo.arithmetic import ARITHMETIC, complex_factor
 from lagom_jax.hlo.custom_calls import result_shapes
 from lagom_jax.hlo.module import Computation, Instruction, Module, Shape
 from lagom_jax.hlo.movement import MOVEMENT, Rule, combines, scatter_updates
 from lagom_jax.hlo.operations import OPERATIONS, unknown
-from lagom_jax.hlo.tally import ALL, Tally
+from lagom_jax.hlo.tally import Tally
 
 _PAIRED_STARTS = ("all-gather-start", "collective-permute-start", "send")
 _UPDATES = ("dynamic-update-slice", "scatter")
+
+
+Demand = Mapping[Hashable, int]
+"""Elements asked for at each of several places of an array.
+
+A place is named by how it was reached. Two places with one name are the same place;
+places with different names may overlap, so that their sum is an upper bound.
+"""
+
+WHOLE: Demand = {None: 0}
+"""The demand for all of an array."""
 
 
 class Walk:
@@ -31,7 +42,7 @@ class Walk:
         tally: Where operations are counted.
     """
 
-    __slots__ = ("_parts", "_slices", "demand", "module", "table", "tally")
+    __slots__ = ("_current", "_parts", "demand", "module", "table", "tally")
 
     def __init__(
         self, module: Module, table: Mapping[int, Instruction], tally: Tally
@@ -39,30 +50,64 @@ class Walk:
         self.module = module
         self.table = table
         self.tally = tally
-        self.demand: dict[int, int] = {}
-        """Elements asked for, by instruction."""
-        self._slices: dict[tuple[object, ...], int] = {}
+        self.demand: dict[int, Demand] = {}
+        """What is asked for, by instruction."""
+        self._current = WHOLE
         self._parts: dict[tuple[int, int], int] = {}
 
-    def need(self, instruction: int, elements: int) -> None:
-        """Asks for elements of an instruction's result."""
-        demand = self.demand
-        demand[instruction] = demand.get(instruction, 0) + elements
+    def ask(self, operand: int, demand: Demand) -> None:
+        """Asks for elements at named places of an instruction's result."""
+        before = self.demand.get(operand)
+        if before is None or demand is WHOLE:
+            self.demand[operand] = demand
+        elif before is not WHOLE and before is not demand:
+            both = dict(before)
+            for place, elements in demand.items():
+                both[place] = max(elements, both.get(place, 0))
+            self.demand[operand] = both
+
+    def need_all(self, operand: int) -> None:
+        """Asks for all of an operand."""
+        self.demand[operand] = WHOLE
+
+    def need_same(self, operand: int) -> None:
+        """Asks an operand for the places that are asked of the current instruction."""
+        self.ask(operand, self._current)
+
+    def need_moved(
+        self, operand: int, elements: int, count: int, place: Hashable
+    ) -> None:
+        """Asks an operand for the same elements, which are at another place there."""
+        if elements >= count:
+            self.need_all(operand)
+        else:
+            self.need(operand, elements, place)
+
+    def need(self, operand: int, elements: int, place: Hashable) -> None:
+        """Asks an operand for elements at a place that only this place's name tells."""
+        if self._current is not WHOLE:
+            place = (place, *self._current)
+        self.ask(operand, {place: elements})
 
     def run(self, instructions: Iterable[Instruction]) -> None:
         """Hands demands down; users must come before what they use."""
-        demand, tally, weights = self.demand, self.tally, ARITHMETIC
-        product = math.prod
+        demands, tally, weights = self.demand, self.tally, ARITHMETIC
+        product, ask = math.prod, self.ask
         for instruction in instructions:
-            elements = demand.get(instruction.id, 0)
-            if not elements:
+            demand = demands.get(instruction.id)
+            if demand is None:
                 continue
             opcode = instruction.opcode
             count = product(instruction.shape.dimensions)
-            if elements > count:
+            if demand is WHOLE:
                 elements = count
+            else:
+                elements = sum(demand.values())
+                if elements >= count:
+                    elements, demand = count, WHOLE
             weight = weights.get(opcode)
             if weight is None:
+                self._current = demand
                 RULES.get(opcode, unknown)(self, instruction, elements, count)
                 continue
             if instruction.shape.type[0] == "c":
@@ -71,14 +116,7 @@ class Walk:
             if elements > 1:
                 tally.arithmetic = True
             for operand in instruction.operand_ids:
-                demand[operand] = demand.get(operand, 0) + elements
-
-    def need_slice(self, operand: int, key: tuple[object, ...], elements: int) -> None:
-        """Asks for a slice; the same slice taken twice is read once."""
-        before = self._slices.get(key, 0)
-        if elements > before:
-            self._slices[key] = elements
-            self.need(operand, elements - before)
+                ask(operand, demand)
 
     def need_part(self, source: Instruction, index: int, elements: int) -> None:
         """Asks for one array of a tuple."""
@@ -86,12 +124,12 @@ class Walk:
             key = (source.id, index)
             self._parts[key] = self._parts.get(key, 0) + elements
         else:
-            self.need(source.id, ALL)
+            self.need_all(source.id)
 
     def pass_parts(self, parameter: int, outer: Walk, operand: int) -> None:
         """Asks another walk for what was asked of a parameter that is a tuple."""
-        if self.demand.get(parameter):
-            outer.need(operand, ALL)
+        if parameter in self.demand:
+            outer.need_all(operand)
         for (source, index), elements in self._parts.items():
             if source == parameter:
                 key = (operand, index)
@@ -101,14 +139,19 @@ class Walk:
         """Bytes of an input that were asked for, at most all of them."""
         shape = instruction.shape
         if shape.type == "tuple":
-            if self.demand.get(instruction.id):
+            if instruction.id in self.demand:
                 return shape.byte_size
             return sum(
                 _bytes_of(shape.elements[index], elements)
                 for (source, index), elements in self._parts.items()
                 if source == instruction.id
             )
-        return _bytes_of(shape, self.demand.get(instruction.id, 0))
+        demand = self.demand.get(instruction.id)
+        if demand is None:
+            return 0
+        if demand is WHOLE:
+            return shape.byte_size
+        return _bytes_of(shape, sum(demand.values()))
 
     def seed(self, root: Instruction, alone: bool) -> list[int]:
         """Asks for a kernel's results.
@@ -130,18 +173,14 @@ class Walk:
         updates = self._updates_in_place(root, alone)
         if updates:
             return self._seed_updates(updates)
-        self.need(root.id, ALL)
+        self.need_all(root.id)
         if root.opcode == "custom-call":
             kept = [shape.byte_size for shape in result_shapes(root)]
             return kept + [0] * (len(root.shape.leaves) - len(kept))
         if root.opcode == "get-tuple-element":
             return [self._written_part(root)]
-        if root.opcode in _PAIRED_STARTS and root.shape.elements:
-            # The result begins with the operands, which the operation only reads.
-            sent, *others = root.shape.elements
-            return [0] * len(sent.leaves) + [
-                leaf.byte_size for part in others for leaf in part.leaves
-            ]
+        if root.opcode in _PAIRED_STARTS and len(root.shape.elements) > 1:
+            return _received(root.shape)
         if root.shape.type == "tuple":
             return [leaf.byte_size for leaf in root.shape.leaves]
         return [root.shape.byte_size]
@@ -179,13 +218,21 @@ class Walk:
                 moved = min(given.element_count, buffer.element_count)
                 scatter_updates(self, update)
                 if combines(self.module, update):
-                    self.need(ids[0], moved)
+                    self.need(ids[0], moved, update.id)
             else:
                 moved = self.table[ids[1]].shape.element_count
                 for operand in ids[1:]:
-                    self.need(operand, ALL)
+                    self.need_all(operand)
             written += _bytes_of(buffer, moved)
         return [min(written, updates[0].shape.byte_size)]
+
+
+def _received(pair: Shape) -> list[int]:
+    """Bytes of what is received; the operands come first, contexts may follow."""
+    written: list[int] = []
+    for place, part in enumerate(pair.elements):
+        written += [leaf.byte_size if place == 1 else 0 for leaf in part.leaves]
+    return written
 
 
 def _bytes_of(shape: Shape, elements: int) -> int:
@@ -198,7 +245,10 @@ def _bytes_of(shape: Shape, elements: int) -> int:
 def _nested(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
     for body in walk.module.called(instruction):
         inner = Walk(walk.module, body.instructions, walk.tally)
-        inner.need(body.root.id, elements)
+        if elements >= count:
+            inner.need_all(body.root.id)
+        else:
+            inner.need(body.root.id, elements, instruction.id)
         inner.run(reversed(list(body.instructions.values())))
         hand_over(walk, instruction, body, inner)
 
@@ -208,15 +258,23 @@ def hand_over(
 ) -> None:
     """Turns demands on a computation's parameters into demands on its operands."""
     for parameter in body.instructions.values():
-        if parameter.opcode == "parameter":
-            number: int = parameter.proto.parameter_number
-            if number >= len(instruction.operand_ids):
-                continue
-            operand = instruction.operand_ids[number]
-            if parameter.shape.type == "tuple":
-                inner.pass_parts(parameter.id, outer, operand)
-            elif elements := inner.demand.get(parameter.id, 0):
-                outer.need(operand, min(elements, parameter.shape.element_count))
+        if parameter.opcode != "parameter":
+            continue
+        number: int = parameter.proto.parameter_number
+        if number >= len(instruction.operand_ids):
+            continue
+        operand = instruction.operand_ids[number]
+        demand = inner.demand.get(parameter.id)
+        if parameter.shape.type == "tuple":
+            inner.pass_parts(parameter.id, outer, operand)
+        elif demand is WHOLE:
+            outer.need_all(operand)
+        elif demand:
+            # Names of places are made from ids that only this computation knows.
+            places: dict[Hashable, int] = {
+                (body.id, place): n for place, n in demand.items()
+            }
+            outer.ask(operand, places)
 
 
 RULES: dict[str, Rule] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from lagom_jax.hlo.custom_calls import SILENT_TARGETS
+from lagom_jax.hlo.custom_calls import HOST_CALLBACKS, is_silent
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.movement import transposes
@@ -116,7 +116,7 @@ def launches_kernel(instruction: Instruction) -> bool:
     if opcode in _SILENT or opcode.endswith("-done"):
         return False
     if opcode == "custom-call":
-        return instruction.proto.custom_call_target not in SILENT_TARGETS
+        return not is_silent(instruction.proto.custom_call_target)
     return True
 
 
@@ -135,7 +135,7 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
         return NOTHING
     if instruction.opcode in _MOVES:
         return _move(computation, instruction)
-    if instruction.opcode in _HOST_TRANSFERS:
+    if _talks_to_host(instruction):
         return _host_transfer(computation, instruction)
     tally = Tally()
     outer = Walk(module, computation.instructions, tally)
@@ -222,9 +222,15 @@ def _move(computation: Computation, instruction: Instruction) -> Work:
     return Work("transpose" if changed else "copy", 0.0, size, size)
 
 
+def _talks_to_host(instruction: Instruction) -> bool:
+    if instruction.opcode == "custom-call":
+        return instruction.proto.custom_call_target in HOST_CALLBACKS
+    return instruction.opcode in _HOST_TRANSFERS
+
+
 def _host_transfer(computation: Computation, instruction: Instruction) -> Work:
-    if instruction.opcode == "infeed":
-        size = instruction.shape.byte_size
-        return Work("host-copy", 0.0, 0, size, (), size)
-    size = sum(o.shape.byte_size for o in computation.operands(instruction))
-    return Work("host-copy", 0.0, size, 0, (), size)
+    target: str = instruction.proto.custom_call_target
+    sent = sum(o.shape.byte_size for o in computation.operands(instruction))
+    # What an outfeed returns is a token.
+    received = instruction.shape.byte_size if instruction.opcode != "outfeed" else 0
+    return Work("host-copy", 0.0, sent, received, (), sent + received, target)

@@ -139,6 +139,7 @@ def report_program(
     name: str = "",
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
 ) -> Report:
     """Replays a program and reports its overlaps.
 
@@ -150,6 +151,7 @@ def report_program(
         name: What to call the step; by default the module's name.
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made the program, where known.
+        notes: What the reader must know of how the program came here.
     """
     timeline = replay(program, prices)
     alone = _alone_by_name(program, prices)
@@ -168,7 +170,7 @@ def report_program(
         collectives=_collectives(program, timeline, cluster, prices, alone),
         collective_kinds=_collective_kinds(timeline),
         kernel_kinds=_kernel_kinds(timeline),
-        notes=tuple(_notes(program, timeline)),
+        notes=(*notes, *_notes(program, timeline)),
         versions=dict(versions or {}),
     )
 
