@@ -12,7 +12,7 @@ import re
 from lagom_jax.errors import HloError
 
 # A module's first line: its name, then attributes or the end of the line.
-_HEADER = re.compile(r"^(?P<before>.*?)(?<![\w%\"])HloModule +[^\s,\"]+(?=,|\s*$|\\n)")
+_HEADER = re.compile(r"^(?P<before>.*?)(?<![\w%])HloModule +[^\s,\"]+(?=,|\s*$|\\n)")
 _ESCAPES = re.compile(r"\\(.)")
 _ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*$")
@@ -29,7 +29,7 @@ def has_module(text: str) -> bool:
         >>> has_module('module @jit_step attributes {mhlo.num_partitions = 8 : i32}')
         False
     """
-    return any(_header(line) for line in text.splitlines())
+    return any(_header(_ANSI_COLOUR.sub("", line)) for line in text.splitlines())
 
 
 def unwrapped(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 
@@ -102,7 +102,7 @@ REPAIRS: tuple[Repair, ...] = (
     Repair(
         "settings of the whole module",
         "first line of a module from jax 0.12; refused by 0.10",
-        rf"(?<=^HloModule )(.*?), (?:backend_config|debug_attributes)={_VALUE}",
+        rf"(?<=^HloModule )(.*?)(?:, (?:backend_config|debug_attributes)={_VALUE})+",
         r"\1",
         "settings of the module as a whole; the schedule is in its computations",
     ),
@@ -123,35 +123,21 @@ REPAIRS: tuple[Repair, ...] = (
 )
 
 
-def repaired(
-    text: str, attempt: Callable[[str], bytes], refused: type[Exception]
-) -> tuple[bytes, tuple[str, ...]]:
-    """Tries a text as it is, then with one repair more at each refusal.
+def mended(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The text with one repair more each time, as far as there is anything to mend.
 
-    Args:
-        text: A module in HLO text.
-        attempt: The parser.
-        refused: What the parser raises at a text that it cannot read.
+    Yields:
+        The text, and the names of the repairs in it.
 
-    Returns:
-        The parsed module and the names of the repairs that were needed.
-
-    Raises:
-        Exception: What the parser said of the text as it was given, of the type
-            `refused`, when no repair helps.
+    Example:
+        >>> [names for text, names in mended("s = copy-start(p)")]
+        []
+        >>> [names for text, names in mended("d = async-done(s), async_group_id=0")]
+        [('async_group_id',)]
     """
-    try:
-        return attempt(text), ()
-    except refused as error:
-        first = error
-    mended, names = text, ()
+    names: tuple[str, ...] = ()
     for repair in REPAIRS:
-        changed = repair(mended)
-        if changed == mended:
-            continue
-        mended, names = changed, (*names, repair.name)
-        try:
-            return attempt(mended), names
-        except refused:
-            continue
-    raise first
+        changed = repair(text)
+        if changed != text:
+            text, names = changed, (*names, repair.name)
+            yield text, names

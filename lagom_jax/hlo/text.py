@@ -8,22 +8,23 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lagom_jax.errors import HloError
 from lagom_jax.hlo.elided import keep_elided, restore_elided
 from lagom_jax.hlo.envelope import has_module, unwrapped
+from lagom_jax.hlo.refusals import ends_early, explained, no_module
 from lagom_jax.hlo.schema import message_class
-from lagom_jax.hlo.spellings import repaired
+from lagom_jax.hlo.spellings import mended
 
 _PARSER = Path(__file__).with_name("parser_process.py")
 # The parser reads some 20 MB a second; this is for machines a hundred times slower.
 _PATIENCE_S, _PATIENCE_S_PER_MB = 60.0, 5.0
 _DEVICES = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
-_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
+_ENTRY = re.compile(r"^\s*ENTRY\s", re.MULTILINE)
 _CHECK = re.compile(r"\] (Check failed: .*)")
-_SHOWN = 60
 
 
 def parse_text(text: str, *, isolated: bool = True) -> bytes:
@@ -69,20 +70,37 @@ def parse_noting(text: str, *, isolated: bool = True) -> tuple[bytes, tuple[str,
         ()
     """
     if not has_module(text):
-        raise HloError(_no_module(text))
+        raise HloError(no_module(text))
     attempt = _parse_isolated if isolated else _parse_here
     text, elided = keep_elided(text)
-    try:
-        data, notes = attempt(text), ()
-    except _RefusedError:
-        text = unwrapped(text)
+    refusal: tuple[str, str] | None = None
+    for reading, notes in _readings(text):
         try:
-            data, notes = repaired(text, attempt, _RefusedError)
+            data = attempt(reading)
         except _RefusedError as error:
-            raise HloError(_explained(str(error), text)) from None
-    if elided:
-        data = restore_elided(data)
-    return data + _device_assignment(text), notes
+            # The text without its surroundings is the one to speak of; what a repair
+            # made of it, nobody has seen.
+            if not notes:
+                refusal = str(error), reading
+            continue
+        if elided:
+            data = restore_elided(data)
+        return data + _device_assignment(reading), notes
+    assert refusal is not None
+    raise HloError(explained(*refusal))
+
+
+def _readings(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What the text may say, the likeliest first, and what was mended in it."""
+    if _ENTRY.search(text):
+        yield text, ()
+    module = unwrapped(text)
+    if not _ENTRY.search(module):
+        # The parser would take the last computation for the program.
+        raise HloError(ends_early(module))
+    if module != text:
+        yield module, ()
+    yield from mended(module)
 
 
 class _RefusedError(Exception):
@@ -158,72 +176,3 @@ def _device_assignment(text: str) -> bytes:
             range(partition, replicas * partitions, partitions)
         )
     return module.SerializeToString()
-
-
-def _no_module(text: str) -> str:
-    if not text.strip():
-        return "the text is empty; is the disk full, or the dump still being written?"
-    if re.search(r"^\s*(?:builtin\.)?module @", text, re.MULTILINE):
-        return (
-            "this is StableHLO, the program before compilation; save the compiled one: "
-            "step.lower(...).compile().as_text()"
-        )
-    if re.search(r"^\s*%?[\w.-]+ = \S+ [\w-]+\(", text, re.MULTILINE):
-        return (
-            "this is HLO without its beginning; the first line, 'HloModule NAME, ...', "
-            "must be there: it says whether the program is scheduled and for how many "
-            "devices"
-        )
-    first = text.strip().splitlines()[0][:_SHOWN]
-    return (
-        f"this is not HLO: no line 'HloModule NAME' in it; it begins with {first!r}. "
-        "Expected is a *after_optimizations.txt from --xla_dump_to, or the text of "
-        "step.lower(...).compile().as_text()"
-    )
-
-
-def _explained(answer: str, text: str) -> str:
-    """What the parser said, with the place quoted and what to do about it."""
-    lines = text.splitlines()
-    position = _POSITION.search(answer)
-    if position is None:
-        return (
-            "the HLO text contradicts itself, so it was changed or damaged on its way; "
-            f"dump it anew. The compiler's parser: {answer.strip()[:400]}"
-        )
-    number, column = int(position.group(1)), int(position.group(2))
-    message = position.group(3).partition(". Allowed attributes")[0]
-    if number >= len(lines) or not _ends_whole(lines):
-        return (
-            f"the HLO text ends in the middle, at line {len(lines)} "
-            f"({lines[-1].strip()[-_SHOWN:]!r}): the dump is cut off. Dump it anew, "
-            "and copy files rather than what a terminal shows"
-        )
-    line = lines[number - 1]
-    start = max(0, column - _SHOWN)
-    quoted = line[start : column + _SHOWN // 2].strip()
-    return (
-        f"the HLO text cannot be read: line {number}, column {column}: {message} in "
-        f"'{quoted}'. {_advice(line, message)}"
-    )
-
-
-def _ends_whole(lines: list[str]) -> bool:
-    depth = 0
-    for line in lines:
-        depth += line.count("{") - line.count("}")
-    return depth <= 0
-
-
-def _advice(line: str, message: str) -> str:
-    if line.strip() in ("...", "…") or "..." in line.replace("{...}", ""):
-        return "Somebody shortened the text there; the whole of it is needed."
-    if "unexpected attribute" in message or "Unknown opcode" in message:
-        return (
-            "The installed jaxlib does not know this: if a newer one printed the dump, "
-            "read it with `pip install -U jax`."
-        )
-    return (
-        "If the text was copied from a terminal, its long lines may have been broken: "
-        "take the file itself."
-    )
