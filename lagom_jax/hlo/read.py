@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from lagom_jax.errors import HloError
@@ -118,7 +118,7 @@ def read_module(data: bytes) -> Module:
 
 
 @contextlib.contextmanager
-def _collection_paused() -> Iterator[None]:
+def _collection_paused() -> Generator[None]:
     """Pauses Python's search for garbage, which takes half the time of a large module.
 
     What is built here is all kept, so every search would be in vain.
