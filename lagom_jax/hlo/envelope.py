@@ -16,6 +16,7 @@ _HEADER = re.compile(r"^(?P<before>.*?)(?<![\w%])HloModule +[^\s,\"]+(?=,|\s*$|\
 _ESCAPES = re.compile(r"\\(.)")
 _ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*$")
+_ESCAPED_HEADER = re.compile(r"HloModule +[^\n]*?\\n")
 _QUOTED_LINE_END = re.compile(r"\\n[\"'],?\s*\n\s*[\"']")
 _COMPUTATION_END = re.compile(r"\}(?:, execution_thread=\"[^\"]*\")?(?:\s*//.*)?\s*$")
 
@@ -85,19 +86,24 @@ def _header(line: str) -> re.Match[str] | None:
 
 
 def _unescaped(text: str) -> str:
-    r"""Turns a string literal's `\n` and `\"` back, where a header has them."""
-    for match in re.finditer(r"HloModule [^\n]*", text):
-        if r"\n" not in match.group():
-            continue
-        quote = text[match.start() - 1 : match.start()]
-        literal = _QUOTED_LINE_END.sub(r"\\n", text[match.start() :])
-        if quote in ("'", '"'):
-            end = re.search(rf"(?<!\\)(?:\\\\)*{quote}", literal)
-            literal = literal[: end.start()] if end else literal
-        return _ESCAPES.sub(
-            lambda m: {"n": "\n", "t": "\t"}.get(m.group(1), m.group(1)), literal
+    r"""The string literals that hold modules, their `\n` and `\"` turned back."""
+    if not _ESCAPED_HEADER.search(text):
+        return text
+    joined = _QUOTED_LINE_END.sub(r"\\n", text)
+    literals: list[str] = []
+    position = 0
+    while header := _ESCAPED_HEADER.search(joined, position):
+        quote = joined[header.start() - 1 : header.start()]
+        closing = rf"(?<!\\)(?:\\\\)*{quote}" if quote in ("'", '"') else r"\Z"
+        end = re.compile(closing).search(joined, header.end())
+        position = end.start() if end else len(joined)
+        literals.append(
+            _ESCAPES.sub(
+                lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]),
+                joined[header.start() : position],
+            )
         )
-    return text
+    return "\n".join(literals)
 
 
 def _module(lines: list[str]) -> str:

@@ -33,7 +33,7 @@ def parse_text(text: str, *, isolated: bool = True) -> bytes:
     Args:
         text: What `compiled.as_text()` gives, a `*after_optimizations.txt`, or a log
             or report with one such module in it.
-        isolated: Parse in a process of its own, which costs 0.15 s. The compiler's
+        isolated: Parse in a process of its own, which costs about 0.2 s. The compiler's
             parser aborts its process at some contradictions; only text that is known
             to be good may do without.
 

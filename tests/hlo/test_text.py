@@ -242,6 +242,7 @@ REFUSED = {
     "module @jit_f attributes {a = 1} {\n}": "StableHLO.*compile",
     MODULE.partition("\n")[2]: "without its beginning.*HloModule NAME",
     f"{MODULE}\n{OTHER}": r"2 HLO modules \(step, other\).*a file of its own",
+    json.dumps([MODULE, OTHER]): r"2 HLO modules \(step, other\)",
     MODULE[:-40]: "ends in the middle, at line 11.*cut off",
     MODULE[: MODULE.index("ENTRY")]: "ends in the middle",
     MODULE.replace("  %p = f32", "  ...\n  %p = f32"): "line 10.*shortened the text",
