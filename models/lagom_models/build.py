@@ -42,6 +42,7 @@ def build(
     model_axis: int = 8,
     shard_data: bool | None = None,
     micro_batches: int | None = None,
+    capacity_factor: float | None = None,
     learning_rate: float = 3e-4,
 ) -> TrainingStep:
     """Builds a training step on a mesh without devices.
@@ -62,6 +63,7 @@ def build(
             unless under `dp`.
         micro_batches: How many micro batches follow each other in a pipeline; two
             for each stage.
+        capacity_factor: Slots of each expert over its even share of the tokens; 1.25.
         learning_rate: Of adamw.
 
     Raises:
@@ -83,6 +85,9 @@ def build(
     config = shrink(config) if tiny else config
     if layers is not None:
         config = dataclasses.replace(config, layers=layers)
+    if capacity_factor is not None and config.experts is not None:
+        experts = dataclasses.replace(config.experts, capacity_factor=capacity_factor)
+        config = dataclasses.replace(config, experts=experts)
     sequence = min(2048, config.sequence) if sequence is None else sequence
     batch = config.micro_batch[parallelism.split("-")[0]] if batch is None else batch
     layout = _layout(parallelism, devices, model_axis, shard_data)

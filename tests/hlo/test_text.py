@@ -300,17 +300,15 @@ def test_restoring_touches_nothing_else():
 
 
 def test_in_process_and_isolated_parsing_agree():
-    here, apart = (
-        read_module(parse_text(MODULE, isolated=isolated)) for isolated in (False, True)
-    )
-    assert here.devices == apart.devices == 4
-    for mine, other in zip(
-        here.computations.values(), apart.computations.values(), strict=True
-    ):
-        # Ids are given anew at every parse.
-        assert [(i.name, i.opcode, i.shape) for i in mine.instructions.values()] == [
-            (i.name, i.opcode, i.shape) for i in other.instructions.values()
+    def content(data: bytes):
+        # Not the bytes themselves: maps are serialised in any order.
+        module = read_module(data)
+        return [
+            (c.name, [(i.id, i.name, i.opcode, i.shape) for i in c.sequence or ()])
+            for c in module.computations.values()
         ]
+
+    assert content(parse_text(MODULE, isolated=False)) == content(parse_text(MODULE))
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

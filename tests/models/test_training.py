@@ -1,68 +1,81 @@
 """Tiny configurations really train, and every parallelism trains the same model."""
 
 import functools
-import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import lagom_models
+import numpy as np
 import pytest
 
-import lagom_models
-
 SCRIPT = Path(__file__).with_name("train_on_cpu.py")
-STEPS = 20
+STEPS = 12
+
+CASES = [
+    *(("llama-3-8b", way) for way in lagom_models.parallelisms("llama-3-8b")),
+    ("phi-2", "fsdp"),
+    ("phi-2", "tp-sp"),
+    ("mpt-7b", "fsdp"),
+    ("mpt-7b", "tp-sliced"),
+    ("olmoe-1b-7b", "fsdp"),
+    ("olmoe-1b-7b", "tp"),
+    ("olmoe-1b-7b", "ep"),
+    ("olmoe-1b-7b", "pp"),
+    ("deepseek-moe-16b", "fsdp"),
+    ("deepseek-moe-16b", "ep"),
+    ("deepseek-moe-16b", "tp-sp"),
+]
 
 
 @functools.cache
-def losses(name: str, parallelism: str, loop: str = "scan") -> tuple[float, ...]:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), name, parallelism, loop, str(STEPS)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return tuple(json.loads(result.stdout))
-
-
-def cases() -> list[tuple[str, str]]:
-    every = [
-        (name, parallelism)
-        for name in ("llama-3-8b", "olmoe-1b-7b")
-        for parallelism in lagom_models.parallelisms(name)
-    ]
-    return [*every, ("phi-2", "tp-sp"), ("mpt-7b", "tp"), ("deepseek-moe-16b", "ep")]
+def trained(name: str, parallelism: str, loop: str = "scanned") -> dict:
+    """Losses by step, and the first gradient of every weight."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trained.npz"
+        result = subprocess.run(
+            [sys.executable, str(SCRIPT), name, parallelism, loop, str(STEPS), file],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        with np.load(file) as arrays:
+            return dict(arrays)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "parallelism"), cases())
+@pytest.mark.parametrize(("name", "parallelism"), CASES)
 def test_loss_falls(name: str, parallelism: str) -> None:
-    found = losses(name, parallelism)
+    losses = trained(name, parallelism)["losses"]
     # Guessing costs log(512) = 6.24; a batch that is seen again is remembered.
-    assert 6.0 < found[0] < 7.5
-    assert found[-1] < 0.6 * found[0]
+    assert 6.0 < losses[0] < 7.5
+    assert losses[-1] < 0.4 * losses[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "parallelism"),
-    [case for case in cases() if case[1] != "fsdp" and case[0] != "olmoe-1b-7b"],
+    ("name", "parallelism"), [case for case in CASES if case[1] != "fsdp"]
 )
-def test_every_parallelism_trains_the_same_model(name: str, parallelism: str) -> None:
-    # The first losses agree to the precision of bfloat16: weights, forward and
-    # gradients are the same, whoever computes which part. A mixture drops other
-    # tokens when they are routed in other groups.
-    tolerance = 0.02 if lagom_models.CONFIGS[name].experts else 0.003
-    expected = losses(name, "fsdp")[:4]
-    assert losses(name, parallelism)[:4] == pytest.approx(expected, abs=tolerance)
+def test_every_parallelism_has_the_same_gradients(name: str, parallelism: str) -> None:
+    # Losses alone would not tell: adamw forgives a gradient that is too large.
+    expected, found = trained(name, "fsdp"), trained(name, parallelism)
+    assert found.keys() == expected.keys()
+    assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=0.01)
+    for weight, gradient in expected.items():
+        if weight != "losses":
+            # bfloat16 alone makes errors of up to 5 %; a sum that misses a device or
+            # counts one twice, far more.
+            error = np.linalg.norm(found[weight] - gradient)
+            assert error < 0.1 * np.linalg.norm(gradient), weight
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", ["fsdp", "pp"])
 def test_unrolled_layers_train_the_same_model(parallelism: str) -> None:
-    scanned = losses("llama-3-8b", parallelism)[:4]
-    unrolled = losses("llama-3-8b", parallelism, "unrolled")[:4]
-    assert unrolled == pytest.approx(scanned, abs=0.003)
+    scanned = trained("llama-3-8b", parallelism)["losses"]
+    unrolled = trained("llama-3-8b", parallelism, "unrolled")["losses"]
+    assert unrolled[:3] == pytest.approx(scanned[:3], abs=0.02)
