@@ -7,9 +7,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import lagom_models
 import numpy as np
 import pytest
+
+import lagom_models
 
 SCRIPT = Path(__file__).with_name("train_on_cpu.py")
 STEPS = 12

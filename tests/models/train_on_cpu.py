@@ -12,9 +12,9 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import lagom_models
-import numpy as np
 
 # The same 16 sequences for everyone, however many there are to a micro batch.
 SIZES: dict[str, dict[str, int]] = {
