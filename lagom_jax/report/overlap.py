@@ -124,7 +124,7 @@ class Report:
         return to_json(self)
 
     def __str__(self) -> str:
-        """The report as a table without colours, 120 columns wide."""
+        """The report as a table without colours, 140 columns wide."""
         from lagom_jax.report.text import to_text
 
         return to_text(self)

@@ -8,16 +8,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lagom_jax.report.origin import short_origin
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
 from lagom_jax.report.units import in_bytes, in_percent, in_seconds
 
 DEFAULT_ROWS = 15
-WIDTH = 130
+WIDTH = 140
 """Columns where there is no screen to ask."""
 _WIDE = 110
 _EXPLAINED = 5
 _WORTH_A_WORD = 0.005
-_LEFT = ("collective", "kind", "hidden behind", "source", "kernels")
+_SHRINK = ("collective", "where")
+_LEFT = ("collective", "kind", "hidden behind", "where", "kernels")
 
 
 def render(
@@ -80,7 +82,8 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     for column in columns:
         justify = "left" if column in _LEFT else "right"
-        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
+        # Where space is short it is taken from the columns that are only words.
+        table.add_column(column, justify=justify, no_wrap=column not in _SHRINK)
     return table
 
 
@@ -126,11 +129,11 @@ def _kernels(report: Report) -> RenderableType:
 def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableType:
     shown = report.collectives if rows is None else report.collectives[:rows]
     columns = ["collective", "bytes", "group", "runs", "time", "hidden", "exposed"]
-    columns += ["link use", "hidden behind", "source"] if wide else ["source"]
+    columns += ["link use", "hidden behind", "where"] if wide else ["where"]
     table = _table("Collectives, the most exposed first", *columns)
     for row in shown:
         cells: list[Text | str] = [
-            _name(row),
+            _cut(_name(row)),
             in_bytes(row.bytes),
             _group(row),
             f"{row.executions:g}",
@@ -140,7 +143,7 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
         ]
         if wide:
             cells += [f"{row.bound} {row.link_use:.0%}", _hidden_behind(row)]
-        table.add_row(*cells, _source(row.source))
+        table.add_row(*cells, _cut(_where(row)))
     left = len(report.collectives) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
     return Group(table, *more, Text(), *_why(report, shown), Text())
@@ -179,11 +182,19 @@ def _urgency(row: CollectiveReport, report: Report) -> str:
 def _hidden_behind(row: CollectiveReport) -> str:
     return ", ".join(
         f"{in_percent(beside.seconds, row.seconds)} {beside.what}"
-        for beside in row.hidden_by[:2]
+        for beside in row.hidden_by[:1]
         if beside.seconds > 0.01 * row.seconds
     )
 
 
-def _source(source: str) -> str:
-    path, _, line = source.rpartition(":")
-    return f"{PurePath(path).name}:{line}" if path else ""
+def _cut(words: str | Text) -> Text:
+    """A cell that loses its end instead of growing a second line."""
+    text = Text(words) if isinstance(words, str) else words
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _where(row: CollectiveReport) -> str:
+    path, _, line = row.source.rpartition(":")
+    place = f"{PurePath(path).name}:{line}" if path else ""
+    return "  ".join(filter(None, (short_origin(row.op_name), place)))
