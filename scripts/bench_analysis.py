@@ -189,8 +189,9 @@ def write_docs(real: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         "Measured by `python scripts/bench_analysis.py` (`make bench`): Python "
         f"{platform.python_version()}, {versions}, on a shared machine with two cores. "
         "Times are CPU seconds of the one thread that works, and `wall` what the clock "
-        "said on that busy machine; compare rows, not machines.\n\nThe first row is llama-3-8b's training step with "
-        "its 32 layers written out, FSDP over 64 H100s; the others repeat its entry. "
+        "said on that busy machine; compare rows, not machines.\n\nThe first row is "
+        "llama-3-8b's training step with its 32 layers written out, FSDP over 64 "
+        "H100s; the others repeat its entry. "
         "`read` is bytes to instructions, `program` the schedule and the work of every "
         "instruction, `report` pricing, replay and causes.\n\n"
         + table(real, rows)
