@@ -2,35 +2,36 @@
 
 The rules are those of XLA's GPU runtime. Compute runs its tasks in order. A launched
 task starts when compute has reached the launch and the task's stream is free. A wait
-holds compute until the launched task is done. The time compute stands still is charged
+holds compute until the launched task is done. While tasks run at the same time each has
+the speed that the contention model gives it. The time compute stands still is charged
 to the tasks that occupied the stream of the task it stood still for, so the exposed
 times of all tasks add up to the time compute lost.
 
-A loop is replayed until its state at the end of an iteration (how far every stream and
-every launch still open is ahead of compute) has been seen before; from there on it is
-periodic, and the remaining iterations are multiples of the period. With a state that
-never repeats all iterations are replayed.
+A loop is replayed until its state at the end of an iteration (what is under way or
+queued, and how much of it is left) has been seen before; from there on it is periodic,
+and the remaining iterations are multiples of the period. With a state that never
+repeats all iterations are replayed.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import deque
-from typing import TypeAlias
 
+from lagom_jax.cost.contention import Contention, NoContention
+from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.timeline import TaskTime, Timeline
-from lagom_jax.hlo.collective import Collective
+from lagom_jax.cost.streams import State, Streams
+from lagom_jax.cost.timeline import Timeline
 from lagom_jax.schedule.program import (
     Block,
     Branch,
     Kernel,
     Launch,
     Loop,
+    Node,
     Program,
     Run,
-    Stream,
     Task,
     Wait,
 )
@@ -38,45 +39,26 @@ from lagom_jax.schedule.program import (
 # States of a loop that are kept to find its period. A pipelined body has a period of
 # one; unrolled by two and alternating buffers, of two.
 _REMEMBERED_STATES = 16
-_State: TypeAlias = tuple[tuple[str, float], ...]
-# Clocks are sums of floats: differences below this share of a state are rounding.
+# What is left of a task is a difference of sums: below this share it is rounding.
 _ROUNDING = 1e-9
 
 
-def replay(program: Program, prices: Prices) -> Timeline:
+def replay(
+    program: Program, prices: Prices, contention: Contention | None = None
+) -> Timeline:
     """Replays one step.
 
     Args:
         program: The step.
         prices: What each task costs alone.
+        contention: What tasks do to each other; nothing by default.
     """
-    machine = _Machine(_Priced(prices))
-    ledger = machine.block(program.body)
-    machine.finish(ledger)
-    collectives = [f for t, f in ledger.tasks.items() if isinstance(t, Collective)]
-    kernels = [(t, f) for t, f in ledger.tasks.items() if isinstance(t, Kernel)]
-    return Timeline(
-        step_seconds=machine.now,
-        compute_seconds=math.fsum(f.compute_seconds for _, f in kernels),
-        communication_seconds=math.fsum(f.seconds for f in collectives),
-        exposed_seconds=math.fsum(f.exposed_seconds for f in collectives),
-        waiting_seconds=math.fsum(f.exposed_seconds for _, f in kernels),
-        tasks=ledger.tasks,
-    )
-
-
-class _Priced:
-    """Remembers the seconds of every task that was asked for."""
-
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
-        self._known: dict[Task, float] = {}
-
-    def seconds(self, task: Task) -> float:
-        known = self._known.get(task)
-        if known is None:
-            known = self._known[task] = price_of(task, self._prices).seconds
-        return known
+    machine = Machine(prices, contention)
+    ledger = Ledger()
+    for node in program.body:
+        machine.node(node, ledger)
+    machine.streams.drain(ledger)
+    return Timeline(ledger.totals, ledger.tasks)
 
 
 def price_of(task: Task, prices: Prices) -> Price:
@@ -86,121 +68,64 @@ def price_of(task: Task, prices: Prices) -> Price:
     return prices.collective(task)
 
 
-@dataclasses.dataclass(slots=True)
-class _Open:
-    """A launched task that compute has not yet run past."""
-
-    task: Task
-    stream: Stream
-    start: float
-    end: float
-
-
-@dataclasses.dataclass(slots=True)
-class _Ledger:
-    """What happened in a stretch of the program."""
-
-    tasks: dict[Task, TaskTime] = dataclasses.field(
-        default_factory=dict[Task, TaskTime]
+def same_state(one: State, other: State) -> bool:
+    """Whether two states differ by no more than rounding."""
+    return len(one) == len(other) and all(
+        a[0] is b[0]
+        and a[1] == b[1]
+        and a[2] is b[2]
+        and math.isclose(a[3], b[3], rel_tol=_ROUNDING, abs_tol=1e-15)
+        for a, b in zip(one, other, strict=True)
     )
 
-    def of(self, task: Task) -> TaskTime:
-        found = self.tasks.get(task)
-        if found is None:
-            found = self.tasks[task] = TaskTime()
-        return found
 
-    def add(self, other: _Ledger, times: float = 1) -> None:
-        for task, figures in other.tasks.items():
-            self.of(task).add(figures, times)
+class Machine:
+    """Walks the nodes of a program."""
 
+    def __init__(self, prices: Prices, contention: Contention | None = None) -> None:
+        self.streams = Streams(contention or NoContention())
+        self._prices = prices
+        self._seconds: dict[Task, float] = {}
 
-class _Machine:
-    """The streams of one device, moved forward block by block."""
+    def seconds(self, task: Task) -> float:
+        """A task's time alone, asked for once."""
+        known = self._seconds.get(task)
+        if known is None:
+            known = self._seconds[task] = price_of(task, self._prices).seconds
+        return known
 
-    def __init__(self, priced: _Priced) -> None:
-        self.now = 0.0
-        self._priced = priced
-        self._free: dict[Stream, float] = {}
-        self._done: dict[int, tuple[float, Stream]] = {}
-        self._open: deque[_Open] = deque()
+    def variant(
+        self, changed: frozenset[Task], prices: Prices, contention: Contention | None
+    ) -> Machine:
+        """A machine that shares what it knows of all but the changed tasks."""
+        other = Machine(prices, contention)
+        other._seconds = {**self._seconds}
+        for task in changed:
+            other._seconds[task] = price_of(task, prices).seconds
+        other.streams.share(self.streams, changed)
+        return other
 
-    def block(self, block: Block) -> _Ledger:
-        ledger = _Ledger()
-        for node in block:
-            if isinstance(node, Run):
-                self._run(node.task, ledger)
-            elif isinstance(node, Launch):
-                self._launch(node, ledger)
-            elif isinstance(node, Wait):
-                self._wait(node, ledger)
-            elif isinstance(node, Loop):
-                ledger.add(self._loop(node))
-            else:
-                ledger.add(self.block(self._longest(node)))
-        return ledger
-
-    def finish(self, ledger: _Ledger) -> None:
-        """The step ends when every stream has drained."""
-        if self._free:
-            stream, end = max(self._free.items(), key=lambda item: item[1])
-            self._stall(end, stream, ledger)
-
-    def _run(self, task: Task, ledger: _Ledger) -> None:
-        seconds = self._priced.seconds(task)
-        figures = ledger.of(task)
-        figures.executions += 1
-        figures.seconds += seconds
-        end = self.now + seconds
-        if isinstance(task, Kernel):
-            figures.compute_seconds += seconds
-            for other, overlap in self._overlaps(self.now, end):
-                beside = ledger.of(other.task).beside
-                beside[task] = beside.get(task, 0.0) + overlap
+    def node(self, node: Node, ledger: Ledger) -> None:
+        """Carries one node out."""
+        streams = self.streams
+        if isinstance(node, Run):
+            streams.compute(node.task, self.seconds(node.task), ledger)
+        elif isinstance(node, Launch):
+            ledger.launched(node.task)
+            seconds = self.seconds(node.task)
+            streams.launch(node.stream, node.token, node.task, seconds)
+        elif isinstance(node, Wait):
+            for token in node.tokens:
+                streams.wait(token, ledger)
+        elif isinstance(node, Loop):
+            ledger.add(self._loop(node, ledger))
         else:
-            figures.exposed_seconds += seconds
-        self._advance(end)
+            for inner in self._longest(node):
+                self.node(inner, ledger)
 
-    def _launch(self, node: Launch, ledger: _Ledger) -> None:
-        seconds = self._priced.seconds(node.task)
-        figures = ledger.of(node.task)
-        figures.executions += 1
-        figures.seconds += seconds
-        start = max(self.now, self._free.get(node.stream, 0.0))
-        end = start + seconds
-        self._free[node.stream] = end
-        self._done[node.token] = (end, node.stream)
-        self._open.append(_Open(node.task, node.stream, start, end))
-
-    def _wait(self, node: Wait, ledger: _Ledger) -> None:
-        for token in node.tokens:
-            # What ended in the past, or belongs to an iteration that never ran, holds
-            # nobody up.
-            end, stream = self._done.get(token, (0.0, Stream.COLLECTIVE))
-            self._stall(end, stream, ledger)
-
-    def _stall(self, until: float, stream: Stream, ledger: _Ledger) -> None:
-        """Lets compute stand still for a stream that is busy without a gap."""
-        if until <= self.now:
-            return
-        for other, overlap in self._overlaps(self.now, until):
-            if other.stream is stream:
-                ledger.of(other.task).exposed_seconds += overlap
-        self._advance(until)
-
-    def _overlaps(self, start: float, end: float) -> list[tuple[_Open, float]]:
-        found: list[tuple[_Open, float]] = []
-        for other in self._open:
-            overlap = min(end, other.end) - max(start, other.start)
-            if overlap > 0:
-                found.append((other, overlap))
-        return found
-
-    def _advance(self, until: float) -> None:
-        self.now = until
-        opened = self._open
-        if opened and any(other.end <= until for other in opened):
-            self._open = deque(other for other in opened if other.end > until)
+    def _block(self, block: Block, ledger: Ledger) -> None:
+        for node in block:
+            self.node(node, ledger)
 
     def _longest(self, branch: Branch) -> Block:
         """The arm that would take longest: a step must be planned for it."""
@@ -210,77 +135,42 @@ class _Machine:
         total = 0.0
         for node in block:
             if isinstance(node, Run | Launch):
-                total += self._priced.seconds(node.task)
+                total += self.seconds(node.task)
             elif isinstance(node, Loop):
                 total += node.trips * self._alone(node.body)
             elif isinstance(node, Branch):
                 total += self._alone(self._longest(node))
         return total
 
-    def _loop(self, loop: Loop) -> _Ledger:
-        total = _Ledger()
-        states: deque[_State] = deque(maxlen=_REMEMBERED_STATES)
-        ledgers: deque[tuple[_Ledger, float]] = deque(maxlen=_REMEMBERED_STATES)
+    def _loop(self, loop: Loop, like: Ledger) -> Ledger:
+        total = like.fresh()
+        states: deque[State] = deque(maxlen=_REMEMBERED_STATES)
+        ledgers: deque[tuple[Ledger, float]] = deque(maxlen=_REMEMBERED_STATES)
         trip = 0
         while trip < loop.trips:
-            before = self.now
-            ledger = self.block(loop.body)
+            begun = self.streams.now
+            ledger = like.fresh()
+            self._block(loop.body, ledger)
             total.add(ledger)
             trip += 1
-            state = self._state()
-            ledgers.append((ledger, self.now - before))
+            state = self.streams.state()
+            ledgers.append((ledger, self.streams.now - begun))
             period = _period(states, state)
             states.append(state)
             if period:
-                trip += self._skip(loop.trips - trip, period, ledgers, total)
+                rounds = (loop.trips - trip) // period
+                for earlier, seconds in list(ledgers)[-period:]:
+                    total.add(earlier, rounds)
+                    self.streams.now += seconds * rounds
+                trip += rounds * period
                 states.clear()
                 ledgers.clear()
         return total
 
-    def _skip(
-        self,
-        left: int,
-        period: int,
-        ledgers: deque[tuple[_Ledger, float]],
-        total: _Ledger,
-    ) -> int:
-        """Adds as many whole periods as are left and returns the iterations."""
-        rounds = left // period
-        if not rounds:
-            return 0
-        elapsed = 0.0
-        for ledger, seconds in list(ledgers)[-period:]:
-            total.add(ledger, rounds)
-            elapsed += seconds * rounds
-        self._shift(elapsed)
-        return rounds * period
 
-    def _state(self) -> _State:
-        """How far everything that is still busy is ahead of compute."""
-        now = self.now
-        self._done = {k: done for k, done in self._done.items() if done[0] > now}
-        self._free = {s: end for s, end in self._free.items() if end > now}
-        streams = [(s.name, end - now) for s, end in self._free.items()]
-        launches = [(str(k), end - now) for k, (end, _) in self._done.items()]
-        return tuple(sorted(streams + launches))
-
-    def _shift(self, seconds: float) -> None:
-        """Moves the whole machine forward in time, as it is."""
-        self.now += seconds
-        self._free = {s: t + seconds for s, t in self._free.items()}
-        self._done = {k: (t + seconds, s) for k, (t, s) in self._done.items()}
-        self._open = deque(
-            _Open(o.task, o.stream, o.start + seconds, o.end + seconds)
-            for o in self._open
-        )
-
-
-def _period(states: deque[_State], state: _State) -> int:
+def _period(states: deque[State], state: State) -> int:
     """After how many iterations a state came back; 0 if it was not seen before."""
     for back, earlier in enumerate(reversed(states), start=1):
-        if len(earlier) == len(state) and all(
-            a[0] == b[0] and math.isclose(a[1], b[1], rel_tol=_ROUNDING)
-            for a, b in zip(earlier, state, strict=True)
-        ):
+        if same_state(earlier, state):
             return back
     return 0

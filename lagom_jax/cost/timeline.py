@@ -15,6 +15,9 @@ class TaskTime:
 
     executions: float = 0
     seconds: float = 0.0
+    """As long as it really took, beside whatever ran at the same time."""
+    alone_seconds: float = 0.0
+    """As long as it would have taken alone."""
     compute_seconds: float = 0.0
     """The part of `seconds` that a kernel spent on the compute stream."""
     exposed_seconds: float = 0.0
@@ -28,35 +31,71 @@ class TaskTime:
         """Seconds that the compute stream did not stand still for."""
         return self.seconds - self.exposed_seconds
 
+    @property
+    def contention_seconds(self) -> float:
+        """How much longer it took because of what ran beside it."""
+        return self.seconds - self.alone_seconds
+
     def add(self, other: TaskTime, times: float = 1) -> None:
         """Adds another's figures, as if it had happened `times` times."""
         self.executions += other.executions * times
         self.seconds += other.seconds * times
+        self.alone_seconds += other.alone_seconds * times
         self.compute_seconds += other.compute_seconds * times
         self.exposed_seconds += other.exposed_seconds * times
         for kernel, seconds in other.beside.items():
             self.beside[kernel] = self.beside.get(kernel, 0.0) + seconds * times
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
-    """One step of one device, replayed.
+@dataclasses.dataclass(slots=True)
+class Totals:
+    """A step, or a stretch of it, in a few figures.
 
     The compute stream is busy, or stands still for a collective (or runs it itself), or
     for something else: `step_seconds` is the sum of `compute_seconds`,
     `exposed_seconds` and `waiting_seconds`.
     """
 
-    step_seconds: float
-    compute_seconds: float
-    """Kernels on the compute stream."""
-    communication_seconds: float
+    compute_seconds: float = 0.0
+    """Kernels on the compute stream, slowed as they were."""
+    contention_seconds: float = 0.0
+    """How much of that is due to what ran beside them."""
+    communication_seconds: float = 0.0
     """Collectives on any stream, hidden or not."""
-    exposed_seconds: float
+    exposed_seconds: float = 0.0
     """The compute stream stands still for collectives, or runs them itself."""
-    waiting_seconds: float
+    waiting_seconds: float = 0.0
     """The compute stream stands still for copies and kernels on other streams."""
+
+    @property
+    def step_seconds(self) -> float:
+        """From the first kernel to the end of everything."""
+        return self.compute_seconds + self.exposed_seconds + self.waiting_seconds
+
+    def add(self, other: Totals, times: float = 1) -> None:
+        """Adds another stretch, as if it had happened `times` times."""
+        self.compute_seconds += other.compute_seconds * times
+        self.contention_seconds += other.contention_seconds * times
+        self.communication_seconds += other.communication_seconds * times
+        self.exposed_seconds += other.exposed_seconds * times
+        self.waiting_seconds += other.waiting_seconds * times
+
+    def copy(self) -> Totals:
+        """The same figures, to be added to."""
+        return dataclasses.replace(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One step of one device, replayed."""
+
+    totals: Totals
     tasks: Mapping[Task, TaskTime]
+
+    @property
+    def step_seconds(self) -> float:
+        """From the first kernel to the end of everything."""
+        return self.totals.step_seconds
 
     def collectives(self) -> dict[Collective, TaskTime]:
         """The figures of every collective, in the order of the program."""

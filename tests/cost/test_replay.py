@@ -20,15 +20,15 @@ def test_nothing_overlaps():
     step = program(launch("c", 1), wait(1), run("k"))
     timeline = replay(step, ByName({"c": 3.0, "k": 5.0}))
     assert timeline.step_seconds == 8.0
-    assert timeline.exposed_seconds == 3.0
-    assert timeline.compute_seconds == 5.0
+    assert timeline.totals.exposed_seconds == 3.0
+    assert timeline.totals.compute_seconds == 5.0
 
 
 def test_everything_overlaps():
     step = program(launch("c", 1), run("k"), wait(1))
     timeline = replay(step, ByName({"c": 3.0, "k": 5.0}))
     assert timeline.step_seconds == 5.0
-    assert timeline.exposed_seconds == 0.0
+    assert timeline.totals.exposed_seconds == 0.0
     (figures,) = timeline.collectives().values()
     assert figures.hidden_seconds == 3.0
     assert [(k.name, s) for k, s in figures.beside.items()] == [("k", 3.0)]
@@ -38,7 +38,7 @@ def test_part_overlaps():
     step = program(launch("c", 1), run("k"), wait(1), run("l"))
     timeline = replay(step, ByName({"c": 7.0, "k": 5.0, "l": 1.0}))
     assert timeline.step_seconds == 8.0
-    assert timeline.exposed_seconds == 2.0
+    assert timeline.totals.exposed_seconds == 2.0
 
 
 def test_two_collectives_share_a_stream():
@@ -62,23 +62,23 @@ def test_sync_collective_is_exposed():
     step = program(run("k"), Run(collective("c")), run("k2"))
     timeline = replay(step, ByName({"c": 4.0, "k": 1.0, "k2": 2.0}))
     assert timeline.step_seconds == 7.0
-    assert timeline.exposed_seconds == 4.0
+    assert timeline.totals.exposed_seconds == 4.0
 
 
 def test_step_ends_when_all_streams_are_done():
     step = program(run("k"), launch("c", 1))
     timeline = replay(step, ByName({"c": 4.0, "k": 1.0}))
     assert timeline.step_seconds == 5.0
-    assert timeline.exposed_seconds == 4.0
+    assert timeline.totals.exposed_seconds == 4.0
 
 
 def test_waiting_for_a_kernel_on_another_stream_is_not_communication():
     aside = Launch(run("a").task, Stream.ASYNC_COMPUTE, 1)
     timeline = replay(program(aside, run("k"), wait(1)), ByName({"a": 5.0, "k": 2.0}))
     assert timeline.step_seconds == 5.0
-    assert timeline.exposed_seconds == 0.0
-    assert timeline.waiting_seconds == 3.0
-    assert timeline.compute_seconds == 2.0
+    assert timeline.totals.exposed_seconds == 0.0
+    assert timeline.totals.waiting_seconds == 3.0
+    assert timeline.totals.compute_seconds == 2.0
 
 
 def test_nested_loops():
@@ -86,7 +86,7 @@ def test_nested_loops():
     outer = Loop("outer", (inner, run("l")), 3, True)
     timeline = replay(program(outer), ByName({"c": 3.0, "k": 2.0, "l": 1.0}))
     assert timeline.step_seconds == 3 * (5 * 3.0 + 1.0)
-    assert timeline.exposed_seconds == 15.0
+    assert timeline.totals.exposed_seconds == 15.0
     assert {t.name: f.executions for t, f in timeline.tasks.items()} == {
         "c": 15,
         "k": 15,
@@ -104,7 +104,7 @@ def test_pipelined_loop_hides_what_the_iteration_before_launched():
     assert timeline.step_seconds == pytest.approx(1001 * 3.0, rel=1e-12)
     timeline = replay(step, ByName({"c": 3.0, "k": 4.0}))
     assert timeline.step_seconds == pytest.approx(3.0 + 1000 * 4.0, rel=1e-12)
-    assert timeline.exposed_seconds == pytest.approx(3.0, rel=1e-9)
+    assert timeline.totals.exposed_seconds == pytest.approx(3.0, rel=1e-9)
 
 
 def test_a_million_trips_cost_no_time():
@@ -155,7 +155,9 @@ BLOCKS = st.lists(NODES, min_size=1, max_size=8).map(tuple)
 def test_the_parts_add_up_to_the_step(block, prices):
     timeline = replay(program(*block), ByName(prices))
     parts = (
-        timeline.compute_seconds + timeline.exposed_seconds + timeline.waiting_seconds
+        timeline.totals.compute_seconds
+        + timeline.totals.exposed_seconds
+        + timeline.totals.waiting_seconds
     )
     assert math.isclose(timeline.step_seconds, parts, rel_tol=1e-9, abs_tol=1e-12)
     for figures in timeline.tasks.values():
@@ -167,7 +169,7 @@ def test_the_parts_add_up_to_the_step(block, prices):
 def test_a_step_is_between_its_bounds(block, prices):
     timeline = replay(program(*block), ByName(prices))
     longest_stream = max(
-        [timeline.compute_seconds]
+        [timeline.totals.compute_seconds]
         + [
             sum(prices[n.task.name] for n in block if getattr(n, "stream", 0) is stream)
             for stream in Stream
@@ -184,7 +186,10 @@ def test_a_loop_equals_its_iterations_written_out(before, body, prices, trips):
     written = replay(program(*before, *(body * trips)), ByName(prices))
     assert math.isclose(looped.step_seconds, written.step_seconds, rel_tol=1e-9)
     assert math.isclose(
-        looped.exposed_seconds, written.exposed_seconds, rel_tol=1e-9, abs_tol=1e-9
+        looped.totals.exposed_seconds,
+        written.totals.exposed_seconds,
+        rel_tol=1e-9,
+        abs_tol=1e-9,
     )
     assert {t.name: f.executions for t, f in looped.tasks.items()} == {
         t.name: f.executions for t, f in written.tasks.items()

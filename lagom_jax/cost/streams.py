@@ -1,0 +1,168 @@
+"""The streams of one device, moved forward in time event by event.
+
+Between two events (a task starts, a task ends) every speed is constant, so work done
+is speed times time. A task's work is counted in the seconds it would take alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import TypeAlias
+
+from lagom_jax.cost.contention import Contention, NoContention, Rates
+from lagom_jax.cost.ledger import Ledger
+from lagom_jax.schedule.program import Kernel, Stream, Task
+
+State: TypeAlias = tuple[tuple[Stream, int, Task, float], ...]
+"""What is under way or queued: stream, token, task, and the work it has left."""
+
+
+@dataclasses.dataclass(slots=True)
+class Flight:
+    """A launched task that is not done."""
+
+    token: int
+    task: Task
+    left: float
+    """Work that is left, in seconds alone."""
+
+
+class Streams:
+    """What is under way beside the compute stream, and the clock."""
+
+    def __init__(self, contention: Contention) -> None:
+        self.now = 0.0
+        self._contention = contention
+        self._contends = not isinstance(contention, NoContention)
+        self._queues: dict[Stream, deque[Flight]] = {}
+        self._known: dict[tuple[Task | None, ...], Rates] = {}
+        self._shared: dict[tuple[Task | None, ...], Rates] | None = None
+        self._own: frozenset[Task] = frozenset()
+
+    def share(self, other: Streams, own: frozenset[Task]) -> None:
+        """Takes over the speeds that another knows, but for groups with `own` tasks."""
+        self._shared, self._own = other._known, own
+
+    def launch(self, stream: Stream, token: int, task: Task, seconds: float) -> None:
+        """Puts a task at the end of its stream's queue."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = deque()
+        queue.append(Flight(token, task, seconds))
+
+    def compute(self, task: Task, seconds: float, ledger: Ledger) -> None:
+        """Runs a task on the compute stream; `seconds` is its time alone."""
+        kernel = task if isinstance(task, Kernel) else None
+        begun = self.now
+        left = seconds
+        while left > 0.0:
+            if not self._queues:
+                self.now += left
+                break
+            fronts = [queue[0] for queue in self._queues.values()]
+            rates = self._rates(kernel, fronts)
+            needed = left / rates.kernel
+            step, first = self._next_end(fronts, rates)
+            if needed <= step:
+                step, first, left = needed, (first if needed == step else None), 0.0
+            else:
+                left -= step * rates.kernel
+            self._progress(fronts, rates, step, first, ledger, kernel)
+        ledger.ran(task, self.now - begun, seconds)
+
+    def wait(self, token: int, ledger: Ledger) -> None:
+        """Holds compute until everything launched under a token is done."""
+        for stream, queue in list(self._queues.items()):
+            if any(flight.token == token for flight in queue):
+                while any(flight.token == token for flight in queue):
+                    self._stand_still(stream, ledger)
+
+    def drain(self, ledger: Ledger) -> None:
+        """Holds compute until everything is done.
+
+        The wait is charged to the stream with the most work left: without contention,
+        the one that ends last.
+        """
+        while self._queues:
+            longest = max(
+                self._queues, key=lambda s: sum(f.left for f in self._queues[s])
+            )
+            self._stand_still(longest, ledger)
+
+    def state(self) -> State:
+        """Everything that matters for what happens next, but not the clock."""
+        # In the order of the streams' definition, not of their first use.
+        return tuple(
+            (stream, flight.token, flight.task, flight.left)
+            for stream in Stream
+            if stream in self._queues
+            for flight in self._queues[stream]
+        )
+
+    def restore(self, state: State) -> None:
+        """Puts the streams, but not the clock, into a state they were in before."""
+        self._queues = {}
+        for stream, token, task, left in state:
+            self.launch(stream, token, task, left)
+
+    def _stand_still(self, charged: Stream, ledger: Ledger) -> None:
+        """Waits for the next end on any stream."""
+        fronts = [queue[0] for queue in self._queues.values()]
+        rates = self._rates(None, fronts)
+        step, first = self._next_end(fronts, rates)
+        ledger.stood_still(self._queues[charged][0].task, step)
+        self._progress(fronts, rates, step, first, ledger, None)
+
+    def _rates(self, kernel: Kernel | None, fronts: list[Flight]) -> Rates:
+        key: tuple[Task | None, ...] = (
+            (kernel, *[flight.task for flight in fronts])
+            if self._contends
+            else (None,) * len(fronts)
+        )
+        table = self._known
+        if self._shared is not None and self._own.isdisjoint(key):
+            table = self._shared
+        known = table.get(key)
+        if known is None:
+            flying = tuple(flight.task for flight in fronts)
+            known = table[key] = self._contention.rates(kernel, flying)
+        return known
+
+    @staticmethod
+    def _next_end(fronts: list[Flight], rates: Rates) -> tuple[float, Flight | None]:
+        """When the first of the tasks under way ends, and which it is."""
+        first, step = None, float("inf")
+        for flight, rate in zip(fronts, rates.flying, strict=True):
+            needed = flight.left / rate
+            if needed < step:
+                first, step = flight, needed
+        return step, first
+
+    def _progress(
+        self,
+        fronts: list[Flight],
+        rates: Rates,
+        step: float,
+        ended: Flight | None,
+        ledger: Ledger,
+        kernel: Kernel | None,
+    ) -> None:
+        self.now += step
+        emptied = False
+        for flight, rate in zip(fronts, rates.flying, strict=True):
+            flight.left -= step * rate
+            ledger.flew(flight.task, step, step * rate, kernel)
+            # The one that was computed to end here has ended, whatever rounding says.
+            emptied = emptied or flight is ended or flight.left <= 0.0
+        if emptied:
+            self._land(ended)
+
+    def _land(self, ended: Flight | None) -> None:
+        """Removes the tasks that are done, and streams that have nothing left."""
+        for stream in list(self._queues):
+            queue = self._queues[stream]
+            while queue and (queue[0] is ended or queue[0].left <= 0.0):
+                queue.popleft()
+            if not queue:
+                del self._queues[stream]

@@ -1,0 +1,143 @@
+"""What-if answers equal full replays, and contention follows its closed forms."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagom_jax.cost.baseline import Baseline
+from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.replay import replay
+from lagom_jax.schedule.program import Loop, Stream
+
+from .programs import ByName, launch, program, run, wait
+from .test_replay import BLOCKS, LAUNCHES, PRICES
+
+
+@dataclasses.dataclass(frozen=True)
+class Slowing:
+    """Collectives slow kernels, and kernels collectives, each by a factor of its own."""
+
+    kernel: dict
+    flying: float = 1.0
+
+    def rates(self, kernel, flying):
+        slowed = 1.0
+        for task in flying:
+            slowed *= self.kernel.get(task.name, 1.0)
+        each = 1.0 if kernel is None else self.flying
+        return Rates(slowed, (each,) * len(flying))
+
+
+def test_a_kernel_beside_a_collective_all_along():
+    """Half as fast for as long as it takes."""
+    step = program(launch("c", 1), run("k"), wait(1))
+    timeline = replay(step, ByName({"c": 100.0, "k": 4.0}), Slowing({"c": 0.5}))
+    (figures,) = timeline.kernels().values()
+    assert figures.seconds == 8.0
+    assert figures.contention_seconds == 4.0
+    assert timeline.totals.contention_seconds == 4.0
+    assert timeline.step_seconds == 100.0
+
+
+def test_a_kernel_beside_a_collective_for_a_while():
+    """Three seconds at half speed leave 2.5 of 4 seconds' work at full speed."""
+    step = program(launch("c", 1), run("k"), wait(1))
+    timeline = replay(step, ByName({"c": 3.0, "k": 4.0}), Slowing({"c": 0.5}))
+    assert timeline.step_seconds == 3.0 + 2.5
+    assert timeline.totals.exposed_seconds == 0.0
+    assert timeline.totals.contention_seconds == 1.5
+
+
+def test_a_collective_slowed_by_the_kernel_beside_it():
+    """At half speed beside the kernel, at full speed once compute stands still."""
+    step = program(launch("c", 1), run("k"), wait(1))
+    timeline = replay(step, ByName({"c": 5.0, "k": 4.0}), Slowing({}, flying=0.5))
+    (figures,) = timeline.collectives().values()
+    assert figures.seconds == 4.0 + 3.0
+    assert figures.alone_seconds == pytest.approx(5.0)
+    assert figures.exposed_seconds == 3.0
+    assert timeline.step_seconds == 7.0
+
+
+def test_both_slow_each_other():
+    """Kernel at 1/2, collective at 1/4: the kernel is done first."""
+    step = program(launch("c", 1), run("k"), wait(1))
+    prices = ByName({"c": 2.0, "k": 2.0})
+    timeline = replay(step, prices, Slowing({"c": 0.5}, flying=0.25))
+    # After 4 s the kernel is done and half of the collective; it ends alone.
+    assert timeline.step_seconds == 4.0 + 1.0
+
+
+def test_two_collectives_on_two_streams_slow_a_kernel_together():
+    step = program(
+        launch("c", 1), launch("d", 2, Stream.SEND), run("k"), wait(1), wait(2)
+    )
+    prices = ByName({"c": 4.0, "d": 2.0, "k": 2.0})
+    timeline = replay(step, prices, Slowing({"c": 0.5, "d": 0.5}))
+    # 2 s at 1/4, then 2 s at 1/2, then half a second of work alone.
+    assert timeline.step_seconds == 2.0 + 2.0 + 0.5
+
+
+def test_contention_in_a_loop_is_multiplied_exactly():
+    body = (launch("c", 1), run("k"), wait(1))
+    step = program(Loop("l", body, 1000, True))
+    timeline = replay(step, ByName({"c": 3.0, "k": 4.0}), Slowing({"c": 0.5}))
+    assert timeline.step_seconds == pytest.approx(5500.0, rel=1e-12)
+    assert timeline.totals.contention_seconds == pytest.approx(1500.0, rel=1e-12)
+
+
+FACTORS = st.fixed_dictionaries(
+    {name: st.sampled_from([0.25, 0.5, 0.75, 1.0]) for name in "def"}
+)
+
+
+@given(BLOCKS, PRICES, FACTORS, st.sampled_from([0.5, 1.0]))
+def test_work_is_conserved(block, prices, factors, flying):
+    """However it is slowed, every task does the work it has."""
+    timeline = replay(program(*block), ByName(prices), Slowing(factors, flying))
+    for task, figures in timeline.tasks.items():
+        work = figures.executions * prices[task.name]
+        assert figures.alone_seconds == pytest.approx(work, rel=1e-9)
+        assert figures.seconds >= work * (1 - 1e-9)
+    totals = timeline.totals
+    parts = totals.compute_seconds + totals.exposed_seconds + totals.waiting_seconds
+    assert timeline.step_seconds == pytest.approx(parts, rel=1e-9)
+
+
+@given(BLOCKS, PRICES, FACTORS, st.sampled_from([0.5, 1.0]))
+def test_contention_never_makes_a_step_shorter(block, prices, factors, flying):
+    free = replay(program(*block), ByName(prices)).step_seconds
+    slowed = replay(program(*block), ByName(prices), Slowing(factors, flying))
+    assert slowed.step_seconds >= free * (1 - 1e-9)
+
+
+@given(
+    st.lists(st.one_of(BLOCKS, BLOCKS.map(lambda b: (Loop("l", b, 9, True),)))),
+    PRICES,
+    FACTORS,
+    st.sets(st.sampled_from("def"), min_size=1),
+    st.sampled_from([0.25, 0.5, 2.0]),
+)
+@settings(max_examples=300)
+def test_what_if_equals_a_replay_from_the_start(blocks, prices, factors, names, by):
+    step = program(*(node for block in blocks for node in block))
+    baseline = Baseline(step, ByName(prices), Slowing(factors))
+    changed = frozenset(n.task for n in LAUNCHES.values() if n.task.name in names)
+    new_prices = ByName({k: v * (by if k in names else 1) for k, v in prices.items()})
+    new_slowing = Slowing({k: 0.5 if k in names else v for k, v in factors.items()})
+    # The synchronous collective is another task that goes by one of these names.
+    if any(t.name in names and t not in changed for t, _, _ in step.tasks()):
+        changed |= {t for t, _, _ in step.tasks() if t.name in names}
+    found = baseline.what_if(changed, new_prices, new_slowing)
+    expected = replay(step, new_prices, new_slowing).totals
+    assert dataclasses.asdict(found) == pytest.approx(
+        dataclasses.asdict(expected), rel=1e-9, abs=1e-9
+    )
+
+
+def test_what_if_nothing_changes():
+    step = program(run("k"))
+    baseline = Baseline(step, ByName({"k": 1.0}))
+    assert baseline.what_if(frozenset(), ByName({"k": 1.0})).step_seconds == 1.0
