@@ -1,0 +1,86 @@
+"""What a task takes of a GPU while it runs: SMs, memory bandwidth, cache, links."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lagom_jax.cluster import Gpu
+from lagom_jax.cost.prices import Price
+from lagom_jax.hlo.work import Work
+
+# Tiles of the large matmul kernels; which of them a library picks, few waves decide.
+_TILE_ROWS, _TILE_COLUMNS = 128, 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelLoad:
+    """What a kernel needs of a GPU."""
+
+    memory_share: float
+    """The part of the memory bandwidth it uses when it runs alone, 0 to 1."""
+    tiles: int
+    """Blocks that it cuts its result into where arithmetic limits it, for as many SMs
+    as it gets; 0 where the number of SMs hardly matters."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CollectiveLoad:
+    """What a collective takes under a setting."""
+
+    channels: int
+    """SMs that its thread blocks hold."""
+    chunk_bytes: int
+    memory_bytes_per_s: float
+    """What it reads and writes in the GPU's memory when it runs alone."""
+    link: str
+    """The kind of link that limits it."""
+    link_share: float
+    """The part of that link's rate that it uses when it runs alone, 0 to 1."""
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """What its channels hold at a time, and with it in cache."""
+        return self.channels * self.chunk_bytes
+
+
+def kernel_load(work: Work, price: Price, gpu: Gpu) -> KernelLoad:
+    """What a kernel needs, from its work and its price alone.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> gpu = Cluster.parse("h100").gpu
+        >>> copied = Work("copy", 0.0, 1 << 30, 1 << 30)
+        >>> kernel_load(copied, Price(2**31 / gpu.memory_bytes_per_s, "memory"), gpu)
+        KernelLoad(memory_share=1.0, tiles=0)
+    """
+    seconds = max(price.seconds, 1e-12)
+    share = work.hbm_bytes / (gpu.memory_bytes_per_s * seconds)
+    tiles = _tiles(work) if price.bound == "arithmetic" else 0
+    return KernelLoad(min(1.0, share), tiles)
+
+
+def _tiles(work: Work) -> int:
+    return sum(
+        m.batch * -(-m.m // _TILE_ROWS) * -(-m.n // _TILE_COLUMNS) for m in work.matmuls
+    )
+
+
+# Passes over memory for each byte that a GPU sends: a chunk is read, what arrives is
+# written; where it is reduced, the own part is read as well.
+_PASSES = {"all-reduce": 2.5, "reduce-scatter": 3.0}
+_COPY_PASSES = 2.0
+
+
+def memory_rate(kind: str, sent_bytes: float, seconds: float) -> float:
+    """Bytes per second that a collective moves through memory, alone.
+
+    Args:
+        kind: The kind of collective.
+        sent_bytes: What each GPU sends over its links.
+        seconds: How long that takes alone.
+
+    Example:
+        >>> memory_rate("all-gather", 1e9, 0.01)
+        200000000000.0
+    """
+    return _PASSES.get(kind, _COPY_PASSES) * sent_bytes / max(seconds, 1e-12)

@@ -1,0 +1,165 @@
+"""What tasks do to each other on one GPU: three ways of being in the way.
+
+- **SMs.** Each channel of a collective holds one. A kernel that arithmetic limits has
+  that many fewer; on GPUs whose large kernels are persistent (one block per SM, tiles
+  dealt out in rounds) the loss comes in steps of whole rounds.
+- **Memory bandwidth.** A collective reads and writes what it sends and receives. A
+  kernel waits longer for its own bytes, and where both together ask for more than
+  there is, both get less.
+- **Cache.** What the channels hold in flight, channels times chunk, pushes out what a
+  kernel meant to find again, and does not stay in the cache itself.
+
+The first depends on channels alone, the last on channels times chunk, so the two can be
+told apart: vary channels at a fixed product, or the chunk at fixed channels. Derivation
+and what the constants were fitted to: docs/model.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from lagom_jax.cluster import Gpu
+from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.schedule.program import Kernel, Task
+
+# However much is taken, something is left: NCCL and XLA never stop each other.
+_LEAST_SHARE = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SharingConstants:
+    """How strongly tasks on one GPU feel each other."""
+
+    persistent_kernels: bool
+    """Large kernels keep one block per SM and deal out tiles in rounds."""
+    saturating_sm_share: float
+    """The share of the SMs that already uses all of the memory bandwidth."""
+    eviction: float
+    """How much longer a kernel's memory traffic gets once what is in flight fills the
+    cache: data that was to be found there is read again."""
+    spill: float
+    """How much more memory traffic a collective makes once what is in flight no longer
+    stays in the cache."""
+
+
+class SharedGpu:
+    """Contention on the GPUs of one cluster."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        constants: SharingConstants,
+        kernels: Callable[[Kernel], KernelLoad],
+        collectives: Callable[[Collective], CollectiveLoad],
+    ) -> None:
+        self._gpu = gpu
+        self._constants = constants
+        self._kernels = kernels
+        self._collectives = collectives
+
+    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of a kernel and of the tasks under way on other streams."""
+        loads = [
+            self._collectives(task) if isinstance(task, Collective) else None
+            for task in flying
+        ]
+        beside = [load for load in loads if load is not None]
+        own = None if kernel is None else self._kernels(kernel)
+        kernel_slowdown = (
+            1.0 if own is None else slowdown(own, beside, self._gpu, self._constants)
+        )
+        return Rates(
+            1.0 / kernel_slowdown,
+            tuple(
+                1.0
+                if load is None
+                else 1.0 / collective_slowdown(load, beside, own, self._gpu)
+                for load in loads
+            ),
+        )
+
+
+def slowdown(
+    kernel: KernelLoad,
+    beside: list[CollectiveLoad],
+    gpu: Gpu,
+    constants: SharingConstants,
+) -> float:
+    """How many times longer a kernel takes beside collectives; at least 1.
+
+    Args:
+        kernel: What the kernel needs.
+        beside: What runs at the same time on other streams.
+        gpu: The GPU they share.
+        constants: How strongly they feel each other.
+    """
+    if not beside:
+        return 1.0
+    return sm_slowdown(kernel, beside, gpu, constants) * memory_slowdown(
+        kernel, beside, gpu, constants
+    )
+
+
+def sm_slowdown(
+    kernel: KernelLoad,
+    beside: list[CollectiveLoad],
+    gpu: Gpu,
+    constants: SharingConstants,
+) -> float:
+    """The part of `slowdown` that comes from SMs that are taken."""
+    taken = min(sum(load.channels for load in beside), gpu.sm_count - 1)
+    left = gpu.sm_count - taken
+    if not kernel.tiles:
+        # Memory limits it: fewer SMs only matter where they no longer ask enough of it.
+        return max(1.0, constants.saturating_sm_share * gpu.sm_count / left)
+    if constants.persistent_kernels:
+        rounds = math.ceil(kernel.tiles / gpu.sm_count)
+        return max(1.0, math.ceil(kernel.tiles / left) / rounds)
+    return max(1.0, min(kernel.tiles, gpu.sm_count) / left)
+
+
+def memory_slowdown(
+    kernel: KernelLoad,
+    beside: list[CollectiveLoad],
+    gpu: Gpu,
+    constants: SharingConstants,
+) -> float:
+    """The part of `slowdown` that comes from memory bandwidth and cache."""
+    evicted = cache_pressure(beside, gpu)
+    traffic = sum(load.memory_bytes_per_s for load in beside)
+    traffic *= 1.0 + constants.spill * evicted
+    left = max(_LEAST_SHARE, 1.0 - traffic / gpu.memory_bytes_per_s)
+    stretched = (1.0 + constants.eviction * evicted) / left
+    return 1.0 + kernel.memory_share * (stretched - 1.0)
+
+
+def cache_pressure(beside: list[CollectiveLoad], gpu: Gpu) -> float:
+    """How much of the cache is taken by what is in flight, 0 to 1."""
+    in_flight = sum(load.bytes_in_flight for load in beside)
+    return in_flight / (in_flight + gpu.l2_bytes)
+
+
+def collective_slowdown(
+    load: CollectiveLoad,
+    all_loads: list[CollectiveLoad],
+    kernel: KernelLoad | None,
+    gpu: Gpu,
+) -> float:
+    """How many times longer a collective takes beside a kernel and other collectives.
+
+    Args:
+        load: What the collective takes.
+        all_loads: Everything under way on the communication streams, itself included.
+        kernel: What the compute stream runs, if anything.
+        gpu: The GPU they share.
+    """
+    on_link = sum(other.link_share for other in all_loads if other.link == load.link)
+    traffic = sum(other.memory_bytes_per_s for other in all_loads)
+    demand = traffic / gpu.memory_bytes_per_s
+    if kernel is not None:
+        demand += kernel.memory_share
+    return max(1.0, on_link, demand)

@@ -1,0 +1,152 @@
+"""Laws of contention: separable, monotone, and nothing where nothing is shared."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
+from lagom_jax.cost.prices import Price
+from lagom_jax.cost.sharing import (
+    SharedGpu,
+    SharingConstants,
+    cache_pressure,
+    collective_slowdown,
+    memory_slowdown,
+    slowdown,
+    sm_slowdown,
+)
+from lagom_jax.hlo.work import Matmul, Work
+
+from .programs import collective, kernel
+
+H100 = Cluster.parse("h100").gpu
+A40 = Cluster.parse("a40-nvlink").gpu
+CONSTANTS = SharingConstants(True, 0.45, 1.0, 1.0)
+SMOOTH = dataclasses.replace(CONSTANTS, persistent_kernels=False)
+
+
+def load(channels=8, chunk=1 << 20, rate=1e11, link="nvlink", share=0.5):
+    return CollectiveLoad(channels, chunk, rate, link, share)
+
+
+def test_alone_nothing_is_slowed():
+    assert slowdown(KernelLoad(0.9, 1000), [], H100, CONSTANTS) == 1.0
+    assert collective_slowdown(load(), [load()], None, H100) == 1.0
+
+
+def test_persistent_kernels_lose_whole_rounds():
+    """132 tiles fit into one round of 132 SMs, and need two of 116."""
+    one_round = KernelLoad(0.0, 132)
+    assert sm_slowdown(one_round, [load(16)], H100, CONSTANTS) == 2.0
+    ten_rounds = KernelLoad(0.0, 1320)
+    assert sm_slowdown(ten_rounds, [load(16)], H100, CONSTANTS) == pytest.approx(1.2)
+
+
+def test_small_blocks_lose_smoothly():
+    found = sm_slowdown(KernelLoad(0.0, 10**6), [load(16)], H100, SMOOTH)
+    assert found == pytest.approx(132 / 116)
+
+
+def test_a_kernel_that_leaves_sms_free_loses_none():
+    assert sm_slowdown(KernelLoad(0.0, 64), [load(32)], H100, CONSTANTS) == 1.0
+
+
+def test_memory_bound_kernels_do_not_miss_a_few_sms():
+    assert sm_slowdown(KernelLoad(1.0, 0), [load(32)], H100, CONSTANTS) == 1.0
+
+
+def test_links_are_shared():
+    two = [load(share=0.8), load(share=0.7)]
+    assert collective_slowdown(two[0], two, None, H100) == pytest.approx(1.5)
+    apart = [load(share=0.8), load(share=0.7, link="network")]
+    assert collective_slowdown(apart[0], apart, None, H100) == 1.0
+
+
+def test_memory_is_shared_where_both_want_more_than_there_is():
+    greedy = load(rate=0.5 * H100.memory_bytes_per_s)
+    found = collective_slowdown(greedy, [greedy], KernelLoad(0.9, 0), H100)
+    assert found == pytest.approx(1.4)
+
+
+CHANNELS = st.integers(1, 64)
+CHUNKS = st.integers(512, 1 << 21)
+SHARES = st.floats(0, 1)
+TILES = st.one_of(st.just(0), st.integers(1, 10**5))
+GPUS = st.sampled_from([H100, A40])
+EITHER = st.sampled_from([CONSTANTS, SMOOTH])
+
+
+@given(SHARES, TILES, CHANNELS, CHANNELS, CHUNKS, GPUS, EITHER)
+def test_more_channels_never_help_the_kernel(share, tiles, one, other, chunk, gpu, c):
+    few, many = sorted((one, other))
+    own = KernelLoad(share, tiles)
+    assert (
+        slowdown(own, [load(few, chunk)], gpu, c)
+        <= slowdown(own, [load(many, chunk)], gpu, c) + 1e-12
+    )
+
+
+@given(SHARES, TILES, CHANNELS, CHUNKS, CHUNKS, GPUS, EITHER)
+def test_larger_chunks_never_help_the_kernel(
+    share, tiles, channels, one, other, gpu, c
+):
+    small, large = sorted((one, other))
+    own = KernelLoad(share, tiles)
+    assert (
+        slowdown(own, [load(channels, small)], gpu, c)
+        <= slowdown(own, [load(channels, large)], gpu, c) + 1e-12
+    )
+
+
+@given(SHARES, TILES, CHANNELS, CHUNKS, CHUNKS, GPUS)
+def test_the_chunk_does_not_touch_sms(share, tiles, channels, one, other, gpu):
+    own = KernelLoad(share, tiles)
+    assert sm_slowdown(own, [load(channels, one)], gpu, CONSTANTS) == sm_slowdown(
+        own, [load(channels, other)], gpu, CONSTANTS
+    )
+
+
+@given(SHARES, TILES, CHANNELS, CHANNELS, GPUS)
+def test_channels_at_the_same_amount_in_flight_do_not_touch_the_cache(
+    share, tiles, one, other, gpu
+):
+    own = KernelLoad(share, tiles)
+    total = 1 << 24
+    pair = [
+        memory_slowdown(own, [load(n, total // n)], gpu, CONSTANTS)
+        for n in (one, other)
+    ]
+    assert pair[0] == pytest.approx(pair[1], rel=1e-4)
+
+
+@given(CHANNELS, CHUNKS, GPUS)
+def test_cache_pressure_is_a_share(channels, chunk, gpu):
+    assert 0 < cache_pressure([load(channels, chunk)], gpu) < 1
+
+
+@given(SHARES, TILES, CHANNELS, CHUNKS, st.floats(0, 5e12), SHARES, GPUS, EITHER)
+def test_rates_are_speeds(share, tiles, channels, chunk, rate, link, gpu, c):
+    flying = load(channels, chunk, rate, share=link)
+    shared = SharedGpu(gpu, c, lambda _: KernelLoad(share, tiles), lambda _: flying)
+    found = shared.rates(kernel("k"), (collective("c"), kernel("copy")))
+    assert 0 < found.kernel <= 1
+    assert 0 < found.flying[0] <= 1
+    assert found.flying[1] == 1
+
+
+def test_the_load_of_a_matmul():
+    matmul = Matmul(2, 4096, 1000, 4096, "bf16", "bf16", "bf16")
+    work = Work("matmul", matmul.flops, 1 << 26, 1 << 24, (matmul,))
+    found = kernel_load(work, Price(1e-3, "arithmetic"), H100)
+    assert found.tiles == 2 * 32 * 8
+    assert found.memory_share == pytest.approx(
+        work.hbm_bytes / (H100.memory_bytes_per_s * 1e-3)
+    )
+
+
+def test_reductions_read_more():
+    rates = [memory_rate(k, 1e9, 1.0) for k in ("all-gather", "reduce-scatter")]
+    assert rates == [2e9, 3e9]
