@@ -21,7 +21,10 @@ from lagom_jax.hlo.module import Instruction, Module
 
 Devices = npt.NDArray[np.int64]
 
-_CROSS_PARTITION_KINDS = frozenset({"all-to-all", "ragged-all-to-all"})
+# What has no `use_global_device_ids`: a channel alone makes its groups of partitions.
+_CROSS_PARTITION_KINDS = frozenset(
+    {"all-to-all", "collective-broadcast", "ragged-all-to-all"}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

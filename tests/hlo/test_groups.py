@@ -77,13 +77,20 @@ def test_channel_without_global_ids_takes_all_partitions_in():
     assert found.members.tolist() == [[0, 1], [2, 3]]
 
 
-def test_all_to_all_with_channel_is_among_partitions():
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "all-to-all(x), dimensions={0}, channel_id=1, replica_groups={{0,1}}",
+        "collective-broadcast(x), channel_id=1, replica_groups={{0,1}}",
+    ],
+)
+def test_kinds_without_global_ids_are_among_partitions(operation):
     module = parse(
-        """
-ENTRY main {
+        f"""
+ENTRY main {{
   x = f32[8] parameter(0)
-  ROOT y = f32[8] all-to-all(x), channel_id=1, replica_groups={{0,1}}, dimensions={0}
-}""",
+  ROOT y = f32[8] {operation}
+}}""",
         header=", replica_count=2, num_partitions=2",
     )
     found = read_collective(module, module.entry, module.entry.root).groups
