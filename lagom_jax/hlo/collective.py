@@ -125,7 +125,7 @@ def read_collective(
         element_types=tuple(
             dict.fromkeys(leaf.type for o in operands for leaf in o.shape.leaves)
         ),
-        groups=_groups(module, instruction, kind),
+        groups=_groups(module, instruction, kind).placed(module.placement),
         channel_id=instruction.proto.channel_id,
         is_sync=bool(settings.get("is_sync", False))
         or (launcher is None and not _is_split(instruction.opcode)),

@@ -98,6 +98,9 @@ class Module:
     partitions: int
     proto: Any
     """The compiler's own HloModuleProto."""
+    placement: Sequence[int] = ()
+    """Which device runs partition p of replica r, at place r × partitions + p; devices
+    are counted in the order of their ids. Empty where the module does not say."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""

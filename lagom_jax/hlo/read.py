@@ -160,7 +160,20 @@ def _module(proto: Any) -> Module:
                     )
     replicas = max(1, proto.device_assignment.replica_count)
     partitions = max(1, proto.device_assignment.computation_count)
-    return Module(proto.name, computations, entry, replicas, partitions, proto)
+    placement = _placement(proto.device_assignment, replicas, partitions)
+    return Module(
+        proto.name, computations, entry, replicas, partitions, proto, placement
+    )
+
+
+def _placement(assignment: Any, replicas: int, partitions: int) -> tuple[int, ...]:
+    rows = [part.replica_device_ids for part in assignment.computation_devices]
+    if len(rows) != partitions or any(len(row) != replicas for row in rows):
+        return ()
+    ids = [row[replica] for replica in range(replicas) for row in rows]
+    # Ids may begin anywhere and leap from one process to the next.
+    ranks = {device: rank for rank, device in enumerate(sorted(ids))}
+    return tuple([ranks[device] for device in ids])
 
 
 def _computation(proto: Any, order: Any, shapes: _Shapes) -> Computation:
