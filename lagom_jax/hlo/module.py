@@ -80,12 +80,6 @@ class Computation:
         table = self.instructions
         return [table[i] for i in instruction.operand_ids]
 
-    @property
-    def parameters(self) -> list[Instruction]:
-        """The computation's parameters in order of their number."""
-        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: i.proto.parameter_number)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Module:

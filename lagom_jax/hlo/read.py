@@ -75,17 +75,6 @@ class _Shapes:
         return shape
 
 
-def read_shape(proto: Any) -> Shape:
-    """The shape that a ShapeProto describes.
-
-    Example:
-        >>> from lagom_jax.hlo.schema import message_class
-        >>> read_shape(message_class("ShapeProto")(element_type=16, dimensions=[3, 5]))
-        Shape(type='bf16', dimensions=(3, 5), byte_size=30, elements=())
-    """
-    return _Shapes().convert(proto)
-
-
 def read_module(data: bytes) -> Module:
     """Reads a serialised HloModuleProto.
 
