@@ -109,7 +109,9 @@ def test_groups_are_of_the_devices_that_run_the_partitions():
         header=", num_partitions=4",
     )
     for row, device in zip(
-        module.proto.device_assignment.computation_devices, (0, 100, 1, 101), strict=True
+        module.proto.device_assignment.computation_devices,
+        (0, 100, 1, 101),
+        strict=True,
     ):
         row.replica_device_ids[:] = [device]
     module = read_module(module.proto.SerializeToString())
