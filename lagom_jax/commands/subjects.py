@@ -44,6 +44,11 @@ def find_subject(
         LagomError: There is nothing of that name, or options were given that only
             models of the zoo have.
     """
+    if text.endswith(".py"):
+        raise LagomError(
+            f"{text} is a program, not a dump; name the function in it that returns "
+            f"the step and its arguments: {text}:make_step"
+        )
     if text == "-" or Path(text).exists() or text.endswith(_DUMP_ENDINGS):
         _refuse(zoo_options, "a dump")
         return Subject(text, dump=text)

@@ -183,7 +183,7 @@ MISTAKES = [
     (["{dump}", "--cluster", "h100:1x8"], 2, "4 device"),
     (["{dump}", "--cluster", "h100:1x4", "--tiny"], 2, "--tiny"),
     (["{dump}", "--cluster", "h100:1x4", "--option", "a=1"], 2, "already compiled"),
-    (["{mine}", "--cluster", "h100:1x4"], 2, ""),
+    (["{mine}", "--cluster", "h100:1x4"], 2, "name the function in it"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a"], 2, "NAME=VALUE"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 4, "No such compile"),
     (["{mine}:missing", "--cluster", "h100:1x4"], 2, "missing"),
