@@ -103,6 +103,7 @@ def _report(
             cluster=cluster,
             compiler_options=options,
             name=subject.name,
+            description=subject.description,
         )
 
 

@@ -28,6 +28,8 @@ class Subject:
     dump: str | None = None
     step: Any = None
     arguments: tuple[Any, ...] = ()
+    description: str = ""
+    """What it is, in a line; empty where nobody says."""
 
 
 def find_subject(
@@ -79,7 +81,12 @@ def _zoo_step(text: str, cluster: Cluster, options: Mapping[str, Any]) -> Subjec
             f"the models are {', '.join(zoo.names())}"
         )
     step = zoo.build(text, devices=cluster.devices, **options)
-    return Subject(step.name, step=step.function, arguments=tuple(step.arguments))
+    return Subject(
+        step.name,
+        step=step.function,
+        arguments=tuple(step.arguments),
+        description=step.describe().removeprefix(f"{step.name}: "),
+    )
 
 
 def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject:

@@ -20,6 +20,7 @@ from lagom_jax.hlo.groups import (
     replica_groups,
 )
 from lagom_jax.hlo.module import Computation, Instruction, Module
+from lagom_jax.hlo.provenance import described_by
 
 KINDS = frozenset(
     {
@@ -122,7 +123,7 @@ def read_collective(
         settings = section(backend_config(instruction), "collective_backend_config")
     operands = _moved_operands(computation, instruction, kind)
     operand_bytes = sum(operand.shape.byte_size for operand in operands)
-    described = _describing(module, computation, outer, instruction)
+    described = described_by(module, place, outer)
     return Collective(
         kind=kind,
         name=outer.name,
@@ -194,20 +195,3 @@ def _groups(module: Module, instruction: Instruction, kind: str) -> Groups:
             frontend_attributes(instruction).get(_PAIRS_ATTRIBUTE, "")
         )
     return replica_groups(module, instruction, kind)
-
-
-def _describing(
-    module: Module,
-    computation: Computation,
-    outer: Instruction,
-    inner: Instruction,
-) -> Instruction:
-    """The instruction whose metadata says best where a collective came from.
-
-    Combiners of some versions drop the metadata of what they merge; then the origin of
-    the first operand that has one is the nearest truth.
-    """
-    if source_line(module, outer):
-        return outer
-    candidates = [inner, *computation.operands(inner)]
-    return next((i for i in candidates if source_line(module, i)), outer)

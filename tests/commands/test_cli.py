@@ -1,6 +1,7 @@
 """The command line as a user meets it: answers, refusals, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -128,6 +129,27 @@ def test_report_of_a_dump_as_a_table(capsys, dump):
     code, out, _ = lagom(capsys, "report", dump, "--cluster", "h100:1x4")
     assert code == 0
     assert "all-gather" in out
+
+
+def test_a_program_for_the_cpu_is_noted(capsys, tmp_path):
+    path = tmp_path / "cpu.txt"
+    words = (
+        "import jax, jax.numpy as jnp;"
+        "print(jax.jit(lambda x: jnp.tanh(x @ x)).lower(jnp.ones((8, 8)))"
+        ".compile().as_text())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    path.write_text(done.stdout)
+    code, out, _ = lagom(capsys, "report", path, "--cluster", "h100:1x1", "--json")
+    assert code == 0
+    (note,) = json.loads(out)["notes"]
+    assert "compiled for the CPU" in note
 
 
 def test_report_of_a_dump_on_standard_input(dump):
