@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 
+_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+
 
 def analyze(
     step: Callable[..., Any],
@@ -20,6 +23,7 @@ def analyze(
     cluster: str | Cluster,
     compiler_options: Mapping[str, Any] | None = None,
     name: str = "",
+    description: str = "",
     **kwargs: Any,
 ) -> Report:
     """Compiles a training step for a cluster and reports what its overlaps cost.
@@ -34,6 +38,7 @@ def analyze(
         cluster: The cluster, such as `"h100:8x8"`: 8 hosts of 8 H100s.
         compiler_options: XLA options, as `lowered.compile` takes them.
         name: What to call the step in the report; by default its own name.
+        description: What it is, in a line for the report.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -62,10 +67,16 @@ def analyze(
         read_module(compiled.module_bytes),
         where,
         name=name or lowered.name,
+        description=description,
         peak_memory_bytes=compiled.memory.peak_bytes,
         versions=compiled.versions,
-        notes=(*lowered.notes, *compiled.warnings),
+        notes=(*lowered.notes, *map(_without_prefix, compiled.warnings)),
     )
+
+
+def _without_prefix(line: str) -> str:
+    """A line of XLA's log without its level, time, process and place."""
+    return f"XLA: {_LOG_PREFIX.sub('', line)}"
 
 
 def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
@@ -104,6 +115,7 @@ def analyze_module(
     cluster: Cluster,
     *,
     name: str = "",
+    description: str = "",
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
@@ -114,6 +126,7 @@ def analyze_module(
         module: A scheduled module.
         cluster: What it runs on.
         name: What to call it in the report.
+        description: What it is, in a line.
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made it, where known.
         notes: What else the reader must know.
@@ -125,6 +138,7 @@ def analyze_module(
         prices,
         pricing=prices.source,
         name=name,
+        description=description,
         peak_memory_bytes=peak_memory_bytes,
         versions=versions,
         notes=notes,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import platform
 import resource
 import statistics
@@ -187,9 +188,9 @@ def write_docs(real: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     (DOCS / "analysis.md").write_text(
         "# Reading and analysing a compiled program\n\n"
         "Measured by `python scripts/bench_analysis.py` (`make bench`): Python "
-        f"{platform.python_version()}, {versions}, on a shared machine with two cores. "
+        f"{platform.python_version()}, {versions}, on {os.cpu_count()} cores. "
         "Times are CPU seconds of the one thread that works, and `wall` what the clock "
-        "said on that busy machine; compare rows, not machines.\n\nThe first row is "
+        "said; compare rows, not machines.\n\nThe first row is "
         "llama-3-8b's training step with its 32 layers written out, FSDP over 64 "
         "H100s; the others repeat its entry. "
         "`read` is bytes to instructions, `program` the schedule and the work of every "
@@ -197,7 +198,7 @@ def write_docs(real: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         + table(real, rows)
         + "\n\nThe cost per instruction stays between "
         f"{min(per_instruction):.0f} and {max(per_instruction):.0f} us:\n\n"
-        "![seconds over instructions, a straight line](analysis.svg)\n"
+        "![seconds over instructions](analysis.svg)\n"
     )
     plot(rows)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -44,26 +45,34 @@ def _show_json(document: object) -> None:
     print(json.dumps(document, indent=2))
 
 
+_WIDE = 110
+_ONLY_WIDE = ("GPU", "GPUs/host", "network/GPU")
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], Callable[[Cluster], str]], ...] = (
+    ("name", "left", lambda c: c.system.name),
+    ("GPU", "left", lambda c: c.gpu.title),
+    ("inside a domain", "left", lambda c: f"{c.inside.kind} {_rate(c.inside)}"),
+    ("GPUs/host", "right", lambda c: str(c.system.gpus_per_host)),
+    (
+        "bf16",
+        "right",
+        lambda c: f"{c.gpu.dense_flops_per_s['bf16'] / 1e12:.0f} TFLOP/s",
+    ),
+    ("memory", "right", lambda c: in_bytes(c.gpu.memory_bytes)),
+    ("bandwidth", "right", lambda c: f"{in_bytes(c.gpu.memory_bytes_per_s)}/s"),
+    ("network/GPU", "right", lambda c: _rate(c.between)),
+)
+
+
 def _show_all(clusters: list[Cluster]) -> None:
-    table = Table(box=None)
-    left = ("name", "GPU", "inside a domain")
-    for column in (*left, "GPUs/host", "bf16", "memory", "bandwidth", "network/GPU"):
-        table.add_column(
-            column, justify="left" if column in left else "right", no_wrap=True
-        )
-    for cluster in clusters:
-        gpu = cluster.gpu
-        table.add_row(
-            cluster.system.name,
-            gpu.title,
-            f"{cluster.inside.kind} {_rate(cluster.inside)}",
-            str(cluster.system.gpus_per_host),
-            f"{gpu.dense_flops_per_s['bf16'] / 1e12:.0f} TFLOP/s",
-            in_bytes(gpu.memory_bytes),
-            f"{in_bytes(gpu.memory_bytes_per_s)}/s",
-            _rate(cluster.between),
-        )
     screen = console()
+    table = Table(box=None)
+    for column, justify, _ in _COLUMNS:
+        table.add_column(column, justify=justify, no_wrap=True)
+    for cluster in clusters:
+        table.add_row(*(show(cluster) for _, _, show in _COLUMNS))
+    if screen.width < _WIDE:
+        # What is left fits into eighty columns.
+        table.columns = [c for c in table.columns if c.header not in _ONLY_WIDE]
     screen.print(table)
     screen.print(
         "\nWrite NAME:HOSTSxGPUS, such as h100:8x8 (8 hosts of 8), or the path of a "
@@ -77,9 +86,12 @@ def _rate(link: Link) -> str:
 
 
 def _show_one(cluster: Cluster) -> None:
-    table = Table(title=f"{cluster.name}: {cluster.system.title}", box=None)
-    for column in ("figure", "value", "source"):
-        table.add_column(column, overflow="fold")
+    screen = console()
+    table = Table(box=None)
+    table.add_column("figure", no_wrap=True)
+    for column in ("value", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    sources: dict[str, int] = {}
     for prefix, part in (
         ("gpu", cluster.gpu),
         ("inside", cluster.inside),
@@ -88,8 +100,13 @@ def _show_one(cluster: Cluster) -> None:
     ):
         for figure, value in _figures(part):
             source = part.sources.get(figure, "")
-            table.add_row(f"{prefix}.{figure}", value, source)
-    console().print(table)
+            mark = f"({sources.setdefault(source, len(sources) + 1)})" if source else ""
+            table.add_row(f"{prefix}.{figure}", value, mark)
+    screen.print(f"{cluster.name}: {cluster.system.title}\n", style="bold")
+    screen.print(table)
+    screen.print()
+    for source, number in sources.items():
+        screen.print(f"({number}) {source}", style="dim")
 
 
 def _figures(part: Gpu | Link) -> list[tuple[str, str]]:
@@ -98,7 +115,7 @@ def _figures(part: Gpu | Link) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             rows.extend((f"{figure}.{key}", f"{v:,}") for key, v in value.items())
         elif isinstance(value, int | float) and value >= 1000:
-            rows.append((figure, f"{value:,}"))
+            rows.append((figure, f"{value:,.0f}"))
         else:
             rows.append((figure, str(value)))
     return rows

@@ -20,6 +20,7 @@ from lagom_jax.hlo.groups import (
     replica_groups,
 )
 from lagom_jax.hlo.module import Computation, Instruction, Module
+from lagom_jax.hlo.provenance import described_by
 
 KINDS = frozenset(
     {
@@ -39,6 +40,13 @@ KINDS = frozenset(
 POINT_TO_POINT = frozenset({"collective-permute", "send", "recv"})
 """Kinds that move data from sources to targets instead of within groups."""
 
+# The compiler's enum CollectiveKernelStrategy as JSON and binary configs spell it.
+_OWN_KERNELS = {
+    "KERNEL_STRATEGY_TRITON_ONE_SHOT",
+    "KERNEL_STRATEGY_TRITON_TWO_SHOT",
+    1,
+    2,
+}
 _PAIRS_ATTRIBUTE = "_xla_send_recv_source_target_pairs"
 
 
@@ -115,7 +123,7 @@ def read_collective(
         settings = section(backend_config(instruction), "collective_backend_config")
     operands = _moved_operands(computation, instruction, kind)
     operand_bytes = sum(operand.shape.byte_size for operand in operands)
-    described = _describing(module, computation, outer, instruction)
+    described = described_by(module, place, outer)
     return Collective(
         kind=kind,
         name=outer.name,
@@ -125,7 +133,7 @@ def read_collective(
         element_types=tuple(
             dict.fromkeys(leaf.type for o in operands for leaf in o.shape.leaves)
         ),
-        groups=_groups(module, instruction, kind),
+        groups=_groups(module, instruction, kind).placed(module.placement),
         channel_id=instruction.proto.channel_id,
         is_sync=bool(settings.get("is_sync", False))
         or (launcher is None and not _is_split(instruction.opcode)),
@@ -142,7 +150,7 @@ def _is_one_shot(outer: Instruction, settings: Mapping[str, Any]) -> bool:
     if outer.opcode == "fusion":
         kind = section(backend_config(outer), "fusion_backend_config").get("kind")
         return kind == "__triton_collective"
-    return "SHOT" in str(settings.get("kernel_strategy", ""))
+    return settings.get("kernel_strategy") in _OWN_KERNELS
 
 
 def _is_split(opcode: str) -> bool:
@@ -187,20 +195,3 @@ def _groups(module: Module, instruction: Instruction, kind: str) -> Groups:
             frontend_attributes(instruction).get(_PAIRS_ATTRIBUTE, "")
         )
     return replica_groups(module, instruction, kind)
-
-
-def _describing(
-    module: Module,
-    computation: Computation,
-    outer: Instruction,
-    inner: Instruction,
-) -> Instruction:
-    """The instruction whose metadata says best where a collective came from.
-
-    Combiners of some versions drop the metadata of what they merge; then the origin of
-    the first operand that has one is the nearest truth.
-    """
-    if source_line(module, outer):
-        return outer
-    candidates = [inner, *computation.operands(inner)]
-    return next((i for i in candidates if source_line(module, i)), outer)

@@ -35,11 +35,11 @@ def cause(
         return "runs as XLA's own small all-reduce kernel, on the compute stream"
     each = in_seconds(times.exposed_seconds / times.executions)
     start = (
-        f"synchronous, {each} a run"
+        f"synchronous, {each} a run."
         if around.synchronous
-        else f"computation stands still for it {each} a run"
+        else f"computation stands still for it {each} a run."
     )
-    return start + _blame(price, around)
+    return f"{start} {_blame(price, around)}".strip()
 
 
 def _blame(price: Price, around: Surroundings) -> str:
@@ -47,8 +47,14 @@ def _blame(price: Price, around: Surroundings) -> str:
     if independent is None:
         return ""
     if independent < _HARDLY * price.seconds:
-        return ": nothing in its block could run beside it"
+        return "Nothing else in its block could run beside it."
     amount = in_seconds(independent)
     if independent >= _COVERS * price.seconds:
-        return f", though its block has {amount} of independent work: the schedule"
-    return f": its block has only {amount} of independent work"
+        return (
+            f"Its block has {amount} of work that does not depend on it: another "
+            "schedule could hide it."
+        )
+    return (
+        f"Its block has {amount} of work that does not depend on it, which could hide "
+        "a part."
+    )

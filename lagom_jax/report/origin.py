@@ -53,16 +53,17 @@ def short_origin(op_name: str) -> str:
 
 def _parts(op_name: str) -> list[str]:
     """The names of the operations that were combined, each whole."""
-    beginning, parenthesis, inside = op_name.partition("/(")
+    beginning, parenthesis, inside = f"/{op_name}".partition("/(")
     if not parenthesis:
         return [op_name] if op_name else []
     names = inside.removesuffix(")").split(":")
-    return [f"{beginning}/{name}" for name in names]
+    return [f"{beginning}/{name}".strip("/") for name in names]
 
 
 def _scope(name: str) -> str:
     *way, operation = name.split("/")
     scopes = [_unwrapped(step) for step in way if not _MACHINERY.fullmatch(step)]
+    scopes = [scope for scope in scopes if scope]
     return "/".join(scopes[-2:]) if scopes else operation
 
 

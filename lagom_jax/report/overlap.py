@@ -16,7 +16,9 @@ from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.provenance import compiled_for_gpu
 from lagom_jax.report.causes import Surroundings, cause
+from lagom_jax.report.units import counted
 from lagom_jax.schedule.program import Block, Branch, Kernel, Launch, Loop, Program, Run
 from lagom_jax.schedule.slack import independent_seconds
 
@@ -89,6 +91,8 @@ class Report:
     """
 
     program: str
+    description: str
+    """What was compiled, in a line; empty where only a dump is known."""
     cluster: str
     devices: int
     step_seconds: float
@@ -137,6 +141,7 @@ def report_program(
     *,
     pricing: str,
     name: str = "",
+    description: str = "",
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
@@ -149,6 +154,7 @@ def report_program(
         prices: What each task costs alone.
         pricing: Where the prices come from, in words.
         name: What to call the step; by default the module's name.
+        description: What was compiled, in a line.
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made the program, where known.
         notes: What the reader must know of how the program came here.
@@ -157,6 +163,7 @@ def report_program(
     alone = _alone_by_name(program, prices)
     return Report(
         program=name or program.name,
+        description=description,
         cluster=cluster.name,
         devices=program.devices,
         step_seconds=timeline.step_seconds,
@@ -170,7 +177,7 @@ def report_program(
         collectives=_collectives(program, timeline, cluster, prices, alone),
         collective_kinds=_collective_kinds(timeline),
         kernel_kinds=_kernel_kinds(timeline),
-        notes=(*notes, *_notes(program, timeline)),
+        notes=(*notes, *_notes(program, timeline, cluster)),
         versions=dict(versions or {}),
     )
 
@@ -293,17 +300,34 @@ def _totals(parts: Iterable[tuple[str, int, TaskTime]]) -> tuple[KindTotal, ...]
     return tuple(sorted(totals.values(), key=lambda total: -total.seconds))
 
 
-def _notes(program: Program, timeline: Timeline) -> Iterable[str]:
+def _notes(program: Program, timeline: Timeline, cluster: Cluster) -> Iterable[str]:
+    if program.module is not None and not compiled_for_gpu(program.module):
+        yield (
+            "nothing in this program says that it was compiled for a GPU; one that was "
+            "compiled for the CPU (jax without a GPU makes such) says nothing about "
+            "overlaps on a GPU. Give lagom the step itself, or a dump from a GPU job"
+        )
+    synchronous = [sync for _, _, sync in program.collectives()]
+    if len(synchronous) > 1 and all(synchronous) and _before_hopper(cluster):
+        yield (
+            f"all collectives are synchronous, which is XLA's default on the "
+            f"{cluster.gpu.title}; see what --option "
+            "xla_gpu_enable_latency_hiding_scheduler=true changes"
+        )
     loops = program.unknown_loops()
     if loops:
         yield (
-            f"{len(loops)} loop(s) without a known number of trips were counted once: "
-            + ", ".join(loops[:3])
+            f"{counted(len(loops), 'loop')} without a known number of trips counted "
+            f"once: {', '.join(loops[:3])}"
         )
     custom = [k for k in timeline.kernels() if k.work.kind == "custom"]
     if custom:
         targets = sorted({k.work.target or k.name for k in custom})
         yield (
-            f"{len(custom)} custom call(s) are priced by their operands and results "
+            f"{counted(len(custom), 'custom call')} priced by operands and results "
             f"alone, for want of a formula: {', '.join(targets[:4])}"
         )
+
+
+def _before_hopper(cluster: Cluster) -> bool:
+    return int(cluster.gpu.compute_capability.partition(".")[0]) < 9

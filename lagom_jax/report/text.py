@@ -8,9 +8,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.report.origin import short_origin
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
-from lagom_jax.report.units import in_bytes, in_percent, in_seconds
+from lagom_jax.report.units import counted, in_bytes, in_percent, in_seconds
 
 DEFAULT_ROWS = 15
 WIDTH = 140
@@ -55,7 +56,8 @@ def _headline(report: Report) -> RenderableType:
     step = report.step_seconds
     text = Text()
     text.append(report.program, "bold")
-    text.append(f" on {report.cluster} ({report.devices} devices)\n\n")
+    text.append(f" on {report.cluster} ({counted(report.devices, 'device')})\n")
+    text.append(f"{report.description}\n\n" if report.description else "\n", "dim")
     text.append(f"  step {in_seconds(step)}", "bold")
     text.append(f"  =  computation {in_seconds(report.compute_seconds)}  +  ")
     style = "bold red" if report.exposed_seconds > 0.05 * step else "bold green"
@@ -66,16 +68,26 @@ def _headline(report: Report) -> RenderableType:
     )
     if report.waiting_seconds > 0.001 * step:
         text.append(f"  +  other waiting {in_seconds(report.waiting_seconds)}")
-    text.append(f"\n  communication {in_seconds(report.communication_seconds)}, ")
-    text.append(f"{report.hidden_share:.0%} of it hidden behind computation")
-    if report.peak_memory_bytes is not None:
+    if report.communication_seconds:
+        hidden = report.communication_seconds - report.exposed_seconds
         text.append(
-            f"\n  peak memory {in_bytes(report.peak_memory_bytes)}"
-            f" of {in_bytes(report.memory_bytes)}",
-            "bold red" if report.peak_memory_bytes > report.memory_bytes else "",
+            f"\n  communication {in_seconds(report.communication_seconds)}, "
+            f"{in_percent(hidden, report.communication_seconds)} of it hidden behind "
+            "computation"
         )
+    text.append(*_memory(report))
     text.append("\n")
     return text
+
+
+def _memory(report: Report) -> tuple[str, str]:
+    """Words and style for the peak of memory."""
+    if report.peak_memory_bytes is None:
+        return "", ""
+    of = f"{in_bytes(report.peak_memory_bytes)} of {in_bytes(report.memory_bytes)}"
+    if report.peak_memory_bytes > report.memory_bytes:
+        return f"\n  DOES NOT FIT: peak memory {of}", "bold red"
+    return f"\n  peak memory {of}", ""
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -142,7 +154,7 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
             Text(in_seconds(row.exposed_seconds), _urgency(row, report)),
         ]
         if wide:
-            cells += [f"{row.bound} {row.link_use:.0%}", _hidden_behind(row)]
+            cells += [_link_use(row), _hidden_behind(row)]
         table.add_row(*cells, _cut(_where(row)))
     left = len(report.collectives) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
@@ -151,16 +163,14 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
 
 def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
     return [
-        Text.assemble(" ", (row.name, "bold"), f": {row.why}")
+        Text.assemble(" ", (_short_name(row), "bold"), f": {row.why}")
         for row in shown[:_EXPLAINED]
         if row.why and row.exposed_seconds > _WORTH_A_WORD * report.step_seconds
     ]
 
 
 def _name(row: CollectiveReport) -> Text:
-    # The schedule's names end in -start; some do not tell the kind.
-    name = row.name.replace("-start", "")
-    text = Text(name if name.startswith(row.kind) else f"{row.kind} {name}")
+    text = Text(_short_name(row))
     marks = ["sync"] if row.sync else []
     if row.operands > 1:
         marks.append(f"{row.operands} arrays")
@@ -169,9 +179,22 @@ def _name(row: CollectiveReport) -> Text:
     return text
 
 
+def _short_name(row: CollectiveReport) -> str:
+    # The schedule's names have -start in them; some do not tell the kind.
+    name = row.name.replace("-start", "")
+    return name if name.startswith(row.kind) else f"{row.kind} {name}"
+
+
+def _link_use(row: CollectiveReport) -> str:
+    """The limiting link and its use; a small message is limited by no link."""
+    if row.bound == "latency":
+        return "latency"
+    return f"{row.bound} {in_percent(row.link_use, 1)}"
+
+
 def _group(row: CollectiveReport) -> str:
-    if row.kind in ("collective-permute", "send", "recv"):
-        return f"{row.group_size} pairs"
+    if row.kind in POINT_TO_POINT:
+        return counted(row.group_size, "pair")
     return f"{row.groups}×{row.group_size}" if row.groups > 1 else str(row.group_size)
 
 
@@ -197,4 +220,4 @@ def _cut(words: str | Text) -> Text:
 def _where(row: CollectiveReport) -> str:
     path, _, line = row.source.rpartition(":")
     place = f"{PurePath(path).name}:{line}" if path else ""
-    return "  ".join(filter(None, (short_origin(row.op_name), place)))
+    return "  ".join(filter(None, (place, short_origin(row.op_name))))

@@ -39,12 +39,22 @@ def in_percent(part: float, whole: float) -> str:
 
     Example:
         >>> in_percent(1, 8), in_percent(1, 0)
-        ('12.5 %', '-')
+        ('12 %', '-')
     """
     if not whole:
         return "-"
     share = 100 * part / whole
-    return f"{share:.0f} %" if share >= 20 else f"{share:.1f} %"
+    return f"{share:.0f} %" if share >= 10 or not share else f"{share:.1f} %"
+
+
+def counted(number: int, thing: str) -> str:
+    """So many things, in the plural where there is not exactly one.
+
+    Example:
+        >>> counted(1, "device"), counted(64, "device")
+        ('1 device', '64 devices')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _three_digits(value: float) -> str:

@@ -1,6 +1,7 @@
 """The command line as a user meets it: answers, refusals, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -33,6 +34,9 @@ def broken():
     def step(x):
         raise RuntimeError("my own mistake")
     return step, (jax.ShapeDtypeStruct((8,), jnp.float32),)
+
+def step(state, batch):
+    return state
 
 number = 3
 """
@@ -127,6 +131,27 @@ def test_report_of_a_dump_as_a_table(capsys, dump):
     assert "all-gather" in out
 
 
+def test_a_program_for_the_cpu_is_noted(capsys, tmp_path):
+    path = tmp_path / "cpu.txt"
+    words = (
+        "import jax, jax.numpy as jnp;"
+        "print(jax.jit(lambda x: jnp.tanh(x @ x)).lower(jnp.ones((8, 8)))"
+        ".compile().as_text())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    path.write_text(done.stdout)
+    code, out, _ = lagom(capsys, "report", path, "--cluster", "h100:1x1", "--json")
+    assert code == 0
+    (note,) = json.loads(out)["notes"]
+    assert "compiled for the CPU" in note
+
+
 def test_report_of_a_dump_on_standard_input(dump):
     done = subprocess.run(
         [sys.executable, "-m", "lagom_jax", "report", "-", "--cluster", "h100:1x4"],
@@ -183,12 +208,13 @@ MISTAKES = [
     (["{dump}", "--cluster", "h100:1x8"], 2, "4 device"),
     (["{dump}", "--cluster", "h100:1x4", "--tiny"], 2, "--tiny"),
     (["{dump}", "--cluster", "h100:1x4", "--option", "a=1"], 2, "already compiled"),
-    (["{mine}", "--cluster", "h100:1x4"], 2, ""),
+    (["{mine}", "--cluster", "h100:1x4"], 2, "name the function in it"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a"], 2, "NAME=VALUE"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 4, "No such compile"),
     (["{mine}:missing", "--cluster", "h100:1x4"], 2, "missing"),
     (["{mine}:number", "--cluster", "h100:1x4"], 2, "function"),
     (["{mine}:wrong", "--cluster", "h100:1x4"], 2, "pair"),
+    (["{mine}:step", "--cluster", "h100:1x4"], 2, "Name not the step"),
     (["{mine}:for_two", "--cluster", "h100:1x4"], 4, "2 device"),
     (["no_such_module:make", "--cluster", "h100:1x4"], 2, "no_such_module"),
     (["llama-3-9b", "--cluster", "h100:1x4"], 2, "llama-3-8b"),

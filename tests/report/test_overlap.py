@@ -145,4 +145,22 @@ def test_unknown_loops_are_noted():
 
 def test_memory_over_the_limit_is_shown():
     report = reported(run("k"), seconds={"k": 1.0}, peak_memory_bytes=10**12)
-    assert "1.00 TB of 84.9 GB" in str(report)
+    assert "DOES NOT FIT: peak memory 1.00 TB of 84.9 GB" in str(report)
+
+
+def test_the_description_is_shown():
+    report = reported(run("k"), seconds={"k": 1.0}, description="4 layers of 32")
+    assert "4 layers of 32" in str(report)
+
+
+def test_old_gpus_get_advice_when_nothing_is_asynchronous():
+    nodes = (Run(collective("c")), Run(collective("d")))
+    prices = ByName({"c": 1.0, "d": 1.0})
+    found = {
+        name: report_program(
+            program(*nodes), Cluster.parse(name), prices, pricing="estimated: by hand"
+        ).notes
+        for name in ("a40-nvlink:1x2", "h100:1x2")
+    }
+    assert any("latency_hiding" in note for note in found["a40-nvlink:1x2"])
+    assert not found["h100:1x2"]
