@@ -52,6 +52,12 @@ class Problems:
     rhs_bytes: Floats
     out_bytes: Floats
 
+    @property
+    def least_bytes(self) -> Floats:
+        """Bytes of all operands and results, each moved once."""
+        operands = self.k * (self.m * self.lhs_bytes + self.n * self.rhs_bytes)
+        return self.batch * (operands + self.m * self.n * self.out_bytes)
+
     @classmethod
     def of(cls, matmuls: list[Matmul]) -> Problems:
         """The products of a list as arrays."""
@@ -141,7 +147,9 @@ def predicted(
     p = problems
     missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
     seconds = formula(problems, gpu, peak, constants) * np.exp(missed)
-    return np.maximum(seconds, problems.flops / peak)
+    # The correction was found where neither peak is near; beyond, the peaks hold.
+    floor = np.maximum(p.flops / peak, p.least_bytes / gpu.memory_bytes_per_s)
+    return np.maximum(seconds, floor)
 
 
 def formula(
