@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from estimated_kernels import KERNELS
 
 from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.kernel_constants import Correction, MatmulConstants, hat_weights
@@ -297,8 +296,10 @@ def main() -> None:
             for rate, item in rates[origin].items()
         }
     for gpu, found in rates.items():
-        record = {"gpu": gpu, "matmuls": found, "kernels": KERNELS}
         path = COST / "constants" / "kernels" / f"{gpu}.json"
+        # What was measured of other kernels is kept.
+        others = json.loads(path.read_text())["kernels"] if path.exists() else {}
+        record = {"gpu": gpu, "matmuls": found, "kernels": others}
         path.write_text(json.dumps(record, indent=1) + "\n")
 
 

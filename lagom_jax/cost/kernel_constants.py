@@ -1,8 +1,10 @@
 """How far real kernels stay behind the data sheet, per GPU.
 
-The constants are records, `constants/kernels/*.json`, each with its source. Those of
-matmuls were fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type
-without measurements borrows them, and what it borrowed from is written beside it.
+The constants are records, each with its source. `constants/kernels/*.json` has those of
+matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type without
+measurements borrows them, and what it borrowed from is written beside it. Of other
+kernels `constants/estimated/kernels.json` has estimates for any GPU, which a GPU's own
+record may replace one by one.
 """
 
 from __future__ import annotations
@@ -144,7 +146,8 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
         >>> h100.matmul("bf16").calibrated, h100.matmul("f8").calibrated
         (True, False)
     """
-    folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "kernels"
+    constants = resources.files(__name__.rpartition(".")[0]) / "constants"
+    folder = constants / "kernels"
     path = folder / f"{gpu}.json"
     if not path.is_file():
         raise ClusterError(
@@ -153,10 +156,12 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
             + "; write them with scripts/fit_matmuls.py"
         )
     record: dict[str, Any] = json.loads(path.read_text())
+    estimated = json.loads((constants / "estimated" / "kernels.json").read_text())
+    others = {**estimated["kernels"], **record["kernels"]}
     return KernelConstants(
         gpu=gpu,
         matmuls={name: _matmul(item) for name, item in record["matmuls"].items()},
-        **{name: item["value"] for name, item in record["kernels"].items()},
+        **{name: item["value"] for name, item in others.items()},
     )
 
 

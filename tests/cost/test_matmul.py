@@ -227,6 +227,9 @@ def test_rows_that_the_fit_has_not_seen_are_predicted(gpu, rate, monkeypatch):
 
 def test_every_gpu_has_a_record_and_every_figure_a_source():
     assert {path.stem for path in RECORDS} == {gpu.name for gpu in GPUS.values()}
+    estimated = json.loads((COST / "constants/estimated/kernels.json").read_text())
+    for item in estimated["kernels"].values():
+        assert item["source"].startswith("estimated: ")
     for path in RECORDS:
         record = json.loads(path.read_text())
         for item in [*record["matmuls"].values(), *record["kernels"].values()]:
