@@ -1,10 +1,10 @@
 """How far real kernels stay behind the data sheet, per GPU.
 
-The constants are records, each with its source. `constants/kernels/*.json` has those of
-matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type without
-measurements borrows them, and what it borrowed from is written beside it. Of other
-kernels `constants/estimated/kernels.json` has estimates for any GPU, which a GPU's own
-record may replace one by one.
+The constants are records, each with its source. `constants/kernels/*.json` has those
+of matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type
+without measurements borrows them, and what it borrowed from is written beside it. Of
+other kernels `constants/estimated/kernels.json` has estimates for any GPU, which a
+GPU's own record may replace one by one.
 """
 
 from __future__ import annotations
