@@ -127,11 +127,6 @@ class KernelConstants:
     cache_share: float
     """Share of the second-level cache that the next kernel still finds filled."""
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether the constants of bf16 matmuls were fitted to this GPU."""
-        return self.matmuls["bf16"].calibrated
-
     def matmul(self, rate: str) -> MatmulConstants:
         """The constants of matmuls at one of the GPU's rates."""
         return self.matmuls.get(rate) or self.matmuls["other"]
