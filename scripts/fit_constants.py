@@ -6,15 +6,14 @@ and writes `lagom_jax/cost/constants/*.json`. Run it again after adding measurem
     python scripts/fit_constants.py
 
 Collectives: `seconds = latency + per_rank * ranks + wire_bytes / (peak * efficiency)`,
-least squares of the relative error, coefficients kept from going negative. Matmuls: the
-median share of the dense peak over the larger half of the measured shapes.
+least squares of the relative error, coefficients kept from going negative. Matmuls have
+`scripts/fit_matmuls.py`.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -35,8 +34,6 @@ MEASURED = {
 # GPU that nobody measured -> the one whose efficiencies are taken over
 ESTIMATED = {"h200": "h100", "a100": "h100", "a40": "h100"}
 SMALLEST_FITTED_BYTES = 1 << 16
-LARGE_MATMUL_FLOPS = 5e10
-TYPES = {"bf16xbf16->bf16": "bf16", "f32xf32->f32": "tf32"}
 
 
 def fit_collectives(gpu: str, cluster: Cluster) -> dict[str, Any]:
@@ -92,36 +89,12 @@ def _non_negative(points: list[tuple[float, float, float]]) -> list[float]:
         del active[int(found.argmin())]
 
 
-def fit_matmuls(gpu: str, cluster: Cluster) -> dict[str, float]:
-    shares: dict[str, list[float]] = defaultdict(list)
-    with (COST / "measured" / "matmuls.csv").open() as file:
-        for row in csv.DictReader(file):
-            kind = TYPES.get(row["types"])
-            size = math.prod(int(row[c]) for c in ("batch", "m", "n", "k")) * 2
-            if row["gpu"] == gpu and kind and size >= LARGE_MATMUL_FLOPS:
-                rate = size / float(row["microseconds"]) * 1e6
-                shares[kind].append(rate / cluster.gpu.dense_flops_per_s[kind])
-    for kind, found in shares.items():
-        low, high = np.percentile(found, [10, 90])
-        print(
-            f"{gpu:12} matmul {kind:12} {len(found):4} points  median"
-            f" {statistics.median(found):.2f} of peak, p10 {low:.2f}, p90 {high:.2f}"
-        )
-    return {kind: _rounded(statistics.median(v)) for kind, v in shares.items()}
-
-
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _kernels(matmuls: dict[str, float], source: str) -> dict[str, Any]:
-    typical = matmuls.get("bf16", 0.7)
+def _kernels() -> dict[str, Any]:
     return {
-        "matmul_efficiency": {"value": {**matmuls, "other": typical}, "source": source},
-        "memory_efficiency": {
-            "value": 0.85,
-            "source": "estimated: streaming kernels usually reach 80-90 % of the peak",
-        },
         "launch_seconds": {
             "value": 4e-6,
             "source": "estimated: start, drain and gap of one kernel on a stream",
@@ -150,17 +123,12 @@ def main() -> None:
     records: dict[str, dict[str, Any]] = {}
     for measured, (name, spelled) in MEASURED.items():
         cluster = Cluster.parse(spelled)
-        matmuls = fit_matmuls(measured, cluster)
-        source = "fitted to measured/matmuls.csv: median share of the dense peak"
-        if not matmuls:
-            matmuls = fit_matmuls("b200", Cluster.parse("b200:1x8"))
-            source = "estimated: as fitted for b200, which has the same chip"
         records[name] = {
             "gpu": name,
             "calibrated": True,
             "source": f"link and matmul rates fitted to published measurements of "
             f"{measured}; memory, launch and network figures estimated",
-            "kernels": _kernels(matmuls, source),
+            "kernels": _kernels(),
             "collectives": fit_collectives(measured, cluster),
         }
     for name, origin in ESTIMATED.items():

@@ -1,17 +1,22 @@
-"""Seconds of a kernel that has the GPU to itself: a roofline.
+"""Seconds of a kernel that has the GPU to itself.
 
-A kernel takes the longer of its arithmetic at the rate its number type reaches and its
-memory traffic at the bandwidth kernels reach, and a launch.
+Matmuls have a model of their own (`lagom_jax.cost.matmul`). Every other kernel takes
+the longest of its arithmetic, its memory traffic and its traffic with the host, and a
+launch. Derivation: docs/model.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.constants import Constants
+from lagom_jax.cost.kernel_constants import KernelConstants
+from lagom_jax.cost.matmul import matmul_seconds, rate_of
 from lagom_jax.cost.prices import Price
-from lagom_jax.hlo.work import Matmul, Work
+from lagom_jax.hlo.work import Work
+
+# Library kernels that keep what lies between their products on the chip, so that the
+# products cannot be priced one by one.
+_ON_TENSOR_CORES = frozenset({"attention", "convolution", "matmul"})
 
 
 def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
@@ -21,75 +26,119 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
         work: What the kernel does.
         cluster: Whose GPU runs it.
         constants: What that GPU reaches of its peaks.
+
+    Example:
+        >>> from lagom_jax.cost.constants import load_constants
+        >>> cluster = Cluster.parse("h100")
+        >>> copy = Work("copy", 0.0, bytes_read=1 << 30, bytes_written=1 << 30)
+        >>> kernel_price(copy, cluster, load_constants("h100")).bound
+        'memory'
     """
-    gpu = cluster.gpu
-    memory_rate = gpu.memory_bytes_per_s * constants.memory_efficiency
+    gpu, known = cluster.gpu, constants.kernels
+    host_rate = cluster.to_host.bytes_per_s * known.host_link_efficiency
     bounds = {
-        "arithmetic": _arithmetic_seconds(work, gpu, constants),
-        "memory": work.hbm_bytes / memory_rate,
-        "host link": work.host_bytes / cluster.to_host.bytes_per_s,
+        "arithmetic": _arithmetic_seconds(work, gpu, known),
+        "memory": _traffic_seconds(work, gpu, known),
+        "host link": work.host_bytes / host_rate,
     }
     bound = max(bounds, key=lambda name: bounds[name])
-    longest = bounds[bound]
-    seconds = longest + constants.launch_seconds
-    reached = {
-        "arithmetic": _mean_efficiency(work, constants),
-        "memory": constants.memory_efficiency,
-        "host link": 1.0,
+    start = known.host_link_seconds if work.host_bytes else known.launch_seconds
+    seconds = bounds[bound] + start
+    products = _product_seconds(work, gpu, known)
+    if products >= seconds:
+        # The products' own bound, and their own launch.
+        seconds, start = products, known.launch_seconds
+        peak_seconds = _ideal_seconds(work, gpu)
+        memory = work.hbm_bytes / gpu.memory_bytes_per_s
+        bound = "memory" if memory > peak_seconds else "arithmetic"
+    if seconds < 2 * start:
+        return Price(seconds, "launch")
+    ideal = {
+        "arithmetic": _ideal_seconds(work, gpu),
+        "memory": work.hbm_bytes / gpu.memory_bytes_per_s,
+        "host link": work.host_bytes / cluster.to_host.bytes_per_s,
     }
-    share = reached[bound] * longest / seconds
-    return Price(
-        seconds, bound if longest > constants.launch_seconds else "launch", share
-    )
+    return Price(seconds, bound, min(1.0, ideal[bound] / seconds))
 
 
-def _arithmetic_seconds(work: Work, gpu: Gpu, constants: Constants) -> float:
-    in_matmuls = sum(matmul.flops for matmul in work.matmuls)
-    seconds = sum(_matmul_seconds(m, gpu, constants) for m in work.matmuls)
-    rest = max(0.0, work.flops - in_matmuls)
-    if work.kind in ("matmul", "convolution", "attention"):
-        # Library kernels whose shape is not known in detail still use tensor cores.
-        kind = work.matmuls[0].lhs if work.matmuls else "bf16"
-        return seconds + rest / _matmul_rate(kind, gpu, constants)
-    return seconds + rest / gpu.vector_flops_per_s["f32"]
+def memory_seconds(
+    kind: str, nbytes: float, gpu: Gpu, constants: KernelConstants
+) -> float:
+    """Seconds that a kernel's memory traffic takes once the kernel runs.
+
+    What fits into a share of the cache was left there by the kernel before and moves
+    faster. Up to twice that size the advantage shrinks to nothing, so that more bytes
+    always take longer.
+
+    Args:
+        kind: What the kernel is, one of `lagom_jax.hlo.work.KINDS`.
+        nbytes: Bytes read and written.
+        gpu: Whose memory and cache it is.
+        constants: What kernels of this kind reach.
+
+    Example:
+        >>> from lagom_jax.cost.kernel_constants import load_kernel_constants
+        >>> gpu, known = Cluster.parse("h100").gpu, load_kernel_constants("h100")
+        >>> times = [memory_seconds("copy", 2.0**n, gpu, known) for n in (24, 27)]
+        >>> round(times[1] / times[0], 3)
+        12.0
+    """
+    shares = constants.memory_shares
+    rate = gpu.memory_bytes_per_s * shares.get(kind, shares["other"])
+    room = gpu.l2_bytes * constants.cache_share
+    # 1 while everything is in the cache, 0 from twice its size on.
+    cached = min(1.0, max(0.0, 2 - nbytes / room))
+    gain = 1 - 1 / constants.cache_speedup
+    return (nbytes - gain * cached * min(nbytes, room)) / rate
 
 
-def _matmul_seconds(matmul: Matmul, gpu: Gpu, constants: Constants) -> float:
-    return matmul.flops / _matmul_rate(matmul.lhs, gpu, constants)
+def _traffic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
+    if _in_products(work):
+        # What is fused to a product moves as well as the product's own operands do.
+        rate, _ = rate_of(work.matmuls[0].lhs, gpu)
+        share = constants.matmul(rate).memory_efficiency
+        return work.hbm_bytes / (gpu.memory_bytes_per_s * share)
+    return memory_seconds(work.kind, work.hbm_bytes, gpu, constants)
 
 
-def _matmul_rate(element_type: str, gpu: Gpu, constants: Constants) -> float:
-    key = _rate_key(element_type, gpu.dense_flops_per_s)
-    if key in gpu.dense_flops_per_s:
-        return gpu.dense_flops_per_s[key] * _efficiency(key, constants)
-    return gpu.vector_flops_per_s[key] * _efficiency(key, constants)
+def _in_products(work: Work) -> bool:
+    """Whether the kernel's matrix products are priced by their shapes."""
+    return bool(work.matmuls) and work.kind != "attention"
 
 
-def _efficiency(key: str, constants: Constants) -> float:
-    efficiencies = constants.matmul_efficiency
-    return efficiencies.get(key, efficiencies["other"])
+def _product_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
+    """Seconds of a kernel's matrix products, which share one launch."""
+    if not _in_products(work):
+        return 0.0
+    total = sum(matmul_seconds(m, gpu, constants) for m in work.matmuls)
+    spared = [
+        constants.matmul(rate_of(m.lhs, gpu)[0]).launch_seconds
+        for m in work.matmuls[1:]
+    ]
+    return total - sum(spared)
 
 
-def _rate_key(element_type: str, dense: Mapping[str, float]) -> str:
-    """The rate that a matmul of this element type runs at."""
-    if element_type == "f32":
-        # XLA lets f32 matmuls use TensorFloat-32 unless the program forbids it.
-        return "tf32"
-    if element_type in ("f64", "c128"):
-        return "f64"
-    if element_type == "c64":
-        return "f32"
-    key = element_type
-    for family in ("f4", "f8"):
-        if element_type.startswith(family):
-            key = family
-    if element_type in ("u8", "s4", "u4"):
-        key = "s8"
-    # What the tensor cores do not know is widened to bf16.
-    return key if key in dense else "bf16"
+def _arithmetic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
+    """Arithmetic that is not in products priced by their shape."""
+    if work.kind == "attention":
+        peak = _tensor_peak(work, gpu)
+        return work.flops / (peak * constants.attention_efficiency)
+    rest = max(0.0, work.flops - sum(matmul.flops for matmul in work.matmuls))
+    if work.kind in _ON_TENSOR_CORES and not work.matmuls:
+        peak = _tensor_peak(work, gpu)
+        return rest / (peak * constants.convolution_efficiency)
+    return rest / (gpu.vector_flops_per_s["f32"] * constants.vector_efficiency)
 
 
-def _mean_efficiency(work: Work, constants: Constants) -> float:
-    if not work.matmuls:
-        return 1.0
-    return _efficiency(work.matmuls[0].lhs, constants)
+def _tensor_peak(work: Work, gpu: Gpu) -> float:
+    # A library kernel that does not say what it multiplies is taken for bf16.
+    return rate_of(work.matmuls[0].lhs if work.matmuls else "bf16", gpu)[1]
+
+
+def _ideal_seconds(work: Work, gpu: Gpu) -> float:
+    """Arithmetic at the peak of the units that do it."""
+    if work.kind in _ON_TENSOR_CORES and not _in_products(work):
+        return work.flops / _tensor_peak(work, gpu)
+    rest = max(0.0, work.flops - sum(matmul.flops for matmul in work.matmuls))
+    in_products = sum(m.flops / rate_of(m.lhs, gpu)[1] for m in work.matmuls)
+    return in_products + rest / gpu.vector_flops_per_s["f32"]

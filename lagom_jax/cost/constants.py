@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
 from lagom_jax.errors import ClusterError
 
 
@@ -37,9 +38,7 @@ class Constants:
     calibrated: bool
     """False where the numbers are estimates for want of measurements."""
     source: str
-    matmul_efficiency: Mapping[str, float]
-    """By operand type; `other` for types that are not listed."""
-    memory_efficiency: float
+    kernels: KernelConstants
     launch_seconds: float
     network_efficiency: float
     network_latency_seconds: float
@@ -62,7 +61,9 @@ def load_constants(gpu: str) -> Constants:
     if not path.is_file():
         raise ClusterError(
             f"there are no cost constants for the GPU '{gpu}'; known are "
-            + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
+            + ", ".join(
+                sorted(p.name[:-5] for p in folder.iterdir() if p.name[-5:] == ".json")
+            )
         )
     record: dict[str, Any] = json.loads(path.read_text())
     values = {key: item["value"] for key, item in record["kernels"].items()}
@@ -70,6 +71,7 @@ def load_constants(gpu: str) -> Constants:
         gpu=gpu,
         calibrated=record["calibrated"],
         source=record["source"],
+        kernels=load_kernel_constants(gpu),
         collectives={
             kind: CollectiveConstants(**numbers["value"])
             for kind, numbers in record["collectives"].items()

@@ -17,6 +17,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import collective_price, span_of, wire_bytes
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
+from lagom_jax.cost.matmul import matmul_seconds
 from lagom_jax.cost.roofline import Roofline
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.collective import KINDS
@@ -62,17 +63,20 @@ def test_a_matmul_is_bound_by_arithmetic():
     found = kernel_price(
         Work("matmul", matmul.flops, 1 << 28, 1 << 27, (matmul,)), H100, CONSTANTS
     )
-    rate = H100.gpu.dense_flops_per_s["bf16"] * CONSTANTS.matmul_efficiency["bf16"]
     assert found.bound == "arithmetic"
-    assert found.seconds == pytest.approx(2 * 8192**3 / rate + CONSTANTS.launch_seconds)
+    assert found.seconds == matmul_seconds(matmul, H100.gpu, CONSTANTS.kernels)
+    ideal = matmul.flops / H100.gpu.dense_flops_per_s["bf16"]
+    assert found.resource_share == pytest.approx(ideal / found.seconds)
 
 
 def test_a_copy_is_bound_by_memory():
     found = kernel_price(Work("copy", 0.0, 1 << 30, 1 << 30), H100, CONSTANTS)
-    rate = H100.gpu.memory_bytes_per_s * CONSTANTS.memory_efficiency
+    share = CONSTANTS.kernels.memory_shares["copy"]
+    rate = H100.gpu.memory_bytes_per_s * share
+    launch = CONSTANTS.kernels.launch_seconds
     assert found.bound == "memory"
-    assert found.seconds == pytest.approx(2**31 / rate + CONSTANTS.launch_seconds)
-    assert 0.8 < found.resource_share < 0.86
+    assert found.seconds == pytest.approx(2**31 / rate + launch)
+    assert share - 0.05 < found.resource_share < share
 
 
 def test_a_copy_to_the_host_is_bound_by_its_link():
@@ -83,7 +87,7 @@ def test_a_copy_to_the_host_is_bound_by_its_link():
 def test_a_tiny_kernel_costs_its_launch():
     found = kernel_price(Work("fusion", 8.0, 64, 64), H100, CONSTANTS)
     assert found.bound == "launch"
-    assert found.seconds == pytest.approx(CONSTANTS.launch_seconds, rel=1e-3)
+    assert found.seconds == pytest.approx(CONSTANTS.kernels.launch_seconds, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,173 @@
+"""How far real kernels stay behind the data sheet, per GPU.
+
+The constants are records, each with its source. `constants/kernels/*.json` has those
+of matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type
+without measurements borrows them, and what it borrowed from is written beside it. Of
+other kernels `constants/estimated/kernels.json` has estimates for any GPU, which a
+GPU's own record may replace one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lagom_jax.errors import ClusterError
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Correction:
+    """What the formula misses: the logarithm of a factor on a few sizes.
+
+    Between the knots it is interpolated in the logarithms of the sizes; outside it
+    stays as it is at the edge. It never falls as a size grows.
+
+    Example:
+        >>> doubling = np.log([[[[1.0]]], [[[2.0]]]])
+        >>> factor = Correction((1.0, 4.0), (256.0,), (256.0,), (256.0,), doubling)
+        >>> float(factor.log_factor(np.array([2.0]), *np.full((3, 1), 512.0))[0])
+        0.3465...
+    """
+
+    batch: tuple[float, ...]
+    m: tuple[float, ...]
+    n: tuple[float, ...]
+    k: tuple[float, ...]
+    log_factors: Floats
+    """One for each combination of knots, in the order of the fields above."""
+
+    @property
+    def knots(self) -> tuple[tuple[float, ...], ...]:
+        """The sizes that the factors are given for, axis by axis."""
+        return (self.batch, self.m, self.n, self.k)
+
+    def log_factor(self, batch: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
+        """The logarithm of the factor for products of these sizes."""
+        found = np.asarray(self.log_factors)
+        weights = hat_weights(self.knots, (batch, m, n, k))
+        return weights @ found.reshape(-1)
+
+
+def hat_weights(
+    knots: tuple[tuple[float, ...], ...], sizes: tuple[Floats, ...]
+) -> Floats:
+    """How much every combination of knots counts for each product.
+
+    Returns:
+        One row for each product; the weights in a row add up to 1.
+
+    Example:
+        >>> hat_weights(((1.0, 4.0),), (np.array([2.0, 16.0]),))
+        array([[0.5, 0.5], [0. , 1. ]])
+    """
+    total = np.ones((len(sizes[0]), 1))
+    for axis, values in zip(knots, sizes, strict=True):
+        places, at = np.log2(axis), np.log2(values)
+        hats = np.stack(
+            [np.interp(at, places, unit) for unit in np.eye(len(axis))], axis=1
+        )
+        total = (total[:, :, None] * hats[:, None, :]).reshape(len(total), -1)
+    return total
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MatmulConstants:
+    """What a GPU's matmul kernels reach for one number type."""
+
+    launch_seconds: float
+    """Start and end of the kernel, whatever its size."""
+    arithmetic_efficiency: float
+    """Share of the dense peak in the main loop."""
+    feed_bytes_per_cycle: float
+    """Operand bytes that one SM can take in per cycle of the boost clock."""
+    tile_seconds: float
+    """Filling the pipeline of a tile and writing its results."""
+    memory_efficiency: float
+    """Share of the memory's peak."""
+    join_seconds: float
+    """Waiting for the parts of a sum that was split over k."""
+    join_share: float
+    """Rate at which partial sums are exchanged, over the memory's peak."""
+    correction: Correction
+    calibrated: bool
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class KernelConstants:
+    """What all kinds of kernels on a GPU reach of its peaks.
+
+    Two of them are equal only if they are the same object, so that remembering
+    prices under them is cheap.
+    """
+
+    gpu: str
+    matmuls: Mapping[str, MatmulConstants]
+    """By the name of the rate in `Gpu.dense_flops_per_s`; `other` for the rest."""
+    launch_seconds: float
+    """Start, drain and gap of a kernel that is no matmul."""
+    memory_shares: Mapping[str, float]
+    """Share of the memory's peak by kind of kernel; `other` for the rest."""
+    attention_efficiency: float
+    convolution_efficiency: float
+    vector_efficiency: float
+    host_link_efficiency: float
+    host_link_seconds: float
+    cache_speedup: float
+    """How much faster than from memory data moves that fits into `cache_share`."""
+    cache_share: float
+    """Share of the second-level cache that the next kernel still finds filled."""
+
+    def matmul(self, rate: str) -> MatmulConstants:
+        """The constants of matmuls at one of the GPU's rates."""
+        return self.matmuls.get(rate) or self.matmuls["other"]
+
+
+@functools.cache
+def load_kernel_constants(gpu: str) -> KernelConstants:
+    """The kernel constants of a GPU.
+
+    Example:
+        >>> h100 = load_kernel_constants("h100")
+        >>> h100.matmul("bf16").calibrated, h100.matmul("f8").calibrated
+        (True, False)
+    """
+    constants = resources.files(__name__.rpartition(".")[0]) / "constants"
+    folder = constants / "kernels"
+    path = folder / f"{gpu}.json"
+    if not path.is_file():
+        raise ClusterError(
+            f"there are no kernel constants for the GPU '{gpu}'; known are "
+            + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
+            + "; write them with scripts/fit_matmuls.py"
+        )
+    record: dict[str, Any] = json.loads(path.read_text())
+    estimated = json.loads((constants / "estimated" / "kernels.json").read_text())
+    others = {**estimated["kernels"], **record["kernels"]}
+    return KernelConstants(
+        gpu=gpu,
+        matmuls={name: _matmul(item) for name, item in record["matmuls"].items()},
+        **{name: item["value"] for name, item in others.items()},
+    )
+
+
+def _matmul(item: dict[str, Any]) -> MatmulConstants:
+    correction: dict[str, Any] = item["correction"]
+    return MatmulConstants(
+        **item["value"],
+        correction=Correction(
+            **{name: tuple(correction[name]) for name in ("batch", "m", "n", "k")},
+            log_factors=np.array(correction["log_factors"]),
+        ),
+        calibrated=item["calibrated"],
+        source=item["source"],
+    )

@@ -1,0 +1,198 @@
+"""Seconds of a matmul that has the GPU to itself: tiles, waves, and the best choice.
+
+A library cuts the result into tiles, runs one tile per SM, and starts the next wave
+when a wave is done; it may also split the sum over k between several SMs. Which tile
+and split it takes is not known beforehand, so the best of a list is taken. Derivation,
+fit and errors: docs/model.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from lagom_jax.cluster import Gpu
+from lagom_jax.cost.kernel_constants import Floats, KernelConstants, MatmulConstants
+from lagom_jax.hlo.matmul import Matmul
+
+# Rows and columns of a tile as libraries offer them, and parts of the sum over k.
+_TILES = [
+    *[(256, 128), (128, 256), (128, 128), (256, 64), (64, 256)],
+    *[(128, 64), (64, 128), (64, 64)],
+]
+_PARTS = [1, 2, 4, 8, 16]
+_CHOICES = np.array([(*tile, parts) for tile in _TILES for parts in _PARTS], float)
+# Elements of k that a tile takes in at a time.
+_STEP = 64
+# Arithmetic and memory traffic overlap well, but not where they take equally long.
+_SHARPNESS = 4
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128}
+_ACCUMULATOR_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problems:
+    """Many products at once, for which one formula is evaluated.
+
+    Example:
+        >>> problems = Problems.of([Matmul(1, 64, 32, 16, "bf16", "bf16", "f32")])
+        >>> problems.flops, problems.out_bytes
+        (array([65536.]), array([4.]))
+    """
+
+    batch: Floats
+    m: Floats
+    n: Floats
+    k: Floats
+    flops: Floats
+    lhs_bytes: Floats
+    """Bytes of one element."""
+    rhs_bytes: Floats
+    out_bytes: Floats
+
+    @property
+    def least_bytes(self) -> Floats:
+        """Bytes of all operands and results, each moved once."""
+        operands = self.k * (self.m * self.lhs_bytes + self.n * self.rhs_bytes)
+        return self.batch * (operands + self.m * self.n * self.out_bytes)
+
+    @classmethod
+    def of(cls, matmuls: list[Matmul]) -> Problems:
+        """The products of a list as arrays."""
+        columns = [
+            (
+                *(max(1, size) for size in (x.batch, x.m, x.n, x.k)),
+                x.flops,
+                *(element_bytes(kind) for kind in (x.lhs, x.rhs, x.out)),
+            )
+            for x in matmuls
+        ]
+        return cls(*np.array(columns, float).T)
+
+
+def element_bytes(element_type: str) -> float:
+    """Bytes of one element.
+
+    Example:
+        >>> [element_bytes(name) for name in ("bf16", "f8e4m3fn", "s4", "c64")]
+        [2.0, 1.0, 0.5, 8.0]
+    """
+    known = _BITS.get(element_type)
+    if known is None:
+        digits = element_type.lstrip("bfsu").partition("e")[0]
+        known = int(digits) if digits.isdigit() else 32
+    return known / 8
+
+
+def rate_of(element_type: str, gpu: Gpu) -> tuple[str, float]:
+    """The name of the rate that a matmul runs at, and its operations per second.
+
+    f32 operands run as TensorFloat-32, which XLA uses unless the program forbids it;
+    types that the tensor cores do not know are widened to bf16, and f64 and complex
+    numbers run on plain arithmetic where there is no tensor core for them.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> gpu = Cluster.parse("a100").gpu
+        >>> [rate_of(name, gpu)[0] for name in ("f32", "f8e4m3fn", "s4", "c64")]
+        ['tf32', 'bf16', 's8', 'f32']
+    """
+    dense, plain = gpu.dense_flops_per_s, gpu.vector_flops_per_s
+    if element_type in ("f64", "c128"):
+        return "f64", float(dense.get("f64", plain["f64"]))
+    if element_type == "c64":
+        return "f32", float(plain["f32"])
+    key = {"f32": "tf32", "u8": "s8", "s4": "s8", "u4": "s8"}.get(element_type)
+    if key is None:
+        key = element_type[:2] if element_type[:2] in ("f4", "f8") else element_type
+    if key not in dense:
+        key = "bf16"
+    return key, float(dense[key])
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def matmul_seconds(matmul: Matmul, gpu: Gpu, constants: KernelConstants) -> float:
+    """Seconds of one matmul kernel alone, its launch included.
+
+    Args:
+        matmul: Sizes and types of the product.
+        gpu: What runs it.
+        constants: What that GPU's kernels reach of its peaks.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.kernel_constants import load_kernel_constants
+        >>> constants = load_kernel_constants("h100")
+        >>> square = Matmul(1, 4096, 4096, 4096, "bf16", "bf16", "bf16")
+        >>> round(matmul_seconds(square, Cluster.parse("h100").gpu, constants), 5)
+        0.00018
+    """
+    rate, peak = rate_of(matmul.lhs, gpu)
+    return float(predicted(Problems.of([matmul]), gpu, peak, constants.matmul(rate))[0])
+
+
+def predicted(
+    problems: Problems, gpu: Gpu, peak: float, constants: MatmulConstants
+) -> Floats:
+    """Seconds of many products of one number type.
+
+    Args:
+        problems: The products.
+        gpu: What runs them.
+        peak: Operations per second of the units that run them.
+        constants: What that GPU reaches at this type.
+    """
+    p = problems
+    missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
+    seconds = formula(problems, gpu, peak, constants) * np.exp(missed)
+    # The correction was found where neither peak is near; beyond, the peaks hold.
+    floor = np.maximum(p.flops / peak, p.least_bytes / gpu.memory_bytes_per_s)
+    return np.maximum(seconds, floor)
+
+
+def formula(
+    problems: Problems, gpu: Gpu, peak: float, constants: MatmulConstants
+) -> Floats:
+    """`predicted` without the correction: the best choice of tile and split."""
+    batch, m, n, k = (
+        sizes[:, None] for sizes in (problems.batch, problems.m, problems.n, problems.k)
+    )
+    lhs, rhs, out = (
+        sizes[:, None]
+        for sizes in (problems.lhs_bytes, problems.rhs_bytes, problems.out_bytes)
+    )
+    per_term = problems.flops[:, None] / (batch * m * n * k)
+    rows, columns, parts = _CHOICES.T
+    down, across = np.ceil(m / rows), np.ceil(n / columns)
+    waves = np.ceil(batch * down * across * parts / gpu.sm_count)
+    # One element of k for one tile: multiplying it, and bringing its operands in.
+    multiply = per_term * rows * columns * gpu.sm_count
+    multiply = multiply / (peak * constants.arithmetic_efficiency)
+    feed = rows * lhs + columns * rhs
+    feed = feed / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
+    depth = np.ceil(k / parts / _STEP) * _STEP
+    partial_sums = batch * m * n * parts * 2 * _ACCUMULATOR_BYTES
+    join = constants.join_seconds + partial_sums / (
+        constants.join_share * gpu.memory_bytes_per_s
+    )
+    work = waves * (constants.tile_seconds + depth * np.maximum(multiply, feed))
+    work = work + np.where(parts > 1, join, 0.0)
+    # SMs work on a block of tiles that is about square; a side too big for the cache
+    # is read again for every such block.
+    block = np.sqrt(gpu.sm_count)
+    again_lhs = _overflow(m * k * lhs, gpu) * np.maximum(0, across / block - 1)
+    again_rhs = _overflow(n * k * rhs, gpu) * np.maximum(0, down / block - 1)
+    moved = m * k * lhs * (1 + again_lhs) + n * k * rhs * (1 + again_rhs)
+    moved = batch * (moved + m * n * out)
+    traffic = moved / (gpu.memory_bytes_per_s * constants.memory_efficiency)
+    longer = np.maximum(work, traffic)
+    shorter = np.minimum(work, traffic)
+    total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    return constants.launch_seconds + total.min(axis=1)
+
+
+def _overflow(operand_bytes: Floats, gpu: Gpu) -> Floats:
+    """0 for an operand that fills half of the cache, 1 for one that fills it."""
+    return np.clip(2 * operand_bytes / gpu.l2_bytes - 1, 0, 1)
