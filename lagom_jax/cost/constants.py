@@ -1,4 +1,4 @@
-"""How far real kernels and collectives stay behind the data sheet.
+"""How far real kernels stay behind the data sheet.
 
 The constants are records, `constants/*.json`, one per GPU, each number with its source.
 `calibrated` ones were fitted to measurements by `scripts/fit_constants.py`; the others
@@ -18,18 +18,6 @@ from lagom_jax.errors import ClusterError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CollectiveConstants:
-    """A collective inside one domain: `latency + ranks * per_rank + bytes / rate`.
-
-    `bytes` is what crosses each GPU's links, `rate` their peak times `efficiency`.
-    """
-
-    latency_seconds: float
-    latency_seconds_per_rank: float
-    efficiency: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Constants:
     """What a GPU reaches of its peaks, and what starting something costs."""
 
@@ -46,7 +34,6 @@ class Constants:
     """Added for every doubling of the number of domains a collective spans."""
     one_shot_seconds: float
     """A small all-reduce that XLA runs as a kernel of its own."""
-    collectives: Mapping[str, CollectiveConstants]
 
 
 @functools.cache
@@ -70,9 +57,5 @@ def load_constants(gpu: str) -> Constants:
         gpu=gpu,
         calibrated=record["calibrated"],
         source=record["source"],
-        collectives={
-            kind: CollectiveConstants(**numbers["value"])
-            for kind, numbers in record["collectives"].items()
-        },
         **values,
     )
