@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lagom_jax.commands import clusters, doctor, predict, report
+from lagom_jax.commands import clusters, doctor, predict, report, validate
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, predict, clusters, doctor)
+_VERBS = (report, predict, validate, clusters, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

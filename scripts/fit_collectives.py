@@ -79,6 +79,15 @@ class Smoothness:
 
 STREAMED = Smoothness(0.2, 0.2, 10.0, 3.0, 0.5)
 EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
+# Permutes were measured at every power of two, so more can be told apart.
+PERMUTE = Smoothness(0.3, 0.2, 2.5, 3.0, 0.0)
+
+
+def smoothness(kind: str) -> Smoothness:
+    if kind == "collective-permute":
+        return PERMUTE
+    return EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
+
 
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
@@ -244,7 +253,7 @@ def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
     Sizes and group sizes at the ends of the measured range are fitted always: leaving
     them out asks for extrapolation, which the others do not.
     """
-    sizes = np.round(np.log2(rows.nbytes) / 2)
+    sizes = np.round(np.log2(rows.nbytes))
     inner = sorted(set(sizes))[1:-1]
     ranks = sorted(set(rows.ranks))
     jobs = sorted(set(rows.devices))
@@ -306,8 +315,7 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     total: dict[str, list[tuple[float, float]]] = {}
     for kind, rows in read(measured, cluster).items():
-        how = EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
-        surface, found = judge(kind, rows, cluster, how)
+        surface, found = judge(kind, rows, cluster, smoothness(kind))
         judged = {key: scores(pairs) for key, pairs in found.items() if pairs}
         show(measured, kind, judged)
         for key, pairs in found.items():

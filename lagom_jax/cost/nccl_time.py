@@ -18,6 +18,9 @@ from lagom_jax.cost.setting import Setting, SettingError
 from lagom_jax.cost.span import Span, wire_bytes
 
 _FULL_THREADS = 512
+# Payload in what a protocol sends: LL has a flag of 4 bytes for every 4 bytes, LL128
+# one of 8 for every 120.
+_PAYLOAD = {"ll": 1 / 2, "ll128": 120 / 128, "simple": 1.0}
 # How sharply channels run into the link's limit: the p-norm of the two times.
 _SHARPNESS = 4.0
 
@@ -69,8 +72,9 @@ def structure_seconds(
             f"here; it has {', '.join('/'.join(choice) for choice in choices)}"
         )
     facts = nccl_facts(cluster)
-    each = facts.channel_gb_per_s * _protocol_share(setting.protocol)
-    each *= _thread_share(setting.threads, facts)
+    # What a protocol adds to the payload takes its part of the link as of a channel.
+    payload = _PAYLOAD[setting.protocol]
+    each = facts.channel_gb_per_s * payload * _thread_share(setting.threads, facts)
     overhead = facts.slice_overhead_microseconds[setting.protocol]
     if setting.algorithm == "p2p":
         return _exchange(kind, nbytes, span, facts, setting, each, overhead) * 1e-6
@@ -78,7 +82,8 @@ def structure_seconds(
     channels = min(setting.channels, _filled(kind, nbytes, setting, facts))
     on_channel = pipeline.wire_bytes / channels
     transfer = _limited(
-        on_channel / (each * 1e3), pipeline.wire_bytes / (pipeline.link_gb_per_s * 1e3)
+        on_channel / (each * 1e3),
+        pipeline.wire_bytes / (pipeline.link_gb_per_s * payload * 1e3),
     )
     steps = max(1.0, pipeline.hops + pipeline.far_hops)
     chunk = min(float(setting.chunk_bytes), max(1.0, on_channel / steps))
@@ -132,7 +137,8 @@ def _exchange(
 ) -> float:
     parts = parts_on(kind, nbytes, span.size, setting.channels, setting.protocol, facts)
     link = facts.inside_gb_per_s if span.domains == 1 else facts.network_gb_per_s
-    on_link = wire_bytes(kind, nbytes, span.size) / (link * 1e3)
+    payload = _PAYLOAD[setting.protocol]
+    on_link = wire_bytes(kind, nbytes, span.size) / (link * payload * 1e3)
     on_channel = parts.serial_bytes / (each * 1e3)
     chunk = min(float(setting.chunk_bytes), max(1.0, parts.part_bytes))
     base = facts.base_microseconds["ring"][setting.protocol]
@@ -153,11 +159,6 @@ def _limited(one: float, other: float) -> float:
         return 0.0
     ratio = min(one, other) / longest
     return longest * (1 + ratio**_SHARPNESS) ** (1 / _SHARPNESS)
-
-
-def _protocol_share(protocol: str) -> float:
-    """Payload in what a protocol sends: LL has a flag for every 4 bytes."""
-    return {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}[protocol]
 
 
 def _thread_share(threads: int, facts: NcclFacts) -> float:
