@@ -18,7 +18,7 @@ examples:
   lagom report llama-3-8b --cluster h100:8x8
   lagom report olmoe-1b-7b --parallelism ep --cluster b200:2x8 --rows all
   lagom report train.py:make_step --cluster a40-nvlink:2x8
-  lagom report /tmp/dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.txt \\
+  lagom report dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.txt \\
       --cluster h100:1x8 --json
 """
 

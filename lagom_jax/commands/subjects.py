@@ -44,6 +44,11 @@ def find_subject(
         LagomError: There is nothing of that name, or options were given that only
             models of the zoo have.
     """
+    if text.endswith(".py"):
+        raise LagomError(
+            f"{text} is a program, not a dump; name the function in it that returns "
+            f"the step and its arguments: {text}:make_step"
+        )
     if text == "-" or Path(text).exists() or text.endswith(_DUMP_ENDINGS):
         _refuse(zoo_options, "a dump")
         return Subject(text, dump=text)
@@ -83,8 +88,7 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
         raise LagomError(f"{module!r} has nothing called {factory!r}")
     if not callable(make):
         raise LagomError(f"{text} is no function; it must return (step, arguments)")
-    takes_devices = "devices" in inspect.signature(make).parameters
-    made: Any = make(devices=cluster.devices) if takes_devices else make()
+    made: Any = make(**_factory_arguments(text, make, cluster))
     if hasattr(made, "function") and hasattr(made, "arguments"):
         step, arguments = made.function, made.arguments
     elif isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
@@ -97,6 +101,20 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
     if not isinstance(arguments, tuple | list):
         arguments = (arguments,)
     return Subject(factory, step=step, arguments=tuple(arguments))
+
+
+def _factory_arguments(text: str, make: Any, cluster: Cluster) -> dict[str, int]:
+    signature = inspect.signature(make)
+    given = {"devices": cluster.devices} if "devices" in signature.parameters else {}
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        raise LagomError(
+            f"{text} cannot be called with nothing but `devices`: {error}. Name not "
+            "the step but a function that returns a pair: the step and a tuple of its "
+            "arguments (jax.ShapeDtypeStruct will do)"
+        ) from None
+    return given
 
 
 def _import(module: str) -> ModuleType:

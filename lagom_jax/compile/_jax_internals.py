@@ -1,6 +1,6 @@
 """The only module that touches what jax does not promise to keep.
 
-Verified on jax 0.10.2 and 0.12.0.1. What is used, and why nothing public will do:
+Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 
 - `Lowered._lowering` (`MeshComputation`): shardings, propagation flags, compiler
   options and devices of a lowered function;
@@ -14,15 +14,14 @@ Verified on jax 0.10.2 and 0.12.0.1. What is used, and why nothing public will d
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
-
-VERIFIED_ON = ("0.10.2", "0.12.0.1")
 
 DEBUG_PRIMITIVES = ("debug_callback", "debug_print")
 
@@ -145,7 +144,6 @@ def compile_module(
     propagate_to_inputs: Sequence[bool],
     propagate_to_outputs: Sequence[bool],
     options: Mapping[str, Any],
-    started: Callable[[], None] = lambda: None,
 ) -> Any:
     """Compiles StableHLO bytecode for devices that need not exist.
 
@@ -156,7 +154,6 @@ def compile_module(
         propagate_to_inputs: Per parameter, whether XLA chooses its sharding.
         propagate_to_outputs: Per result, whether XLA chooses its sharding.
         options: Compiler options; `fdo_profile` is a profile, not a flag.
-        started: Called when the module is read and XLA is about to begin.
 
     Returns:
         The executable, which cannot be run here.
@@ -176,7 +173,6 @@ def compile_module(
         dict(options),
     )
     device_list = internal("jax._src.lib", "_jax.DeviceList")(tuple(devices))
-    started()
     return client.compile(
         parsed, executable_devices=device_list, compile_options=compile_options
     )

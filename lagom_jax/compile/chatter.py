@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 
 _NOISE = re.compile(
@@ -27,6 +28,9 @@ _NOISE = re.compile(
 )
 _JAX_LOGGER = "jax._src.xla_bridge"
 _PLUGIN_WITHOUT_CUDA = "Jax plugin configuration error"
+# The descriptor belongs to all threads: two that put it aside at the same time would
+# each put back what the other had put in its place.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def meaningful(lines: Iterable[str]) -> list[str]:
@@ -65,6 +69,11 @@ def withheld() -> Iterator[None]:
     if gpu_present():
         yield
         return
+    with _ONE_AT_A_TIME:
+        yield from _held_back()
+
+
+def _held_back() -> Iterator[None]:
     try:
         saved = os.dup(2)
     except OSError:

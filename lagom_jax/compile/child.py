@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
+from lagom_jax import processes
 from lagom_jax.compile import chatter, wire
 from lagom_jax.errors import ToolchainError
 
@@ -22,8 +22,8 @@ class Answer:
     """What became of one request.
 
     Example:
-        >>> Answer({"ok": True}, b"", 0, False, ()).died
-        False
+        >>> Answer(None, b"", -9, False, ()).exit_status
+        -9
     """
 
     header: dict[str, Any] | None
@@ -34,11 +34,6 @@ class Answer:
     timed_out: bool
     printed: tuple[str, ...]
     """The meaningful lines of its stderr."""
-
-    @property
-    def died(self) -> bool:
-        """Whether the process ended without an answer, and not for the time."""
-        return self.header is None and not self.timed_out
 
 
 def ask_once(header: dict[str, Any], payload: bytes, *, timeout_s: float) -> Answer:
@@ -95,7 +90,7 @@ def command() -> list[str]:
             "program), so no process can be started to compile in: run lagom_jax from "
             "a plain python."
         )
-    return [sys.executable, "-P", "-W", "ignore", "-m", _WORKER]
+    return processes.python("-m", _WORKER)
 
 
 def environment() -> dict[str, str]:
@@ -104,12 +99,7 @@ def environment() -> dict[str, str]:
     The plugin's start-up looks for all of CUDA's libraries unless jax is told to stay
     on the CPU. `XLA_FLAGS` goes along: it would reach the real compiler too.
     """
-    paths = [path or os.getcwd() for path in sys.path]
-    return os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-    }
+    return processes.environment(JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
 
 
 def signal_name(exit_status: int) -> str:

@@ -28,7 +28,8 @@ _PACKAGES = (
     "nvidia-cuda-nvcc",
     "nvidia-nvvm",
 )
-_VERIFIED = ("0.10.2", "0.12.0.1")
+VERIFIED_ON = ("0.10.2", "0.12.0.1")
+"""The versions of jax that everything here was tried with."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,11 +146,11 @@ class Toolchain:
                     "error", f"{package} is not installed", _install(self.versions)
                 )
         jax = self.versions.get("jax")
-        if jax and jax not in _VERIFIED:
+        if jax and jax not in VERIFIED_ON:
             yield Finding(
                 "warning",
                 f"jax {jax} has not been tried with lagom_jax",
-                f"if something fails, install jax {' or '.join(_VERIFIED)}",
+                f"if something fails, install jax {' or '.join(VERIFIED_ON)}",
             )
         if not self.plugins:
             yield Finding(

@@ -72,7 +72,6 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
     return {
         "ok": True,
         "device_kind": devices[0].device_kind,
-        "platform_version": str(devices[0].client.platform_version),
         "memory": _memory(executable.get_compiled_memory_stats()),
         "start_seconds": ready - began,
         "compile_seconds": compiled - ready,

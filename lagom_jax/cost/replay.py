@@ -122,7 +122,7 @@ class _Machine:
         self.now = 0.0
         self._priced = priced
         self._free: dict[Stream, float] = {}
-        self._done: dict[int, tuple[float, Stream]] = {}
+        self._done: dict[int, dict[Stream, float]] = {}
         self._open: deque[_Open] = deque()
 
     def block(self, block: Block) -> _Ledger:
@@ -169,15 +169,15 @@ class _Machine:
         start = max(self.now, self._free.get(node.stream, 0.0))
         end = start + seconds
         self._free[node.stream] = end
-        self._done[node.token] = (end, node.stream)
+        self._done.setdefault(node.token, {})[node.stream] = end
         self._open.append(_Open(node.task, node.stream, start, end))
 
     def _wait(self, node: Wait, ledger: _Ledger) -> None:
         for token in node.tokens:
             # What ended in the past, or belongs to an iteration that never ran, holds
             # nobody up.
-            end, stream = self._done.get(token, (0.0, Stream.COLLECTIVE))
-            self._stall(end, stream, ledger)
+            for stream, end in self._done.get(token, {}).items():
+                self._stall(end, stream, ledger)
 
     def _stall(self, until: float, stream: Stream, ledger: _Ledger) -> None:
         """Lets compute stand still for a stream that is busy without a gap."""
@@ -258,17 +258,28 @@ class _Machine:
     def _state(self) -> _State:
         """How far everything that is still busy is ahead of compute."""
         now = self.now
-        self._done = {k: done for k, done in self._done.items() if done[0] > now}
+        self._done = {
+            token: busy
+            for token, ends in self._done.items()
+            if (busy := {s: end for s, end in ends.items() if end > now})
+        }
         self._free = {s: end for s, end in self._free.items() if end > now}
         streams = [(s.name, end - now) for s, end in self._free.items()]
-        launches = [(str(k), end - now) for k, (end, _) in self._done.items()]
+        launches = [
+            (f"{token} {s.name}", end - now)
+            for token, ends in self._done.items()
+            for s, end in ends.items()
+        ]
         return tuple(sorted(streams + launches))
 
     def _shift(self, seconds: float) -> None:
         """Moves the whole machine forward in time, as it is."""
         self.now += seconds
         self._free = {s: t + seconds for s, t in self._free.items()}
-        self._done = {k: (t + seconds, s) for k, (t, s) in self._done.items()}
+        self._done = {
+            token: {s: end + seconds for s, end in ends.items()}
+            for token, ends in self._done.items()
+        }
         self._open = deque(
             _Open(o.task, o.stream, o.start + seconds, o.end + seconds)
             for o in self._open

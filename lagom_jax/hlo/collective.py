@@ -39,6 +39,13 @@ KINDS = frozenset(
 POINT_TO_POINT = frozenset({"collective-permute", "send", "recv"})
 """Kinds that move data from sources to targets instead of within groups."""
 
+# The compiler's enum CollectiveKernelStrategy as JSON and binary configs spell it.
+_OWN_KERNELS = {
+    "KERNEL_STRATEGY_TRITON_ONE_SHOT",
+    "KERNEL_STRATEGY_TRITON_TWO_SHOT",
+    1,
+    2,
+}
 _PAIRS_ATTRIBUTE = "_xla_send_recv_source_target_pairs"
 
 
@@ -125,7 +132,7 @@ def read_collective(
         element_types=tuple(
             dict.fromkeys(leaf.type for o in operands for leaf in o.shape.leaves)
         ),
-        groups=_groups(module, instruction, kind),
+        groups=_groups(module, instruction, kind).placed(module.placement),
         channel_id=instruction.proto.channel_id,
         is_sync=bool(settings.get("is_sync", False))
         or (launcher is None and not _is_split(instruction.opcode)),
@@ -142,7 +149,7 @@ def _is_one_shot(outer: Instruction, settings: Mapping[str, Any]) -> bool:
     if outer.opcode == "fusion":
         kind = section(backend_config(outer), "fusion_backend_config").get("kind")
         return kind == "__triton_collective"
-    return "SHOT" in str(settings.get("kernel_strategy", ""))
+    return settings.get("kernel_strategy") in _OWN_KERNELS
 
 
 def _is_split(opcode: str) -> bool:

@@ -1,9 +1,9 @@
 """Which devices take part in a collective, in each of HLO's spellings.
 
 A module names the participants as explicit lists, as a reshaped and transposed
-iota (`[2,4]<=[8]T(1,0)`), or as axes of a mesh. All three become one array of
-global device numbers with a row per group; a device's number is
-`replica * partitions + partition`, its place in the job.
+iota (`[2,4]<=[8]T(1,0)`), or as axes of a mesh. All three become one array with a row
+per group of places in the job, `replica * partitions + partition`, and then of the
+devices that the module puts there: a mesh need not take devices in their order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,10 @@ from lagom_jax.hlo.module import Instruction, Module
 
 Devices = npt.NDArray[np.int64]
 
-_CROSS_PARTITION_KINDS = frozenset({"all-to-all", "ragged-all-to-all"})
+# What has no `use_global_device_ids`: a channel alone makes its groups of partitions.
+_CROSS_PARTITION_KINDS = frozenset(
+    {"all-to-all", "collective-broadcast", "ragged-all-to-all"}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +37,7 @@ class Groups:
     """
 
     members: Devices
-    """Global device numbers, a row per group."""
+    """Device numbers, a row per group."""
     point_to_point: bool = False
 
     @property
@@ -45,6 +49,29 @@ class Groups:
     def size(self) -> int:
         """Devices in a group; for a point-to-point exchange, how many pairs."""
         return self.members.shape[0 if self.point_to_point else 1]
+
+    def placed(self, placement: Sequence[int]) -> Groups:
+        """Groups of places in the job as groups of the devices that are there.
+
+        Args:
+            placement: The device at each place; empty if they are in order.
+
+        Raises:
+            HloError: A group has a place that the job does not have.
+
+        Example:
+            >>> Groups(np.array([[0, 1], [2, 3]])).placed([0, 2, 1, 3]).members.tolist()
+            [[0, 2], [1, 3]]
+        """
+        if not placement or not self.members.size:
+            return self
+        if not 0 <= self.members.min() <= self.members.max() < len(placement):
+            raise HloError(
+                f"a collective is among devices up to {self.members.max()}, but the "
+                f"program is for {len(placement)}; the file is damaged, or its first "
+                "line was changed"
+            )
+        return dataclasses.replace(self, members=np.array(placement)[self.members])
 
 
 def iota_groups(
@@ -112,7 +139,7 @@ def _part_of_axis(axis: Any, sizes: list[int]) -> tuple[int, int, int]:
 
 
 def replica_groups(module: Module, instruction: Instruction, kind: str) -> Groups:
-    """The groups of a collective, as global device numbers."""
+    """The groups of a collective, as places in the job."""
     proto = instruction.proto
     listed = _listed_groups(instruction)
     replicas, partitions = module.replicas, module.partitions

@@ -80,12 +80,6 @@ class Computation:
         table = self.instructions
         return [table[i] for i in instruction.operand_ids]
 
-    @property
-    def parameters(self) -> list[Instruction]:
-        """The computation's parameters in order of their number."""
-        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: i.proto.parameter_number)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Module:
@@ -98,6 +92,9 @@ class Module:
     partitions: int
     proto: Any
     """The compiler's own HloModuleProto."""
+    placement: Sequence[int] = ()
+    """Which device runs partition p of replica r, at place r × partitions + p; devices
+    are counted in the order of their ids. Empty where the module does not say."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lagom_jax.hlo.arithmetic import scalar_flops
+from lagom_jax.hlo.collective import KINDS
 from lagom_jax.hlo.convolution import convolution_flops
 from lagom_jax.hlo.custom_calls import is_silent, read_call
 from lagom_jax.hlo.matmul import dot_matmul, ragged_matmul
@@ -20,18 +21,6 @@ from lagom_jax.hlo.tally import share
 
 if TYPE_CHECKING:
     from lagom_jax.hlo.traffic import Walk
-
-COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "recv",
-    "reduce-scatter",
-    "send",
-)
 
 
 def _first(instruction: Instruction) -> Shape:
@@ -206,8 +195,8 @@ def _random(walk: Walk, instruction: Instruction, elements: int, count: int) -> 
 
 
 OPERATIONS: dict[str, Rule] = {
-    **dict.fromkeys(COLLECTIVES, _collective),
-    **dict.fromkeys([f"{name}-start" for name in COLLECTIVES], _collective),
+    **dict.fromkeys(KINDS, _collective),
+    **dict.fromkeys([f"{kind}-start" for kind in KINDS], _collective),
     "cholesky": _solve,
     "convolution": _convolution,
     "custom-call": _custom_call,

@@ -75,17 +75,6 @@ class _Shapes:
         return shape
 
 
-def read_shape(proto: Any) -> Shape:
-    """The shape that a ShapeProto describes.
-
-    Example:
-        >>> from lagom_jax.hlo.schema import message_class
-        >>> read_shape(message_class("ShapeProto")(element_type=16, dimensions=[3, 5]))
-        Shape(type='bf16', dimensions=(3, 5), byte_size=30, elements=())
-    """
-    return _Shapes().convert(proto)
-
-
 def read_module(data: bytes) -> Module:
     """Reads a serialised HloModuleProto.
 
@@ -160,7 +149,20 @@ def _module(proto: Any) -> Module:
                     )
     replicas = max(1, proto.device_assignment.replica_count)
     partitions = max(1, proto.device_assignment.computation_count)
-    return Module(proto.name, computations, entry, replicas, partitions, proto)
+    placement = _placement(proto.device_assignment, replicas, partitions)
+    return Module(
+        proto.name, computations, entry, replicas, partitions, proto, placement
+    )
+
+
+def _placement(assignment: Any, replicas: int, partitions: int) -> tuple[int, ...]:
+    rows = [part.replica_device_ids for part in assignment.computation_devices]
+    if len(rows) != partitions or any(len(row) != replicas for row in rows):
+        return ()
+    ids = [row[replica] for replica in range(replicas) for row in rows]
+    # Ids may begin anywhere and leap from one process to the next.
+    ranks = {device: rank for rank, device in enumerate(sorted(ids))}
+    return tuple([ranks[device] for device in ids])
 
 
 def _computation(proto: Any, order: Any, shapes: _Shapes) -> Computation:

@@ -21,74 +21,50 @@ _MESSAGES = {
     "HloProto": "1 HloModuleProto hlo_module",
     "HloModuleProto": """
         1 string name
-        2 string entry_computation_name
         3 HloComputationProto* computations
         6 int64 entry_computation_id
         7 HloScheduleProto schedule
-        8 HloInputOutputAliasProto input_output_alias
         15 DeviceAssignmentProto device_assignment
-        17 StackFrameIndexProto stack_frame_index
-        19 FrontendAttributes frontend_attributes
-        22 bytes* payloads
-        25 bytes backend_config""",
+        17 StackFrameIndexProto stack_frame_index""",
     "HloComputationProto": """
         1 string name
         2 HloInstructionProto* instructions
         5 int64 id
-        6 int64 root_id
-        7 bool is_fusion_computation
-        8 string execution_thread""",
+        6 int64 root_id""",
     "HloInstructionProto": """
         1 string name
         2 string opcode
         3 ShapeProto shape
         7 OpMetadata metadata
         9 int64 parameter_number
-        11 string fusion_kind
         13 int64 tuple_index
         14 int64* dimensions
         15 Window window
         16 ConvolutionDimensionNumbers convolution_dimension_numbers
         17 SliceDimensions* slice_dimensions
-        20 int64* dynamic_slice_sizes
         26 int64 channel_id
         28 string custom_call_target
         30 DotDimensionNumbers dot_dimension_numbers
-        31 int32 fft_type
         32 int64* fft_length
-        33 GatherDimensionNumbers gather_dimension_numbers
-        34 int64* gather_slice_sizes
         35 int64 id
         36 int64* operand_ids
         37 int64* control_predecessor_ids
         38 int64* called_computation_ids
         43 bytes backend_config
-        47 bool is_host_transfer
         49 ReplicaGroup* replica_groups
-        50 int64 feature_group_count
-        51 PrecisionConfig precision_config
         52 SourceTarget* source_target_pairs
         58 int64 batch_group_count
         68 FrontendAttributes frontend_attributes
         71 bool use_global_device_ids
-        74 OutputOperandAliasing* output_operand_aliasing
-        79 string async_execution_thread
         87 CollectiveDeviceListProto collective_device_list
         90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers
         92 IotaReplicaGroupListProto iota_collective_device_list
         93 MeshAxesReplicaGroupListProto mesh_axes_replica_group_list
-        97 int32 conv_kind
         99 Payload backend_config_payload""",
     "SliceDimensions": "1 int64 start\n2 int64 limit\n3 int64 stride",
     "HloScheduleProto": "1 ScheduleEntry* sequences",
     "ScheduleEntry": "1 int64 key\n2 InstructionSequence value",
     "InstructionSequence": "1 int64* instruction_ids",
-    "HloInputOutputAliasProto": "1 AliasEntryProto* entries",
-    "AliasEntryProto": """
-        1 int64* output_shape_index
-        2 int64 parameter_number
-        3 int64* parameter_shape_index
-        4 int32 kind""",
     "DeviceAssignmentProto": """
         1 int32 replica_count
         2 int32 computation_count
@@ -96,25 +72,17 @@ _MESSAGES = {
     "ComputationDevice": "1 int64* replica_device_ids",
     "StackFrameIndexProto": """
         1 string* file_names
-        2 string* function_names
         3 FileLocation* file_locations
         4 StackFrame* stack_frames""",
-    "FileLocation": """
-        1 int32 file_name_id
-        2 int32 function_name_id
-        3 int32 line""",
-    "StackFrame": "1 int32 file_location_id\n2 int32 parent_frame_id",
+    "FileLocation": "1 int32 file_name_id\n3 int32 line",
+    "StackFrame": "1 int32 file_location_id",
     "ShapeProto": """
         2 int32 element_type
         3 int64* dimensions
         4 ShapeProto* tuple_shapes
         5 LayoutProto layout""",
-    "LayoutProto": """
-        1 int64* minor_to_major
-        7 int64 element_size_in_bits
-        8 int64 memory_space""",
+    "LayoutProto": "1 int64* minor_to_major\n8 int64 memory_space",
     "OpMetadata": """
-        1 string op_type
         2 string op_name
         3 string source_file
         4 int32 source_line
@@ -124,18 +92,13 @@ _MESSAGES = {
         1 int64 size
         2 int64 stride
         3 int64 padding_low
-        4 int64 padding_high
         5 int64 window_dilation
         6 int64 base_dilation""",
     "ConvolutionDimensionNumbers": """
         7 int64 input_batch_dimension
-        8 int64 input_feature_dimension
         11 int64* input_spatial_dimensions
-        3 int64 kernel_input_feature_dimension
         4 int64 kernel_output_feature_dimension
         6 int64* kernel_spatial_dimensions
-        9 int64 output_batch_dimension
-        10 int64 output_feature_dimension
         12 int64* output_spatial_dimensions""",
     "DotDimensionNumbers": """
         1 int64* lhs_contracting_dimensions
@@ -146,19 +109,9 @@ _MESSAGES = {
         1 DotDimensionNumbers dot_dimension_numbers
         2 int64* lhs_ragged_dimensions
         3 int64* rhs_group_dimensions""",
-    "GatherDimensionNumbers": """
-        1 int64* offset_dims
-        2 int64* collapsed_slice_dims
-        3 int64* start_index_map
-        4 int64 index_vector_dim""",
-    "PrecisionConfig": "1 int32* operand_precision\n2 int32 algorithm",
     "FrontendAttributes": "1 AttributeEntry* map",
     "AttributeEntry": "1 string key\n2 string value",
-    "OutputOperandAliasing": """
-        1 int64* output_shape_index
-        2 int64 operand_index
-        3 int64* operand_shape_index""",
-    "Payload": "1 bytes value\n2 int64 id",
+    "Payload": "1 bytes value",
     "ReplicaGroup": "1 int64* replica_ids",
     "SourceTarget": "1 int64 source\n2 int64 target",
     "CollectiveDeviceListProto": "1 ReplicaGroup* replica_groups",
@@ -177,55 +130,33 @@ _MESSAGES = {
     "AxisRefProto": "1 int64 mesh_axis_index\n2 SubAxis sub_axis_info",
     "SubAxis": "1 int64 pre_size\n2 int64 size",
     "GpuBackendConfig": """
-        1 int64 operation_queue_id
-        3 CudnnConvBackendConfig cudnn_conv_backend_config
         4 GemmBackendConfig gemm_backend_config
         6 CollectiveBackendConfig collective_backend_config
         7 FusionBackendConfig fusion_backend_config
         8 CudnnNormBackendConfig cudnn_norm_backend_config
         9 CudnnFmhaBackendConfig cudnn_fmha_backend_config
-        12 ReificationCost* reification_cost
         17 GroupedGemmBackendConfig grouped_gemm_backend_config""",
-    "CudnnConvBackendConfig": "3 int32 activation_mode",
-    "GemmBackendConfig": """
-        1 int64 selected_algorithm
-        3 double beta
-        7 DotDimensionNumbers dot_dimension_numbers
-        13 int32 epilogue
-        14 int64 lhs_stride
-        15 int64 rhs_stride""",
+    "GemmBackendConfig": "7 DotDimensionNumbers dot_dimension_numbers",
     "GroupedGemmBackendConfig": """
         1 GemmBackendConfig gemm_backend_config
         2 RaggedDotDimensionNumbers ragged_dot_dimension_numbers""",
     "CollectiveBackendConfig": """
         1 bool is_sync
         3 bool is_pipelined
-        5 int32 backend
         7 int32 kernel_strategy""",
     "FusionBackendConfig": "1 string kind",
     "CudnnFmhaBackendConfig": """
         11 DotDimensionNumbers bmm1_dot_dimension_numbers
-        12 DotDimensionNumbers bmm2_dot_dimension_numbers
         14 ShapeProto intermediate_tensor_shape
         21 bool is_causal_mask
         22 int32 mask_type
         24 int32 sliding_window_length""",
     "CudnnNormBackendConfig": "3 int32 kind",
-    "ReificationCost": """
-        1 double end_to_end_cycles
-        2 double exec_time_us
-        5 string name""",
-    "WhileLoopBackendConfig": """
-        1 KnownTripCount known_trip_count
-        2 KnownInitStep known_init_step
-        3 KnownInductionVariable known_induction_variable""",
+    "WhileLoopBackendConfig": "1 KnownTripCount known_trip_count",
     "KnownTripCount": "1 int64 n",
-    "KnownInitStep": "1 int64 init\n2 int64 step",
-    "KnownInductionVariable": "1 int64 tuple_index",
 }
 
 _SCALARS = {
-    "double": 1,
     "int64": 3,
     "int32": 5,
     "bool": 8,

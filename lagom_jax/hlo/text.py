@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lagom_jax import processes
 from lagom_jax.errors import HloError
 from lagom_jax.hlo.elided import keep_elided, restore_elided
 from lagom_jax.hlo.envelope import has_module, unwrapped
@@ -124,12 +124,12 @@ def _parse_isolated(text: str) -> bytes:
     with tempfile.TemporaryFile() as stderr:
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-W", "ignore", str(_PARSER)],
+                processes.python(str(_PARSER)),
                 input=source,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 timeout=patience,
-                env=_environment(),
+                env=processes.environment(),
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -149,11 +149,6 @@ def _parse_isolated(text: str) -> bytes:
         f"the parser's process ended with status {done.returncode}: "
         f"{check.group(1) if check else last or 'it said nothing'}"
     )
-
-
-def _environment() -> dict[str, str]:
-    paths = [path or os.getcwd() for path in sys.path]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _device_assignment(text: str) -> bytes:

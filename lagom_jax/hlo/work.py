@@ -49,7 +49,6 @@ _SILENT = frozenset(
         "domain",
         "get-dimension-size",
         "get-tuple-element",
-        "optimization-barrier",
         "opt-barrier",
         "parameter",
         "partition-id",

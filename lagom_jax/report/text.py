@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.report.origin import short_origin
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
 from lagom_jax.report.units import in_bytes, in_percent, in_seconds
@@ -170,7 +171,7 @@ def _name(row: CollectiveReport) -> Text:
 
 
 def _group(row: CollectiveReport) -> str:
-    if row.kind in ("collective-permute", "send", "recv"):
+    if row.kind in POINT_TO_POINT:
         return f"{row.group_size} pairs"
     return f"{row.groups}×{row.group_size}" if row.groups > 1 else str(row.group_size)
 

@@ -8,7 +8,7 @@ from lagom_jax.errors import HloError
 from lagom_jax.hlo.collective import Collective, collective_kind, read_collective
 from lagom_jax.hlo.config import backend_config, section
 from lagom_jax.hlo.module import Computation, Instruction, Module
-from lagom_jax.hlo.work import work
+from lagom_jax.hlo.work import launches_kernel, work
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -24,25 +24,6 @@ from lagom_jax.schedule.program import (
 )
 from lagom_jax.schedule.tokens import Launches
 
-# Instructions that only name, group or reorder values; nothing reaches a stream.
-_SILENT = frozenset(
-    {
-        "parameter",
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "bitcast",
-        "after-all",
-        "add-dependency",
-        "opt-barrier",
-        "optimization-barrier",
-        "partition-id",
-        "replica-id",
-        "get-dimension-size",
-        "domain",
-        "async-update",
-    }
-)
 _STREAMS = {"send": Stream.SEND, "recv": Stream.RECEIVE}
 
 
@@ -92,8 +73,7 @@ class _Builder:
         if built is None:
             nodes: list[Node] = []
             for instruction in _in_order(computation):
-                if instruction.opcode not in _SILENT:
-                    nodes.extend(self._nodes(computation, instruction))
+                nodes.extend(self._nodes(computation, instruction))
             built = self._built[computation.id] = tuple(nodes)
         return built
 
@@ -126,10 +106,8 @@ class _Builder:
             instruction.called_ids
         ):
             yield from self._communicating_fusion(computation, instruction)
-        else:
-            kernel = self._kernel(computation, instruction)
-            if kernel.work.kind != "nothing":
-                yield Run(kernel)
+        elif launches_kernel(instruction):
+            yield Run(self._kernel(computation, instruction))
 
     def _kernel(self, computation: Computation, instruction: Instruction) -> Kernel:
         found = work(self._module, computation, instruction)
@@ -164,7 +142,7 @@ class _Builder:
                     self._module, called, inner, launcher=(computation, launcher)
                 )
                 yield self._start(found, launcher)
-            elif inner.opcode not in _SILENT:
+            else:
                 for task in _flat(self._nodes(called, inner)):
                     yield Launch(task, _stream_aside(task), launcher.id)
 

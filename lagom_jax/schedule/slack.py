@@ -46,7 +46,10 @@ def _independent(
     computation: Computation, starts: Sequence[int], alone: Mapping[str, float]
 ) -> list[float]:
     """Independent seconds for each of the instructions `starts`."""
-    bits = {start: 1 << position for position, start in enumerate(starts)}
+    bits: defaultdict[int, int] = defaultdict(int)
+    for position, start in enumerate(starts):
+        # One start may launch several collectives.
+        bits[start] |= 1 << position
     instructions = list(computation.instructions.values())
     needs = {i.id: list(_needs(i)) for i in instructions}
     below: dict[int, int] = {}

@@ -19,7 +19,6 @@ _PASS_THROUGH = frozenset(
         "bitcast",
         "copy",
         "opt-barrier",
-        "optimization-barrier",
         "add-dependency",
         "domain",
     }

@@ -34,6 +34,9 @@ def broken():
         raise RuntimeError("my own mistake")
     return step, (jax.ShapeDtypeStruct((8,), jnp.float32),)
 
+def step(state, batch):
+    return state
+
 number = 3
 """
 
@@ -183,12 +186,13 @@ MISTAKES = [
     (["{dump}", "--cluster", "h100:1x8"], 2, "4 device"),
     (["{dump}", "--cluster", "h100:1x4", "--tiny"], 2, "--tiny"),
     (["{dump}", "--cluster", "h100:1x4", "--option", "a=1"], 2, "already compiled"),
-    (["{mine}", "--cluster", "h100:1x4"], 2, ""),
+    (["{mine}", "--cluster", "h100:1x4"], 2, "name the function in it"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a"], 2, "NAME=VALUE"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 4, "No such compile"),
     (["{mine}:missing", "--cluster", "h100:1x4"], 2, "missing"),
     (["{mine}:number", "--cluster", "h100:1x4"], 2, "function"),
     (["{mine}:wrong", "--cluster", "h100:1x4"], 2, "pair"),
+    (["{mine}:step", "--cluster", "h100:1x4"], 2, "Name not the step"),
     (["{mine}:for_two", "--cluster", "h100:1x4"], 4, "2 device"),
     (["no_such_module:make", "--cluster", "h100:1x4"], 2, "no_such_module"),
     (["llama-3-9b", "--cluster", "h100:1x4"], 2, "llama-3-8b"),

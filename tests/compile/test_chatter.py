@@ -2,6 +2,9 @@
 
 import logging
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,3 +48,24 @@ def test_where_a_driver_is_nothing_is_held_back(capfd, monkeypatch):
     with chatter.withheld():
         os.write(2, NOISE.encode())
     assert capfd.readouterr().err == NOISE
+
+
+def test_threads_leave_stderr_where_it_was(capfd):
+    """The descriptor is the process's: what one thread puts aside, all lose."""
+    before = os.fstat(2).st_ino
+    inside = threading.Event()
+
+    def first():
+        with chatter.withheld():
+            inside.set()
+            time.sleep(0.2)
+
+    def second():
+        inside.wait()
+        with chatter.withheld():
+            time.sleep(0.4)
+
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(first), threads.submit(second)]:
+            done.result()
+    assert os.fstat(2).st_ino == before

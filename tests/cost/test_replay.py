@@ -58,6 +58,14 @@ def test_streams_run_side_by_side():
     assert seconds_of(timeline)["d"] == (6.0, 2.0)
 
 
+def test_a_wait_is_for_all_that_was_launched_under_its_token():
+    """One start may launch onto several streams, and the first may end last."""
+    step = program(launch("c", 1), launch("d", 1, Stream.SEND), wait(1), run("k"))
+    timeline = replay(step, ByName({"c": 6.0, "d": 4.0, "k": 3.0}))
+    assert timeline.step_seconds == 9.0
+    assert timeline.exposed_seconds == 6.0
+
+
 def test_sync_collective_is_exposed():
     step = program(run("k"), Run(collective("c")), run("k2"))
     timeline = replay(step, ByName({"c": 4.0, "k": 1.0, "k2": 2.0}))

@@ -129,13 +129,6 @@ def test_flags_in_both_spellings(config):
     assert found.is_pipelined
 
 
-def test_one_shot_kernels_are_known():
-    spelling = f"f32[16] all-reduce-start(x), {GROUPS}, to_apply=sum"
-    config = '{"collective_backend_config":{"is_sync":true,"kernel_strategy":"KERNEL_STRATEGY_TRITON_ONE_SHOT"}}'
-    module = root_in(spelling, f", backend_config={config}")
-    assert read_collective(module, module.entry, module.entry.root).one_shot_kernel
-
-
 def test_a_fusion_that_communicates():
     """Newer compilers put small all-reduces into a Triton fusion."""
     module = parse(

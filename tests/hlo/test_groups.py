@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.errors import HloError
+from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import read_collective
 from lagom_jax.hlo.groups import iota_groups, mesh_groups, pairs_from_text
 from lagom_jax.hlo.schema import message_class
@@ -77,17 +78,50 @@ def test_channel_without_global_ids_takes_all_partitions_in():
     assert found.members.tolist() == [[0, 1], [2, 3]]
 
 
-def test_all_to_all_with_channel_is_among_partitions():
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "all-to-all(x), dimensions={0}, channel_id=1, replica_groups={{0,1}}",
+        "collective-broadcast(x), channel_id=1, replica_groups={{0,1}}",
+    ],
+)
+def test_kinds_without_global_ids_are_among_partitions(operation):
     module = parse(
-        """
-ENTRY main {
+        f"""
+ENTRY main {{
   x = f32[8] parameter(0)
-  ROOT y = f32[8] all-to-all(x), channel_id=1, replica_groups={{0,1}}, dimensions={0}
-}""",
+  ROOT y = f32[8] {operation}
+}}""",
         header=", replica_count=2, num_partitions=2",
     )
     found = read_collective(module, module.entry, module.entry.root).groups
     assert found.members.tolist() == [[0, 1], [2, 3]]
+
+
+def test_groups_are_of_the_devices_that_run_the_partitions():
+    """A mesh may take devices in any order, and their ids may leap."""
+    module = parse(
+        GATHER.format(
+            attributes="channel_id=1, replica_groups={{0,1},{2,3}}, "
+            "use_global_device_ids=true",
+            out=16,
+        ),
+        header=", num_partitions=4",
+    )
+    for row, device in zip(
+        module.proto.device_assignment.computation_devices,
+        (0, 100, 1, 101),
+        strict=True,
+    ):
+        row.replica_device_ids[:] = [device]
+    module = read_module(module.proto.SerializeToString())
+    found = read_collective(module, module.entry, module.entry.root).groups
+    assert found.members.tolist() == [[0, 2], [1, 3]]
+
+
+def test_groups_beyond_the_job_are_refused():
+    with pytest.raises(HloError, match=r"devices up to 8, .* for 8;"):
+        gather("channel_id=1, replica_groups={{0,8}}, use_global_device_ids=true")
 
 
 def test_groups_of_different_sizes_are_refused():

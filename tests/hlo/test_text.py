@@ -231,7 +231,9 @@ def test_a_module_is_found_in_what_surrounds_it(text):
     module = read(text)
     assert (module.name, module.devices) == ("step", 4)
     assert collectives(module) == {"all-reduce": (64, 64, 2, 2, True)}
-    (parameter,) = module.entry.parameters
+    (parameter,) = (
+        i for i in module.entry.instructions.values() if i.opcode == "parameter"
+    )
     assert parameter.proto.metadata.op_name == 'x "quoted" #1'
 
 

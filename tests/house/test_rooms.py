@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "lagom_jax"
 ROOMS = (
     "errors",
+    "processes",
     "cluster",
     "compile",
     "hlo",
@@ -21,7 +22,15 @@ ROOMS = (
     "cli",
 )
 # Rooms that must work where jax is not installed or must not be touched.
-WITHOUT_JAX = ("errors", "cluster", "hlo", "schedule", "cost", "report")
+WITHOUT_JAX = (
+    "errors",
+    "processes",
+    "cluster",
+    "hlo",
+    "schedule",
+    "cost",
+    "report",
+)
 LONGEST_FILE = 500
 
 

@@ -33,6 +33,34 @@ def test_what_is_needed_and_what_needs_is_not_independent():
     assert seconds == 2.0 + 4.0
 
 
+def test_collectives_of_one_start_have_the_same_independent_work():
+    program = build_program(
+        parse(
+            """
+wrapped {
+  p = f32[8] parameter(0)
+  q = f32[8] parameter(1)
+  a = f32[16] all-gather(p), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  b = f32[16] all-gather(q), channel_id=2, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  ROOT both = (f32[16], f32[16]) tuple(a, b)
+}
+ENTRY main {
+  x = f32[8] parameter(0)
+  before = f32[8] add(x, x)
+  start = ((f32[8], f32[8]), (f32[16], f32[16])) async-start(before, x), calls=wrapped
+  beside = f32[8] multiply(x, x)
+  done = (f32[16], f32[16]) async-done(start)
+  first = f32[16] get-tuple-element(done), index=0
+  after = f32[16] add(first, first)
+  ROOT out = (f32[16], f32[8]) tuple(after, beside)
+}"""
+        )
+    )
+    alone = {"before": 1.0, "beside": 2.0, "after": 4.0}
+    found = independent_seconds([c for c, _, _ in program.collectives()], alone)
+    assert list(found.values()) == [2.0, 2.0]
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_equals_plain_reachability(seed):
     random = np.random.default_rng(seed)
