@@ -92,7 +92,7 @@ def smoothness(kind: str) -> Smoothness:
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
     Streamed: ((6.0, 0.3, 2.0, 0.75, 2.0), (1.0, 2.0, 2.0, 0.3, 0.7)),
-    Exchanged: ((10.0, 0.3, 10.0, 25.0, 0.7), (1.0, 2.0, 1.0, 0.5, 0.3)),
+    Exchanged: ((10.0, 0.3, 10.0, 25.0, 0.7, 2.0), (1.0, 2.0, 1.0, 0.5, 0.3, 0.7)),
 }
 
 
@@ -134,7 +134,7 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
     for _ in range(40):
         here = predicted(logs)
         step = 1e-4
-        slopes = [(predicted(logs + step * e) - here) / step for e in np.eye(5)]
+        slopes = [(predicted(logs + step * e) - here) / step for e in np.eye(len(logs))]
         jacobian = np.stack(slopes, axis=1)
         off = np.log(rows.microseconds) - here
         # Neighbouring rows err together, so each counts half.

@@ -67,6 +67,7 @@ class NcclFacts:
         return values[0 if domains == 1 else 1 if domains == 2 else 2]
 
 
+@functools.lru_cache(maxsize=64)
 def nccl_facts(cluster: Cluster) -> NcclFacts:
     """NCCL's constants on a cluster.
 

@@ -14,6 +14,7 @@ import math
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import wire_bytes
+from lagom_jax.hlo.collective import POINT_TO_POINT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Exchanged:
     """All-to-all and permute: sends and receives.
 
     Example:
-        >>> form = Exchanged(6.0, 0.5, 5.0, 22.0, 0.75)
+        >>> form = Exchanged(6.0, 0.5, 5.0, 22.0, 0.75, 2.0)
         >>> form.latency(3)
         7.0
     """
@@ -73,6 +74,8 @@ class Exchanged:
     """What one channel moves in the Simple protocol."""
     link_share: float
     """Of the link's peak, that all channels together reach."""
+    copy_share: float
+    """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
 
     def latency(self, ranks: int) -> float:
         """Microseconds that do not depend on the bytes."""
@@ -87,8 +90,10 @@ class Exchanged:
         if parts.protocol == "ll":
             rate = self.ll_channel_gb_per_s
         on_channel = parts.serial_bytes / (rate * 1e3)
-        on_link = wire_bytes(kind, nbytes, ranks) / (peak * self.link_share) * 1e6
-        return self.latency(ranks) + max(on_channel, on_link)
+        on_link = wire_bytes(kind, nbytes, ranks) / self.link_share
+        if kind not in POINT_TO_POINT:
+            on_link += nbytes / ranks / self.copy_share
+        return self.latency(ranks) + max(on_channel, on_link / peak * 1e6)
 
 
 Form = Streamed | Exchanged
