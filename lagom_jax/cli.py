@@ -2,7 +2,8 @@
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
 function that runs it. Exit codes: 0 done, 2 something the user can put right, 3 the
-GPU compiler is not installed as it must be, 4 the compiler refused, 130 interrupted.
+GPU compiler is not installed as it must be, 4 the compiler refused, 5 some rows of a
+table could not be predicted, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lagom_jax.commands import clusters, doctor, report
+from lagom_jax.commands import clusters, doctor, predict, report, validate
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, clusters, doctor)
+_VERBS = (report, predict, validate, clusters, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,10 +1,9 @@
-"""Seconds of a collective that has the links to itself: latency and bandwidth.
+"""Seconds of a collective that has the links to itself.
 
-Every GPU moves a certain share of the collective's bytes over its links, whatever the
-order (a ring and a tree move the same). Inside one domain the links are NVLink or PCIe.
-A collective over several domains is limited by the slower of those and of the network:
-a ring enters and leaves every domain once and may use the network card of each of its
-members there. Derivation and fit: docs/model.md.
+Inside one domain the time at NCCL's default setting is calibrated (`surface.py`). Over
+several domains the network is added, with estimated constants. Another setting than
+the default scales that time by NCCL's structure (`nccl_time.py`). docs/model.md derives
+all three.
 """
 
 from __future__ import annotations
@@ -12,60 +11,73 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
-
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.constants import CollectiveConstants, Constants
+from lagom_jax.cost.constants import Constants, load_constants
+from lagom_jax.cost.nccl_default import nccl_default
+from lagom_jax.cost.nccl_facts import nccl_facts
+from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.prices import Price
+from lagom_jax.cost.setting import Setting
+from lagom_jax.cost.span import Span, span_of, wire_bytes
+from lagom_jax.cost.surface import Surface, load_surfaces
 from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
-from lagom_jax.hlo.groups import Groups
+
+_ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Span:
-    """How a collective's groups lie on a cluster; the widest group counts."""
+class _Parts:
+    """A time, and what it is made of."""
 
-    size: int
-    """Devices in a group; 2 for a point-to-point exchange."""
-    domains: int
-    """Scale-up domains that a group reaches into."""
-    local: int
-    """The fewest members of a group in one of its domains."""
-
-
-def span_of(groups: Groups, cluster: Cluster) -> Span:
-    """How groups lie on a cluster."""
-    if not groups.members.size:
-        # Pairs that the compiler did not write down: the next device, at worst a
-        # domain away.
-        return Span(2, 1 if cluster.devices <= cluster.scale_up_size else 2, 1)
-    domains = np.sort(groups.members // cluster.scale_up_size, axis=1)
-    crossings = (domains[:, 1:] != domains[:, :-1]).sum(axis=1)
-    widest = domains[int(crossings.argmax())]
-    _, counts = np.unique(widest, return_counts=True)
-    return Span(int(widest.size), int(counts.size), int(counts.min()))
+    seconds: float
+    latency: float
+    bound: str
+    """The link that limits the transfer."""
+    peak: float
+    """Bytes per second that this link could carry of what each GPU sends."""
 
 
-def wire_bytes(kind: str, nbytes: float, size: int) -> float:
-    """Bytes that each GPU sends over its links.
+def collective_seconds(
+    kind: str,
+    nbytes: float,
+    span: Span,
+    cluster: Cluster,
+    setting: Setting | None = None,
+    *,
+    operands: int = 1,
+) -> float:
+    """Seconds of one execution of a collective through NCCL, alone.
 
     Args:
         kind: The kind of collective.
         nbytes: Bytes on the larger side of the op.
-        size: GPUs in a group.
+        span: How its groups lie on the cluster.
+        cluster: What it runs on.
+        setting: How it is run; by default as NCCL chooses by itself.
+        operands: Arrays that the compiler combined into this launch.
+
+    Raises:
+        SettingError: NCCL does not have the setting's algorithm for this collective.
 
     Example:
-        >>> wire_bytes("all-reduce", 1024, 8)
-        1792.0
+        >>> h100 = Cluster.parse("h100:1x8")
+        >>> one = collective_seconds("all-gather", 1 << 30, Span(8, 1, 8), h100)
+        >>> 2.6e-3 < one < 2.9e-3
+        True
+        >>> few = Setting("ring", "simple", 2, 544, 524288)
+        >>> slow = collective_seconds("all-gather", 1 << 30, Span(8, 1, 8), h100, few)
+        >>> slow > 4 * one
+        True
     """
-    if kind in POINT_TO_POINT or kind == "collective-broadcast":
-        return float(nbytes)
-    share = nbytes * (size - 1) / size
-    return 2 * share if kind == "all-reduce" else share
+    parts = _default(kind, nbytes, span, cluster, load_constants(cluster.gpu.name))
+    return _under(kind, nbytes, span, cluster, setting, operands, parts)
 
 
 def collective_price(
-    collective: Collective, cluster: Cluster, constants: Constants
+    collective: Collective,
+    cluster: Cluster,
+    constants: Constants,
+    setting: Setting | None = None,
 ) -> Price:
     """The price of one execution of a collective.
 
@@ -73,50 +85,79 @@ def collective_price(
         collective: What moves between whom.
         cluster: The links it moves over.
         constants: What those links reach of their peaks.
+        setting: How NCCL runs it; by default as NCCL chooses by itself.
     """
     span = span_of(collective.groups, cluster)
     if span.size == 1:
         return Price(constants.launch_seconds, "latency")
-    fitted = _constants_for(collective.kind, constants)
-    moved = wire_bytes(collective.kind, collective.bytes, span.size)
+    kind, nbytes = collective.kind, float(collective.bytes)
+    moved = wire_bytes(kind, nbytes, span.size)
     if collective.one_shot_kernel:
-        seconds = constants.one_shot_seconds + moved / cluster.inside.bytes_per_s
-        return Price(seconds, "latency")
-    latency = (
-        fitted.latency_seconds
-        + fitted.latency_seconds_per_rank * span.size
-        + constants.network_latency_seconds * math.ceil(math.log2(span.domains))
-    )
-    name, transfer, peak = _transfer(collective.kind, moved, span, cluster, constants)
-    seconds = latency + transfer
-    bound = name if transfer > latency else "latency"
-    return Price(seconds, bound, moved / (peak * seconds))
+        # Every GPU reads the whole operand of every other, after one barrier.
+        read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
+        return Price(constants.one_shot_seconds + read, "latency")
+    parts = _default(kind, nbytes, span, cluster, constants)
+    operands = collective.operand_count
+    seconds = _under(kind, nbytes, span, cluster, setting, operands, parts)
+    transfer = parts.seconds - parts.latency
+    bound = parts.bound if transfer > parts.latency else "latency"
+    return Price(seconds, bound, min(1.0, moved / (parts.peak * seconds)))
 
 
-def _constants_for(kind: str, constants: Constants) -> CollectiveConstants:
-    known = constants.collectives
-    stand_ins = {
-        "ragged-all-to-all": "all-to-all",
-        "collective-broadcast": "all-gather",
-        "send": "collective-permute",
-        "recv": "collective-permute",
-    }
-    return known.get(kind) or known[stand_ins[kind]]
+def _under(
+    kind: str,
+    nbytes: float,
+    span: Span,
+    cluster: Cluster,
+    setting: Setting | None,
+    operands: int,
+    parts: _Parts,
+) -> float:
+    seconds = parts.seconds
+    if setting is not None:
+        usual = nccl_default(kind, nbytes, span, cluster)
+        if setting != usual:
+            asked = structure_seconds(kind, nbytes, span, cluster, setting)
+            seconds *= asked / structure_seconds(kind, nbytes, span, cluster, usual)
+    # One group, one launch: operands lie side by side on the channels, and only those
+    # that find no channel of their own wait for another turn of the steps.
+    channels = nccl_facts(cluster).channels
+    turns = math.ceil(max(1, operands) / channels)
+    return seconds + (turns - 1) * parts.latency
 
 
-def _transfer(
-    kind: str, moved: float, span: Span, cluster: Cluster, constants: Constants
-) -> tuple[str, float, float]:
-    """The link that limits, its seconds, and its peak rate for this collective."""
-    inside = cluster.inside.bytes_per_s
-    inside_rate = inside * _constants_for(kind, constants).efficiency
+def _default(
+    kind: str, nbytes: float, span: Span, cluster: Cluster, constants: Constants
+) -> _Parts:
+    surface = load_surfaces(cluster.gpu.name).of(kind)
+    facts = nccl_facts(cluster)
+    peak = cluster.inside.bytes_per_s
+    latency = surface.form.latency(span.size) * 1e-6
     if span.domains == 1:
-        return cluster.inside.kind, moved / inside_rate, inside
+        seconds = surface.seconds(nbytes, span, peak, facts)
+        return _Parts(seconds, latency, cluster.inside.kind, peak)
+    latency += constants.network_latency_seconds * math.ceil(math.log2(span.domains))
+    bound, transfer, peak = _across(kind, nbytes, span, cluster, constants, surface)
+    return _Parts(latency + transfer, latency, bound, peak)
+
+
+def _across(
+    kind: str,
+    nbytes: float,
+    span: Span,
+    cluster: Cluster,
+    constants: Constants,
+    surface: Surface,
+) -> tuple[str, float, float]:
+    """The link that limits, its seconds, and its peak for what each GPU sends."""
+    moved = wire_bytes(kind, nbytes, span.size)
+    inside = cluster.inside.bytes_per_s
+    inside_rate = inside * surface.form.link_share
     network = cluster.between.bytes_per_s
     network_rate = network * constants.network_efficiency
     if kind in POINT_TO_POINT:
         return "network", moved / network_rate, network
-    if kind in ("all-to-all", "ragged-all-to-all"):
+    if kind in _ALL_TO_ALL:
         # Each GPU's own card carries what it sends to other domains.
         away = (span.size - span.local) / (span.size - 1)
         choices = [

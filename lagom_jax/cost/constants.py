@@ -1,8 +1,8 @@
-"""How far real kernels and collectives stay behind the data sheet.
+"""How far real kernels and links stay behind the data sheet, per GPU.
 
-The constants are records, `constants/*.json`, one per GPU, each number with its source.
-`calibrated` ones were fitted to measurements by `scripts/fit_constants.py`; the others
-are estimates, and say so.
+The constants are records, each number with its source. Those of matmuls were fitted to
+measurements (`scripts/fit_matmuls.py`), and so were the surfaces of collectives beside
+them (`scripts/fit_collectives.py`); the others are estimates, and say so.
 """
 
 from __future__ import annotations
@@ -10,24 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
-from lagom_jax.errors import ClusterError
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CollectiveConstants:
-    """A collective inside one domain: `latency + ranks * per_rank + bytes / rate`.
-
-    `bytes` is what crosses each GPU's links, `rate` their peak times `efficiency`.
-    """
-
-    latency_seconds: float
-    latency_seconds_per_rank: float
-    efficiency: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,46 +21,34 @@ class Constants:
     """What a GPU reaches of its peaks, and what starting something costs."""
 
     gpu: str
-    calibrated: bool
-    """False where the numbers are estimates for want of measurements."""
-    source: str
     kernels: KernelConstants
-    launch_seconds: float
     network_efficiency: float
     network_latency_seconds: float
     """Added for every doubling of the number of domains a collective spans."""
     one_shot_seconds: float
     """A small all-reduce that XLA runs as a kernel of its own."""
-    collectives: Mapping[str, CollectiveConstants]
+
+    @property
+    def launch_seconds(self) -> float:
+        """Start, drain and gap of a kernel."""
+        return self.kernels.launch_seconds
 
 
 @functools.cache
 def load_constants(gpu: str) -> Constants:
     """The constants of a GPU.
 
+    Raises:
+        ClusterError: There are none for a GPU of that name.
+
     Example:
-        >>> load_constants("h100").calibrated
-        True
+        >>> load_constants("h100").network_efficiency
+        0.9
     """
-    folder = resources.files(__name__.rpartition(".")[0]) / "constants"
-    path = folder / f"{gpu}.json"
-    if not path.is_file():
-        raise ClusterError(
-            f"there are no cost constants for the GPU '{gpu}'; known are "
-            + ", ".join(
-                sorted(p.name[:-5] for p in folder.iterdir() if p.name[-5:] == ".json")
-            )
-        )
-    record: dict[str, Any] = json.loads(path.read_text())
-    values = {key: item["value"] for key, item in record["kernels"].items()}
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
+    record: dict[str, Any] = json.loads((folder / "network.json").read_text())
     return Constants(
         gpu=gpu,
-        calibrated=record["calibrated"],
-        source=record["source"],
         kernels=load_kernel_constants(gpu),
-        collectives={
-            kind: CollectiveConstants(**numbers["value"])
-            for kind, numbers in record["collectives"].items()
-        },
-        **values,
+        **{name: item["value"] for name, item in record.items()},
     )

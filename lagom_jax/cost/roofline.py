@@ -1,4 +1,4 @@
-"""The first pricing: rooflines for kernels, latency and bandwidth for collectives."""
+"""Prices of kernels by rooflines, of collectives by their calibrated surfaces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lagom_jax.cost.collective import collective_price
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
 from lagom_jax.cost.prices import Price
+from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel
 
@@ -34,8 +35,18 @@ class Roofline:
     @property
     def source(self) -> str:
         """Where the prices come from, in words."""
-        word = "calibrated" if self.constants.calibrated else "estimated"
-        return f"{word}: {self.constants.source}"
+        surfaces = load_surfaces(self.cluster.gpu.name)
+        matmuls = self.constants.kernels.matmul("bf16")
+        if matmuls.calibrated and surfaces.calibrated:
+            return (
+                "calibrated: matmuls and collectives on published measurements (`lagom "
+                "validate` says how well); other kernels, launches and the network are "
+                "estimated"
+            )
+        return (
+            f"estimated: matmuls {matmuls.source.removeprefix('estimated: ')}; "
+            f"collectives {surfaces.source}"
+        )
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""

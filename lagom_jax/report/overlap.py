@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import span_of
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import replay
+from lagom_jax.cost.span import span_of
 from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.provenance import compiled_for_gpu

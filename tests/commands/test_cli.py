@@ -77,7 +77,9 @@ def lagom(capsys, *words):
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize("verb", ["report", "clusters", "doctor"])
+@pytest.mark.parametrize(
+    "verb", ["report", "predict", "validate", "clusters", "doctor"]
+)
 def test_help(capsys, verb):
     code, out, _ = lagom(capsys, verb, "--help")
     assert code == 0

@@ -1,0 +1,165 @@
+"""`lagom validate`: how far the model is from every measurement the project knows."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+import lagom_jax.cost
+from lagom_jax.commands.rows import (
+    COLLECTIVE_COLUMNS,
+    MATMUL_COLUMNS,
+    collective_microseconds,
+    matmul_microseconds,
+)
+from lagom_jax.commands.table_rows import Cells, predict_rows, read_table
+from lagom_jax.commands.terminal import console
+from lagom_jax.cost.surface import load_record
+
+LARGE = 1 << 20
+FITTED = "fitted"
+"""What rows are to the model, where they are not kept out."""
+_MEASURED = "microseconds"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of the model on some measurements, as parts of the measured time."""
+
+    gpu: str
+    op: str
+    size: str
+    rows_are: str
+    """`fitted`, or `kept out: ...`: predicted by a fit that had not seen them."""
+    rows: int
+    median: float
+    p90: float
+
+
+def add(verbs: Any) -> None:
+    """Declares the verb."""
+    verb = verbs.add_parser(
+        "validate",
+        help="compare the model with every measurement it knows",
+        description="Prints the errors of the model on the measurements that come "
+        "with it: those it was fitted to, and those kept out of a fit in turn, from "
+        "the records. Nothing is run on a GPU.",
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the verb."""
+    scores = all_scores()
+    if arguments.json:
+        rows = [dataclasses.asdict(score) for score in scores]
+        print(json.dumps({"scores": rows}, indent=2))
+        return 0
+    table = Table(box=None)
+    for column in ("GPU", "what", "size", "rows are", "rows", "median", "p90"):
+        right = column in ("rows", "median", "p90")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for s in scores:
+        figures = (str(s.rows), f"{s.median:.1%}", f"{s.p90:.1%}")
+        table.add_row(s.gpu, s.op, s.size, s.rows_are, *figures)
+    console().print(table)
+    return 0
+
+
+def all_scores() -> list[Score]:
+    """Every score, collectives before matmuls, the fitted before the kept out.
+
+    Example:
+        >>> {score.gpu for score in all_scores()} >= {"h100-sxm", "b200"}
+        True
+    """
+    found = [
+        *_on_rows(
+            "collectives.csv", COLLECTIVE_COLUMNS, collective_microseconds, _collective
+        ),
+        *_kept_out(),
+    ]
+    order = {FITTED: 0}
+    found.sort(key=lambda s: (s.gpu, s.op == "all", s.op, order.get(s.rows_are, 1)))
+    found += _on_rows("matmuls.csv", MATMUL_COLUMNS, matmul_microseconds, _matmul)
+    return found
+
+
+def markdown(scores: Iterable[Score]) -> str:
+    """The scores as a table for a page.
+
+    Example:
+        >>> print(markdown([Score("h100-sxm", "all", "all", "fitted", 9, 0.02, 0.1)]))
+        | GPU | what | size | rows are | rows | median | p90 |
+        |---|---|---|---|---:|---:|---:|
+        | h100-sxm | all | all | fitted | 9 | 2.0 % | 10.0 % |
+    """
+    lines = [
+        "| GPU | what | size | rows are | rows | median | p90 |",
+        "|---|---|---|---|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {s.gpu} | {s.op} | {s.size} | {s.rows_are} | {s.rows} "
+        f"| {100 * s.median:.1f} % | {100 * s.p90:.1f} % |"
+        for s in scores
+    ]
+    return "\n".join(lines)
+
+
+def _collective(cells: Cells) -> tuple[str, str]:
+    large = int(cells["tensor_bytes"]) >= LARGE
+    return cells["op"], "1 MiB and more" if large else "below 1 MiB"
+
+
+def _matmul(cells: Cells) -> tuple[str, str]:
+    return f"matmul {cells['types']}", "all"
+
+
+def _on_rows(
+    name: str,
+    columns: Iterable[str],
+    price: Callable[[Cells], float],
+    sort: Callable[[Cells], tuple[str, str]],
+) -> list[Score]:
+    path = resources.files(lagom_jax.cost) / "measured" / name
+    _, rows = read_table(str(path), (*columns, _MEASURED))
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for outcome in predict_rows(rows, price):
+        # A shipped row that cannot be priced is a defect, not a user's mistake.
+        assert outcome.microseconds is not None, outcome.problem
+        op, size = sort(outcome.cells)
+        measured = float(outcome.cells[_MEASURED])
+        error = abs(outcome.microseconds / measured - 1)
+        gpu = outcome.cells["gpu"]
+        errors[gpu, op, size].append(error)
+        if name.startswith("collectives"):
+            errors[gpu, "all", size].append(error)
+    return [
+        Score(*key, FITTED, len(e), float(np.median(e)), float(np.quantile(e, 0.9)))
+        for key, e in errors.items()
+    ]
+
+
+def _kept_out() -> list[Score]:
+    found: list[Score] = []
+    for name in ("h100", "b200", "gb200"):
+        record = load_record(name)
+        parts = {"all": record["errors"]}
+        parts |= {kind: item["errors"] for kind, item in record["kinds"].items()}
+        for op, errors in parts.items():
+            for rows_are, sizes in errors.items():
+                if rows_are != FITTED:
+                    found += [
+                        Score(record["measured"], op, size, rows_are, **figures)
+                        for size, figures in sizes.items()
+                    ]
+    return found

@@ -1,0 +1,127 @@
+"""NCCL's constants for one generation of GPUs, from the record `nccl.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from lagom_jax.cluster import Cluster
+
+ByProtocol = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NcclFacts:
+    """What NCCL assumes about a GPU and its links. GB are 1e9 bytes.
+
+    Example:
+        >>> facts = nccl_facts(Cluster.parse("h100:8x8"))
+        >>> facts.channels, round(facts.inside_gb_per_s, 1)
+        (24, 370.8)
+    """
+
+    base_microseconds: Mapping[str, ByProtocol]
+    """By algorithm and protocol."""
+    inside_microseconds: Mapping[str, ByProtocol]
+    """A hop inside a domain."""
+    network_microseconds: Mapping[str, ByProtocol]
+    """A hop between domains."""
+    inside_gb_per_s: float
+    """What NCCL counts for the links of one GPU in its domain."""
+    network_gb_per_s: float
+    """One GPU's share of the network cards."""
+    ll_most_gb_per_s: tuple[float, float, float]
+    """All channels together, on 1, 2, and more domains; so too the next three."""
+    ring_ll128_channel_gb_per_s: tuple[float, float, float]
+    tree_ll128_channel_gb_per_s: tuple[float, float, float]
+    tree_channel_gb_per_s: tuple[float, float, float]
+    nvls_efficiency: float
+    """0 where the links cannot reduce or multicast."""
+    channels: int
+    """Of a communicator."""
+    nvls_channels: int
+    channel_gb_per_s: float
+    """What one channel moves with Simple and all its threads (estimated)."""
+    slice_overhead_microseconds: ByProtocol
+    half_rate_threads: float
+    p2p_chunk_bytes: int
+    p2p_ll_bytes_per_channel: int
+    p2p_most_chunks: int
+    bytes_per_channel: int
+    """The least traffic for which NCCL uses another channel."""
+    bytes_per_thread: ByProtocol
+    """The least payload for which NCCL uses another thread."""
+
+    def by_domains(self, values: tuple[float, float, float], domains: int) -> float:
+        """The value that holds for so many domains.
+
+        Example:
+            >>> facts = nccl_facts(Cluster.parse("h100:8x8"))
+            >>> facts.by_domains(facts.ll_most_gb_per_s, 8)
+            35.0
+        """
+        return values[0 if domains == 1 else 1 if domains == 2 else 2]
+
+
+@functools.lru_cache(maxsize=64)
+def nccl_facts(cluster: Cluster) -> NcclFacts:
+    """NCCL's constants on a cluster.
+
+    Example:
+        >>> nccl_facts(Cluster.parse("a100")).nvls_efficiency
+        0.0
+    """
+    capability = cluster.gpu.compute_capability.rstrip("af")
+    nvlink = cluster.inside.kind == "nvlink"
+    record = _record()
+    values = {key: _value(item) for key, item in record.items() if key != "source"}
+    major = capability.partition(".")[0]
+    known = {**record["generations"][major]}
+    known |= record["generations"].get(capability, {})
+    generation: dict[str, Any] = {key: _value(item) for key, item in known.items()}
+    per_link = values["link_gb_per_s"]
+    inside = per_link["pcie"]
+    if nvlink:
+        rate = per_link.get(capability, per_link[major])
+        inside = rate * cluster.gpu.nvlink_links
+    small, p2p = values["small_messages"], values["p2p"]
+    chunk = p2p["nvlink_chunk_bytes" if nvlink else "other_chunk_bytes"]
+    return NcclFacts(
+        base_microseconds=values["base_microseconds"],
+        inside_microseconds=values[f"{'nvlink' if nvlink else 'pcie'}_microseconds"],
+        network_microseconds=values["network_microseconds"],
+        inside_gb_per_s=inside,
+        network_gb_per_s=cluster.between.bytes_per_s / 1e9,
+        ll_most_gb_per_s=tuple(generation["ll_most_gb_per_s"]),
+        ring_ll128_channel_gb_per_s=tuple(generation["ring_ll128_channel_gb_per_s"]),
+        tree_ll128_channel_gb_per_s=tuple(generation["tree_ll128_channel_gb_per_s"]),
+        tree_channel_gb_per_s=tuple(generation["tree_channel_gb_per_s"]),
+        nvls_efficiency=generation["nvls_efficiency"] if nvlink else 0.0,
+        channels=generation["channels"],
+        nvls_channels=generation["nvls_channels"],
+        channel_gb_per_s=values["simple_channel_gb_per_s"][major],
+        slice_overhead_microseconds=values["slice_overhead_microseconds"],
+        half_rate_threads=values["half_rate_threads"],
+        p2p_chunk_bytes=chunk,
+        p2p_ll_bytes_per_channel=p2p["ll_bytes_per_channel"],
+        p2p_most_chunks=p2p["most_chunks_in_a_part"],
+        bytes_per_channel=small["bytes_per_channel"],
+        bytes_per_thread={
+            protocol: small[f"{protocol}_bytes_per_thread"]
+            for protocol in ("ll", "ll128", "simple")
+        },
+    )
+
+
+@functools.cache
+def _record() -> dict[str, Any]:
+    path = resources.files(__name__.rpartition(".")[0]) / "nccl.json"
+    return json.loads(path.read_text())
+
+
+def _value(item: Mapping[str, Any]) -> Any:
+    return item.get("value", item)

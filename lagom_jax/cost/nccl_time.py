@@ -1,0 +1,174 @@
+"""How a collective's time depends on its setting: NCCL's structure.
+
+Steps that wait for each other, channels that share the link, chunks that fill and drain
+a pipeline, and protocols that pay for low latency with bandwidth. Only ratios between
+two settings are used; the level comes from measurements (`surface.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_default import offered
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.peers import parts_on
+from lagom_jax.cost.setting import Setting, SettingError
+from lagom_jax.cost.span import Span, wire_bytes
+
+_FULL_THREADS = 512
+# Payload in what a protocol sends: LL has a flag of 4 bytes for every 4 bytes, LL128
+# one of 8 for every 120.
+_PAYLOAD = {"ll": 1 / 2, "ll128": 120 / 128, "simple": 1.0}
+# How sharply channels run into the link's limit: the p-norm of the two times.
+_SHARPNESS = 4.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What decides a collective's time: the data, its rate and what it waits for."""
+
+    wire_bytes: float
+    """What each GPU sends."""
+    hops: int
+    """Steps that wait for each other, inside domains."""
+    far_hops: float
+    """And those over the network."""
+    fill: float
+    """Chunks that pass before all ranks are busy."""
+    link_gb_per_s: float
+
+
+def structure_seconds(
+    kind: str, nbytes: float, span: Span, cluster: Cluster, setting: Setting
+) -> float:
+    """Seconds of a collective under a setting, uncalibrated.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Bytes on the larger side of the op.
+        span: How its groups lie on the cluster.
+        cluster: What it runs on.
+        setting: How it is run.
+
+    Raises:
+        SettingError: NCCL does not have that algorithm for this collective.
+
+    Example:
+        Two channels are slower than eight.
+
+        >>> cluster, span = Cluster.parse("h100:1x8"), Span(8, 1, 8)
+        >>> def time(text):
+        ...     setting = Setting.parse(text)
+        ...     return structure_seconds("all-gather", 1e9, span, cluster, setting)
+        >>> time("ring/simple/2/544/524288") > 3 * time("ring/simple/8/544/524288")
+        True
+    """
+    choices = offered(kind, span, cluster)
+    if (setting.algorithm, setting.protocol) not in choices:
+        raise SettingError(
+            f"NCCL does not run {kind} as {setting.algorithm} with {setting.protocol} "
+            f"here; it has {', '.join('/'.join(choice) for choice in choices)}"
+        )
+    facts = nccl_facts(cluster)
+    # What a protocol adds to the payload takes its part of the link as of a channel.
+    payload = _PAYLOAD[setting.protocol]
+    each = facts.channel_gb_per_s * payload * _thread_share(setting.threads, facts)
+    overhead = facts.slice_overhead_microseconds[setting.protocol]
+    if setting.algorithm == "p2p":
+        return _exchange(kind, nbytes, span, facts, setting, each, overhead) * 1e-6
+    pipeline = _pipeline(kind, nbytes, span, facts, setting)
+    channels = min(setting.channels, _filled(kind, nbytes, setting, facts))
+    on_channel = pipeline.wire_bytes / channels
+    transfer = _limited(
+        on_channel / (each * 1e3),
+        pipeline.wire_bytes / (pipeline.link_gb_per_s * payload * 1e3),
+    )
+    steps = max(1.0, pipeline.hops + pipeline.far_hops)
+    chunk = min(float(setting.chunk_bytes), max(1.0, on_channel / steps))
+    base = facts.base_microseconds[setting.algorithm][setting.protocol]
+    hop = facts.inside_microseconds.get(setting.algorithm, {})
+    far = facts.network_microseconds[setting.algorithm][setting.protocol]
+    return 1e-6 * (
+        base
+        + pipeline.hops * hop.get(setting.protocol, 0.0)
+        + pipeline.far_hops * far
+        + transfer
+        + on_channel / chunk * overhead
+        + pipeline.fill * chunk / (each * 1e3)
+    )
+
+
+def _pipeline(
+    kind: str, nbytes: float, span: Span, facts: NcclFacts, setting: Setting
+) -> Pipeline:
+    n, domains = span.size, span.domains
+    wire = wire_bytes(kind, nbytes, n)
+    link = facts.inside_gb_per_s
+    if domains > 1:
+        link = min(link, facts.network_gb_per_s * span.local)
+    depth = math.log2(domains)
+    twice = 2 if kind == "all-reduce" else 1
+    if setting.algorithm == "ring":
+        far = (domains - 1) * twice
+        return Pipeline(wire, (n - 1) * twice - far, far, 1.0, link)
+    if setting.algorithm == "tree":
+        hops = round(2 * (n / domains - 1))
+        return Pipeline(2 * nbytes / 0.92, hops, 2 * depth, hops + 2 * depth, link)
+    if setting.algorithm == "pat":
+        return Pipeline(wire / 0.75, 0, depth, depth, link)
+    # The switch reduces and multicasts, so an all-reduce sends its data once.
+    rate = facts.inside_gb_per_s * facts.nvls_efficiency
+    far = 2 * depth if setting.algorithm == "nvls_tree" else 0.0
+    if far:
+        rate = min(rate, link)
+    return Pipeline(wire / twice, 1, far, 2.0 + far, rate)
+
+
+def _exchange(
+    kind: str,
+    nbytes: float,
+    span: Span,
+    facts: NcclFacts,
+    setting: Setting,
+    each: float,
+    overhead: float,
+) -> float:
+    parts = parts_on(kind, nbytes, span.size, setting.channels, setting.protocol, facts)
+    link = facts.inside_gb_per_s if span.domains == 1 else facts.network_gb_per_s
+    payload = _PAYLOAD[setting.protocol]
+    on_link = wire_bytes(kind, nbytes, span.size) / (link * payload * 1e3)
+    on_channel = parts.serial_bytes / (each * 1e3)
+    chunk = min(float(setting.chunk_bytes), max(1.0, parts.part_bytes))
+    base = facts.base_microseconds["ring"][setting.protocol]
+    hops = facts.network_microseconds if span.domains > 1 else facts.inside_microseconds
+    return (
+        base
+        + hops["ring"][setting.protocol] * parts.rounds
+        + _limited(on_channel, on_link)
+        + parts.serial_bytes / chunk * overhead
+        + chunk / (each * 1e3)
+    )
+
+
+def _limited(one: float, other: float) -> float:
+    """The longer of two times, with a soft corner."""
+    longest = max(one, other)
+    if longest <= 0:
+        return 0.0
+    ratio = min(one, other) / longest
+    return longest * (1 + ratio**_SHARPNESS) ** (1 / _SHARPNESS)
+
+
+def _thread_share(threads: int, facts: NcclFacts) -> float:
+    half = facts.half_rate_threads
+    full = _FULL_THREADS / (_FULL_THREADS + half)
+    return threads / (threads + half) / full
+
+
+def _filled(kind: str, nbytes: float, setting: Setting, facts: NcclFacts) -> int:
+    """Channels that a message has work for."""
+    traffic = nbytes * (2 if kind == "all-reduce" else 1)
+    traffic *= 4 if setting.protocol == "ll" else 1
+    return max(1, math.ceil(traffic / facts.bytes_per_channel))

@@ -1,0 +1,118 @@
+"""How NCCL cuts a send into parts, and in how many rounds an all-to-all goes.
+
+NCCL gives each pair of GPUs a power of two of channels, as many as fit when all peers
+are served at once, and doubles it while a channel's part is longer than 32 chunks.
+What does not fit into the channels of the communicator waits for the next round. A
+message of at most 16 KiB per channel of the communicator goes in the LL protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from lagom_jax.cost.nccl_facts import NcclFacts
+from lagom_jax.hlo.collective import POINT_TO_POINT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parts:
+    """How the messages of one GPU lie on the channels.
+
+    Example:
+        >>> Parts(1 << 20, 4, 2, 32, "simple").serial_bytes
+        2097152.0
+    """
+
+    part_bytes: float
+    """What a channel sends to one peer."""
+    per_peer: int
+    """Channels that serve one peer."""
+    rounds: int
+    """How many peers a channel serves, one after another."""
+    channels: int
+    """Channels in use."""
+    protocol: str
+
+    @property
+    def serial_bytes(self) -> float:
+        """What the busiest channel sends."""
+        return float(self.part_bytes * self.rounds)
+
+
+def p2p_channels(facts: NcclFacts) -> int:
+    """Channels that sends and receives may use: a power of two.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> p2p_channels(nccl_facts(Cluster.parse("h100")))
+        32
+    """
+    return 1 << math.ceil(math.log2(facts.channels))
+
+
+def default_parts(kind: str, nbytes: float, ranks: int, facts: NcclFacts) -> Parts:
+    """How NCCL by itself cuts a send of `nbytes`, or an all-to-all of them.
+
+    Example:
+        One of 72 GPUs sends 16 MiB and then a little more: two channels instead of one.
+
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> facts = nccl_facts(Cluster.parse("gb200-nvl72"))
+        >>> default_parts("collective-permute", 16 << 20, 72, facts).per_peer
+        1
+        >>> default_parts("collective-permute", 17 << 20, 72, facts).per_peer
+        2
+    """
+    most = p2p_channels(facts)
+    peers = 1 if kind in POINT_TO_POINT else ranks
+    message = nbytes / peers
+    per_peer = _doubled(message, _fitting(most, ranks), most, facts)
+    protocol = "ll" if message <= facts.p2p_ll_bytes_per_channel * most else "simple"
+    return _laid_out(message, peers, per_peer, most, protocol)
+
+
+def parts_on(
+    kind: str, nbytes: float, ranks: int, channels: int, protocol: str, facts: NcclFacts
+) -> Parts:
+    """The same on so many channels, in a given protocol.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> facts = nccl_facts(Cluster.parse("h100"))
+        >>> parts_on("all-to-all", 8 << 20, 8, 4, "simple", facts).rounds
+        2
+    """
+    peers = 1 if kind in POINT_TO_POINT else ranks
+    message = nbytes / peers
+    per_peer = channels
+    if peers > 1:
+        per_peer = _doubled(message, _fitting(channels, ranks), channels, facts)
+    return _laid_out(message, peers, per_peer, channels, protocol)
+
+
+def _fitting(channels: int, ranks: int) -> int:
+    return 1 << max(0, math.floor(math.log2(max(1, channels / ranks))))
+
+
+def _doubled(message: float, per_peer: int, most: int, facts: NcclFacts) -> int:
+    longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks
+    while message / per_peer > longest and per_peer <= most / 2:
+        per_peer *= 2
+    return per_peer
+
+
+def _laid_out(
+    message: float, peers: int, per_peer: int, most: int, protocol: str
+) -> Parts:
+    wanted = peers * per_peer
+    return Parts(
+        message / per_peer,
+        per_peer,
+        math.ceil(wanted / most),
+        min(most, wanted),
+        protocol,
+    )

@@ -1,0 +1,101 @@
+"""Time of a collective at NCCL's default setting inside one domain: two forms.
+
+Collectives that hand data from GPU to GPU wait for every rank once and are then limited
+by the link and by the copy of the GPU's own piece. Sends and receives are limited by
+the busiest channel or by the link. The coefficients are fitted; derivation:
+docs/model.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from lagom_jax.cost.nccl_facts import NcclFacts
+from lagom_jax.cost.peers import default_parts
+from lagom_jax.cost.span import wire_bytes
+from lagom_jax.hlo.collective import POINT_TO_POINT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Streamed:
+    """All-gather, reduce-scatter and all-reduce.
+
+    Example:
+        >>> form = Streamed(6.0, 1.0, 0.0, 0.5, 1.0)
+        >>> form.latency(8)
+        13.0
+    """
+
+    latency_microseconds: float
+    latency_per_rank: float
+    """Added for every rank but one."""
+    latency_per_doubling: float
+    """Added for every doubling of the ranks."""
+    link_share: float
+    """Of the link's peak, that transfers reach."""
+    copy_share: float
+    """Rate at which a GPU handles its own piece, in link peaks."""
+
+    def latency(self, ranks: int) -> float:
+        """Microseconds that do not depend on the bytes."""
+        return (
+            self.latency_microseconds
+            + self.latency_per_rank * (ranks - 1)
+            + self.latency_per_doubling * math.log2(ranks)
+        )
+
+    def microseconds(
+        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+    ) -> float:
+        """Microseconds alone, `peak` being the link's bytes per second."""
+        del facts
+        transfer = wire_bytes(kind, nbytes, ranks) / self.link_share
+        transfer += nbytes / ranks / self.copy_share
+        return self.latency(ranks) + transfer / peak * 1e6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchanged:
+    """All-to-all and permute: sends and receives.
+
+    Example:
+        >>> form = Exchanged(6.0, 0.5, 5.0, 22.0, 0.75, 2.0)
+        >>> form.latency(3)
+        7.0
+    """
+
+    latency_microseconds: float
+    latency_per_rank: float
+    """Added for every rank but one; zero where each GPU has one peer."""
+    ll_channel_gb_per_s: float
+    """What one channel moves in the LL protocol."""
+    simple_channel_gb_per_s: float
+    """What one channel moves in the Simple protocol."""
+    link_share: float
+    """Of the link's peak, that all channels together reach."""
+    copy_share: float
+    """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
+
+    def latency(self, ranks: int) -> float:
+        """Microseconds that do not depend on the bytes."""
+        return self.latency_microseconds + self.latency_per_rank * (ranks - 1)
+
+    def microseconds(
+        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+    ) -> float:
+        """Microseconds alone, `peak` being the link's bytes per second."""
+        parts = default_parts(kind, nbytes, ranks, facts)
+        rate = self.simple_channel_gb_per_s
+        if parts.protocol == "ll":
+            rate = self.ll_channel_gb_per_s
+        on_channel = parts.serial_bytes / (rate * 1e3)
+        on_link = wire_bytes(kind, nbytes, ranks) / self.link_share
+        if kind not in POINT_TO_POINT:
+            on_link += nbytes / ranks / self.copy_share
+        return self.latency(ranks) + max(on_channel, on_link / peak * 1e6)
+
+
+Form = Streamed | Exchanged
+EXCHANGED_KINDS = ("all-to-all", "collective-permute")
+"""The measured kinds that NCCL runs as sends and receives."""

@@ -1,0 +1,380 @@
+"""Fits the times of collectives at NCCL's default setting to the measurements.
+
+    python scripts/fit_collectives.py
+
+Per GPU and kind: the coefficients of a form (`lagom_jax/cost/structure.py`), then a
+smooth correction over log2(bytes) and log2(ranks), a Gaussian process with a Matern
+kernel. Both are robust: a row far from its neighbours counts less, so that warm-up
+outliers do not bend the fit. Prints the errors on the rows that were fitted and on rows
+kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.span import Span
+from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
+from lagom_jax.cost.surface import Surface
+
+COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
+# GPU in the measurements -> (record to write, a cluster of it)
+MEASURED = {
+    "h100-sxm": ("h100", "h100:1x8"),
+    "b200": ("b200", "b200:1x8"),
+    "gb200-nvl72": ("gb200", "gb200-nvl72:18x4"),
+}
+# GPU that nobody measured -> the one that stands in, and why
+STAND_INS = {
+    "h200": ("h100", "the same chip and links with more memory"),
+    "a100": ("h100", "the nearest measured; scaled to the rate of the link"),
+    "a40": ("h100", "the nearest measured; scaled to the rate of the link"),
+}
+LARGE = 1 << 20
+LOG2_BYTES = range(8, 37)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Measurements of one kind on one GPU."""
+
+    devices: np.ndarray
+    ranks: np.ndarray
+    """Of a group; for a permute the pairs, whose communicator has `job` ranks."""
+    job: np.ndarray
+    """Devices of the hosts in use."""
+    nbytes: np.ndarray
+    microseconds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    def __getitem__(self, chosen: np.ndarray) -> Rows:
+        return Rows(*(getattr(self, f.name)[chosen] for f in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothness:
+    """Of the correction: how much it varies, and over how many octaves."""
+
+    together: float
+    """Standard deviation of the part that all group sizes share."""
+    apart: float
+    """Standard deviation of the part that may differ between them."""
+    octaves_of_bytes: float
+    octaves_of_ranks: float
+    slant: float
+    """0: similar where the bytes are, 1: where the bytes per rank are."""
+
+
+STREAMED = Smoothness(0.2, 0.2, 10.0, 3.0, 0.5)
+EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
+# Permutes were measured at every power of two, so more can be told apart.
+PERMUTE = Smoothness(0.3, 0.2, 2.5, 3.0, 0.0)
+
+
+def smoothness(kind: str) -> Smoothness:
+    if kind == "collective-permute":
+        return PERMUTE
+    return EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
+
+
+# Prior medians of the coefficients and how far, as factors of e, they may be off.
+PRIORS = {
+    Streamed: ((6.0, 0.3, 2.0, 0.75, 2.0), (1.0, 2.0, 2.0, 0.3, 0.7)),
+    Exchanged: ((10.0, 0.3, 10.0, 25.0, 0.7, 2.0), (1.0, 2.0, 1.0, 0.5, 0.3, 0.7)),
+}
+
+
+def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
+    found: dict[str, list[tuple[float, ...]]] = {}
+    with (COST / "measured" / "collectives.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["gpu"] == gpu:
+                devices = int(row["devices"])
+                ranks = int(row["group_size"] or devices)
+                full = cluster.gpus_per_host
+                job = math.ceil(devices / full) * full
+                values = (devices, ranks, job, int(row["tensor_bytes"]))
+                found.setdefault(row["op"], []).append(
+                    (*values, float(row["microseconds"]))
+                )
+    return {kind: Rows(*np.array(v).T) for kind, v in sorted(found.items())}
+
+
+def noise(nbytes: np.ndarray) -> np.ndarray:
+    """Relative scatter of a measurement: small messages are mostly launch latency."""
+    return np.where(nbytes >= LARGE, 0.05, np.where(nbytes >= 1 << 14, 0.12, 0.3))
+
+
+def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
+    """Gauss-Newton on the logs of the coefficients, with a prior and Huber weights."""
+    form = Exchanged if kind in EXCHANGED_KINDS else Streamed
+    median, spread = PRIORS[form]
+    start, precision = np.log(median), 1 / np.square(spread)
+    if kind == "collective-permute":
+        # Each GPU has one peer, however many there are.
+        start[1], precision[1] = math.log(1e-6), 1e6
+    scale = np.maximum(noise(rows.nbytes), 0.1)
+
+    def predicted(logs: np.ndarray) -> np.ndarray:
+        return np.log(form_times(kind, form(*np.exp(logs)), rows, peak, facts))
+
+    logs = start.copy()
+    for _ in range(40):
+        here = predicted(logs)
+        step = 1e-4
+        slopes = [(predicted(logs + step * e) - here) / step for e in np.eye(len(logs))]
+        jacobian = np.stack(slopes, axis=1)
+        off = np.log(rows.microseconds) - here
+        # Neighbouring rows err together, so each counts half.
+        weights = 0.5 / scale**2 / np.maximum(1, np.abs(off) / scale / 1.5)
+        curvature = jacobian.T @ (weights[:, None] * jacobian) + np.diag(precision)
+        pull = jacobian.T @ (weights * off) - precision * (logs - start)
+        logs = logs + np.clip(np.linalg.solve(curvature, pull), -0.3, 0.3)
+    return form(*(float(f"{x:.4g}") for x in np.exp(logs)))
+
+
+def form_times(
+    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
+) -> np.ndarray:
+    ranks = rows.job if kind == "collective-permute" else rows.ranks
+    pairs = zip(rows.nbytes, ranks, strict=True)
+    return np.array([form.microseconds(kind, s, int(n), peak, facts) for s, n in pairs])
+
+
+def _matern(distance: np.ndarray) -> np.ndarray:
+    scaled = math.sqrt(3) * np.abs(distance)
+    return (1 + scaled) * np.exp(-scaled)
+
+
+def smooth(
+    nbytes: np.ndarray, ranks: np.ndarray, logs: np.ndarray, how: Smoothness
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """A smooth function of bytes and ranks through the logs of measured over form."""
+
+    def place(nbytes: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.log2(nbytes) - how.slant * np.log2(ranks), np.log2(ranks)
+
+    here = place(nbytes, ranks)
+
+    def kernel(there: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        along = _matern((there[0][:, None] - here[0]) / how.octaves_of_bytes)
+        across = _matern((there[1][:, None] - here[1]) / how.octaves_of_ranks)
+        return along * (how.together**2 + how.apart**2 * across)
+
+    base = noise(nbytes)
+    scale, among = base, kernel(here)
+    weights = np.zeros(len(logs))
+    for _ in range(10):
+        weights = np.linalg.solve(among + np.diag(scale**2), logs)
+        off = np.abs(logs - among @ weights)
+        scale = np.minimum(base * np.sqrt(np.maximum(1, off / base / 1.5)), base * 10)
+    return lambda nbytes, ranks: kernel(place(nbytes, ranks)) @ weights
+
+
+def fit(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surface:
+    peak, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
+    form = fit_form(kind, rows, peak, facts)
+    logs = np.log(rows.microseconds / form_times(kind, form, rows, peak, facts))
+    correction = smooth(rows.nbytes, rows.ranks, logs, how)
+    powers = {2**i for i in range(1, 1 + int(math.log2(rows.ranks.max())))}
+    knots = sorted(powers | {int(n) for n in rows.ranks})
+    sizes = 2.0 ** np.array(LOG2_BYTES)
+    table = []
+    for n in knots:
+        row = correction(sizes, np.full(len(sizes), float(n)))
+        if isinstance(form, Streamed):
+            row = _monotone(kind, form, row, sizes, n, peak, facts)
+        table.append(row)
+    return Surface(
+        kind,
+        form,
+        np.log2(np.array(knots, dtype=np.float64)),
+        np.array(LOG2_BYTES, dtype=float),
+        np.array(table, dtype=np.float64),
+        peak,
+    )
+
+
+def _monotone(
+    kind: str,
+    form: Streamed,
+    row: np.ndarray,
+    sizes: np.ndarray,
+    ranks: int,
+    peak: float,
+    facts: NcclFacts,
+) -> np.ndarray:
+    """Keeps the correction from falling faster than the form rises."""
+    rise = [
+        math.log(
+            form.microseconds(kind, s * 1.001, ranks, peak, facts)
+            / form.microseconds(kind, s, ranks, peak, facts)
+        )
+        / math.log2(1.001)
+        for s in sizes
+    ]
+    held = row.copy()
+    for i in range(1, len(held)):
+        # The form's slope grows with the bytes, so its least is at the left knot; a
+        # little is left for the rounding of the table.
+        held[i] = max(held[i], held[i - 1] - max(0.0, rise[i - 1] - 2e-4))
+    return held
+
+
+def errors(surface: Surface, rows: Rows, facts: NcclFacts) -> np.ndarray:
+    spans = [
+        Span(int(job), 1, 1, int(n))
+        if surface.kind == "collective-permute"
+        else Span(int(n), 1, int(n))
+        for n, job in zip(rows.ranks, rows.job, strict=True)
+    ]
+    times = [
+        surface.seconds(s, span, surface.peak, facts) * 1e6
+        for s, span in zip(rows.nbytes, spans, strict=True)
+    ]
+    return np.abs(np.array(times) / rows.microseconds - 1)
+
+
+def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
+    """What is kept out together: every seventh row, a size, a group size, a job size.
+
+    Sizes and group sizes at the ends of the measured range are fitted always: leaving
+    them out asks for extrapolation, which the others do not.
+    """
+    sizes = np.round(np.log2(rows.nbytes))
+    inner = sorted(set(sizes))[1:-1]
+    ranks = sorted(set(rows.ranks))
+    jobs = sorted(set(rows.devices))
+    return {
+        "rows": [np.arange(len(rows)) % 7 == i for i in range(7)],
+        "sizes": [sizes == size for size in inner],
+        "group sizes": [rows.ranks == n for n in ranks[1:-1]],
+        "job sizes": [rows.devices == n for n in jobs] if len(jobs) > 1 else [],
+    }
+
+
+def scores(found: Iterable[tuple[float, float]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    pairs = np.array(list(found)).reshape(-1, 2)
+    for name, chosen in (
+        ("1 MiB and more", pairs[:, 0] >= LARGE),
+        ("below 1 MiB", pairs[:, 0] < LARGE),
+    ):
+        part = pairs[chosen, 1]
+        if len(part):
+            result[name] = {
+                "rows": len(part),
+                "median": round(float(np.median(part)), 4),
+                "p90": round(float(np.quantile(part, 0.9)), 4),
+            }
+    return result
+
+
+def judge(
+    kind: str, rows: Rows, cluster: Cluster, how: Smoothness
+) -> tuple[Surface, dict[str, list[tuple[float, float]]]]:
+    """The fit to all rows, and the errors on fitted rows and on rows kept out."""
+    facts = nccl_facts(cluster)
+    surface = fit(kind, rows, cluster, how)
+    found = {"fitted": [*zip(rows.nbytes, errors(surface, rows, facts), strict=True)]}
+    for name, parts in folds(rows).items():
+        found[f"kept out: {name}"] = [
+            pair
+            for out in parts
+            for pair in zip(
+                rows.nbytes[out],
+                errors(fit(kind, rows[~out], cluster, how), rows[out], facts),
+                strict=True,
+            )
+        ]
+    return surface, found
+
+
+def show(gpu: str, kind: str, judged: dict[str, Any]) -> None:
+    for name, result in judged.items():
+        for size, figures in result.items():
+            print(
+                f"{gpu:12} {kind:19} {name:22} {size:15} {figures['rows']:4} rows"
+                f"  median {figures['median']:6.1%}  p90 {figures['p90']:6.1%}"
+            )
+
+
+def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
+    kinds: dict[str, Any] = {}
+    total: dict[str, list[tuple[float, float]]] = {}
+    for kind, rows in read(measured, cluster).items():
+        surface, found = judge(kind, rows, cluster, smoothness(kind))
+        judged = {key: scores(pairs) for key, pairs in found.items() if pairs}
+        show(measured, kind, judged)
+        for key, pairs in found.items():
+            total.setdefault(key, []).extend(pairs)
+        kinds[kind] = {
+            "source": f"fitted to {len(rows)} rows of measured/collectives.csv by "
+            "scripts/fit_collectives.py",
+            "form": dataclasses.asdict(surface.form),
+            "correction": {
+                "ranks": [round(2**x) for x in surface.log2_ranks],
+                "log2_bytes": [int(x) for x in surface.log2_bytes],
+                "factors": np.exp(surface.factors).round(4).tolist(),
+            },
+            "errors": judged,
+        }
+    judged = {key: scores(pairs) for key, pairs in total.items() if pairs}
+    show(measured, "all", judged)
+    return {
+        "gpu": name,
+        "measured": measured,
+        "source": f"fitted to published measurements of {measured}",
+        "peak_bytes_per_s": cluster.inside.bytes_per_s,
+        "errors": judged,
+        "kinds": kinds,
+    }
+
+
+def write(name: str, record: dict[str, Any]) -> None:
+    path = COST / "collectives" / f"{name}.json"
+    path.write_text(_compact(record) + "\n")
+
+
+def _compact(value: Any, indent: int = 0) -> str:
+    """JSON with lists of numbers on one line each, so that tables can be read."""
+    pad = "\n" + " " * (indent + 2)
+    end = "\n" + " " * indent
+    if isinstance(value, dict):
+        parts = [
+            f"{json.dumps(k)}: {_compact(v, indent + 2)}" for k, v in value.items()
+        ]
+        return "{" + pad + ("," + pad).join(parts) + end + "}"
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return "[" + pad + ("," + pad).join(json.dumps(v) for v in value) + end + "]"
+    return json.dumps(value)
+
+
+def main() -> None:
+    for measured, (name, spelled) in MEASURED.items():
+        write(name, record_of(measured, name, Cluster.parse(spelled)))
+    for name, (other, why) in STAND_INS.items():
+        write(
+            name,
+            {
+                "gpu": name,
+                "stands_in": other,
+                "source": f"not measured; {other} stands in: {why}",
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""NCCL's choices and how a time depends on them."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.collective import collective_seconds
+from lagom_jax.cost.nccl_default import nccl_default, offered
+from lagom_jax.cost.nccl_facts import nccl_facts
+from lagom_jax.cost.nccl_time import structure_seconds
+from lagom_jax.cost.peers import default_parts, parts_on
+from lagom_jax.cost.setting import Setting, SettingError, largest_chunk
+from lagom_jax.cost.span import Span
+from lagom_jax.hlo.collective import KINDS
+
+H100 = Cluster.parse("h100:8x8")
+HOST = Span(8, 1, 8)
+SPREAD = Span(64, 8, 8)
+SIZES = st.integers(1, 1 << 34)
+GROUPED = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
+
+
+@given(st.sampled_from(sorted(KINDS)), SIZES, st.sampled_from(Cluster.names()))
+def test_the_default_is_a_setting_that_exists(kind, nbytes, name):
+    cluster = Cluster.parse(f"{name}:16x{Cluster.parse(name).gpus_per_host}")
+    for span in (
+        Span(2, 1, 2),
+        HOST,
+        Span(cluster.devices, 1 + (cluster.devices > 72), 8),
+    ):
+        setting = nccl_default(kind, nbytes, span, cluster)
+        assert (setting.algorithm, setting.protocol) in offered(kind, span, cluster)
+        seconds = structure_seconds(kind, nbytes, span, cluster, setting)
+        assert 0 < seconds < math.inf
+
+
+def test_channels_of_a_small_message_are_those_it_fills():
+    channels = [
+        nccl_default("all-gather", 1 << bits, HOST, H100).channels
+        for bits in range(4, 34)
+    ]
+    assert channels[0] == 1
+    assert channels[-1] == nccl_facts(H100).channels
+
+
+def test_simple_fills_all_channels_from_768_kib():
+    """24 channels of 512 threads with 64 bytes each; below it, one less."""
+    facts = nccl_facts(H100)
+    assert facts.channels * 512 * facts.bytes_per_thread["simple"] == 768 << 10
+
+
+def test_the_ranking_of_the_worked_case():
+    """Eight H100: 10.8, 27.3 and 32.2 us of latency for LL, LL128 and Simple."""
+    facts = nccl_facts(H100)
+    ring = facts.inside_microseconds["ring"]
+    base = facts.base_microseconds["ring"]
+    found = [base[p] + 7 * ring[p] for p in ("ll", "ll128", "simple")]
+    assert found == pytest.approx([10.8, 27.3, 32.2], abs=0.05)
+    protocols = [
+        nccl_default("all-gather", nbytes, HOST, H100).protocol
+        for nbytes in (1 << 10, 1 << 22, 1 << 30)
+    ]
+    assert protocols == sorted(protocols, key=["ll", "ll128", "simple"].index)
+    assert protocols[0] == "ll"
+    assert protocols[-1] == "simple"
+
+
+def test_gpus_without_a_switch_that_reduces_have_no_nvls():
+    assert ("nvls", "simple") in offered("all-reduce", HOST, H100)
+    assert ("nvls", "simple") not in offered("all-reduce", HOST, Cluster.parse("a100"))
+
+
+def test_settings_for_other_collectives_are_refused():
+    setting = Setting.parse("tree/simple/8/640/524288")
+    with pytest.raises(SettingError, match="it has ring/ll"):
+        collective_seconds("all-gather", 1 << 20, HOST, H100, setting)
+
+
+@given(st.sampled_from(GROUPED), SIZES, st.sampled_from([HOST, SPREAD]))
+def test_naming_the_default_changes_nothing(kind, nbytes, span):
+    default = nccl_default(kind, nbytes, span, H100)
+    alone = collective_seconds(kind, nbytes, span, H100)
+    assert collective_seconds(kind, nbytes, span, H100, default) == alone
+
+
+@pytest.mark.parametrize("kind", GROUPED[:3])
+@pytest.mark.parametrize("span", [HOST, SPREAD])
+@pytest.mark.parametrize("nbytes", [1 << 16, 1 << 24, 1 << 31])
+@pytest.mark.parametrize("protocol", ["ll", "ll128", "simple"])
+def test_more_channels_help_until_the_link_is_full(kind, span, nbytes, protocol):
+    setting = Setting("ring", protocol, 1, 512, largest_chunk("ring", protocol))
+    times = [
+        collective_seconds(
+            kind, nbytes, span, H100, dataclasses.replace(setting, channels=channels)
+        )
+        for channels in range(1, 65)
+    ]
+    assert all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(times))
+    if nbytes == 1 << 31:
+        # Two channels instead of one halve the time, 64 instead of 48 do nothing.
+        assert times[1] < 0.6 * times[0]
+        assert times[63] > 0.97 * times[47]
+
+
+@pytest.mark.parametrize("nbytes", [1 << 24, 1 << 31])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_the_best_chunk_is_between_overhead_and_fill(algorithm, nbytes):
+    chunks = [512 << i for i in range(11)]
+    times = [
+        collective_seconds(
+            "all-reduce",
+            nbytes,
+            SPREAD,
+            H100,
+            Setting(algorithm, "simple", 8, 512, chunk),
+        )
+        for chunk in chunks
+    ]
+    best = times.index(min(times))
+    assert all(times[i] >= times[i + 1] for i in range(best))
+    assert all(times[i] <= times[i + 1] for i in range(best, len(times) - 1))
+    assert best > 0
+    assert times[0] > 1.5 * times[best]
+
+
+@given(SIZES, st.integers(2, 20), st.integers(2, 20))
+def test_more_threads_never_slow_a_collective_down(nbytes, one, other):
+    few, many = sorted((one, other))
+    times = [
+        collective_seconds(
+            "all-gather",
+            nbytes,
+            HOST,
+            H100,
+            Setting("ring", "simple", 4, 32 * t, 65536),
+        )
+        for t in (few, many)
+    ]
+    assert times[1] <= times[0]
+
+
+def test_protocols_trade_bandwidth_for_latency():
+    def time(nbytes, protocol):
+        chunk = largest_chunk("ring", protocol)
+        setting = Setting("ring", protocol, 24, 512, chunk)
+        return structure_seconds("all-gather", nbytes, HOST, H100, setting)
+
+    assert time(1 << 10, "ll") < time(1 << 10, "ll128") < time(1 << 10, "simple")
+    assert time(1 << 32, "ll") > 1.5 * time(1 << 32, "simple")
+    assert time(1 << 32, "ll128") > time(1 << 32, "simple")
+
+
+def test_operands_without_a_channel_wait_for_another_turn():
+    channels = nccl_facts(H100).channels
+    times = [
+        collective_seconds("all-gather", 1 << 24, HOST, H100, operands=operands)
+        for operands in (1, channels, channels + 1)
+    ]
+    assert times[0] == times[1] < times[2]
+
+
+RACK = nccl_facts(Cluster.parse("gb200-nvl72"))
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 32, 64, 72])
+@pytest.mark.parametrize("nbytes", [1 << 20, 1 << 26, 1 << 30, 1 << 34])
+def test_parts_hold_the_whole_message(ranks, nbytes):
+    parts = default_parts("all-to-all", nbytes, ranks, RACK)
+    assert parts.part_bytes * parts.per_peer * ranks == pytest.approx(nbytes)
+    assert parts.channels * parts.rounds >= ranks * parts.per_peer
+    again = parts_on("all-to-all", nbytes, ranks, parts.channels, parts.protocol, RACK)
+    assert again.serial_bytes == parts.serial_bytes
+
+
+def test_parts_by_hand():
+    """72 peers on 32 channels: three rounds. 8 peers: four channels for each."""
+    assert default_parts("all-to-all", 72 << 20, 72, RACK).rounds == 3
+    eight = default_parts("all-to-all", 64 << 20, 8, RACK)
+    assert (eight.per_peer, eight.rounds, eight.channels) == (4, 1, 32)
+    # 512 KiB is 16 KiB for each of 32 channels, the most that LL takes.
+    assert default_parts("collective-permute", 512 << 10, 72, RACK).protocol == "ll"
+    assert default_parts("collective-permute", 513 << 10, 72, RACK).protocol == "simple"

@@ -1,0 +1,131 @@
+"""Calibrated surfaces against the measurements, and where they must behave."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lagom_jax.cost
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.collective import collective_seconds
+from lagom_jax.cost.span import Span, span_of
+from lagom_jax.cost.surface import load_record, load_surfaces
+from lagom_jax.errors import ClusterError
+from lagom_jax.hlo.groups import Groups
+
+MEASURED = Path(lagom_jax.cost.__file__).parent / "measured" / "collectives.csv"
+CLUSTERS = {"h100-sxm": "h100", "b200": "b200", "gb200-nvl72": "gb200-nvl72"}
+STREAMED = ("all-gather", "all-reduce", "reduce-scatter")
+
+
+def measured(gpu):
+    """Kind, bytes, span and seconds of each measurement."""
+    cluster = Cluster.parse(CLUSTERS[gpu])
+    with MEASURED.open() as file:
+        for row in csv.DictReader(file):
+            if row["gpu"] == gpu:
+                seconds = float(row["microseconds"]) * 1e-6
+                devices = int(row["devices"])
+                if gpu.startswith("gb"):
+                    cluster = Cluster.parse(f"gb200-nvl72:{devices // 4}x4")
+                if row["group_size"]:
+                    ranks = int(row["group_size"])
+                    span = Span(ranks, 1, ranks)
+                else:
+                    pairs = np.arange(devices)[:, None] + [[0, 1]]
+                    span = span_of(
+                        Groups(pairs % devices, point_to_point=True), cluster
+                    )
+                nbytes = int(row["tensor_bytes"])
+                yield row["op"], nbytes, span, cluster, seconds
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+def test_fitted_rows_are_met(gpu):
+    large, small = [], []
+    for kind, nbytes, span, cluster, seconds in measured(gpu):
+        error = abs(collective_seconds(kind, nbytes, span, cluster) / seconds - 1)
+        (large if nbytes >= 1 << 20 else small).append(error)
+    assert np.median(large) < 0.05
+    assert np.median(small) < 0.2
+
+
+@pytest.mark.parametrize("name", ["h100", "b200", "gb200"])
+def test_the_records_tell_fitted_rows_from_those_kept_out(name):
+    record = load_record(name)
+    for errors in (record["errors"], *(k["errors"] for k in record["kinds"].values())):
+        large = {key: sizes["1 MiB and more"] for key, sizes in errors.items()}
+        assert "kept out: sizes" in large
+        assert large["fitted"]["median"] < large["kept out: sizes"]["median"]
+    assert all(kind["source"] for kind in record["kinds"].values())
+
+
+@given(
+    st.sampled_from(STREAMED),
+    st.sampled_from(["h100", "b200", "gb200-nvl72"]),
+    st.floats(3, 40),
+    st.floats(0, 2),
+)
+def test_more_bytes_take_more_time(kind, name, bits, more):
+    cluster = Cluster.parse(name)
+    for ranks in (2, 4, 8):
+        span = Span(ranks, 1, ranks)
+        small, big = (
+            collective_seconds(kind, 2.0**x, span, cluster) for x in (bits, bits + more)
+        )
+        assert small <= big * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [*STREAMED, "all-to-all"])
+@pytest.mark.parametrize("name", ["h100", "b200", "gb200-nvl72"])
+def test_far_beyond_the_measurements_only_the_bandwidth_counts(kind, name):
+    cluster, span = Cluster.parse(name), Span(8, 1, 8)
+    once, twice = (
+        collective_seconds(kind, nbytes, span, cluster) for nbytes in (2e12, 4e12)
+    )
+    assert twice / once == pytest.approx(2, rel=1e-3)
+    rate = 2e12 * 7 / 8 / once * (2 if kind == "all-reduce" else 1)
+    assert 0.4 < rate / cluster.inside.bytes_per_s < 1.1
+
+
+def test_half_the_link_takes_twice_as_long_for_large_messages():
+    """An A100's surface is the H100's, on its own link."""
+    span = Span(8, 1, 8)
+    times = {
+        name: collective_seconds("all-gather", 1e11, span, Cluster.parse(name))
+        for name in ("h100", "a100")
+    }
+    links = {name: Cluster.parse(name).inside.bytes_per_s for name in times}
+    assert times["a100"] / times["h100"] == pytest.approx(
+        links["h100"] / links["a100"], rel=0.02
+    )
+
+
+def test_a_permute_splits_its_message_past_16_mib():
+    """As measured on a rack: the longer message is the faster one."""
+    cluster = Cluster.parse("gb200-nvl72")
+    span = Span(72, 1, 1, 72)
+    sizes = (16 << 20, 18 << 20)
+    whole, split = (
+        collective_seconds("collective-permute", s, span, cluster) for s in sizes
+    )
+    assert split < 0.7 * whole
+
+
+def test_latency_grows_with_ranks():
+    cluster = Cluster.parse("gb200-nvl72")
+    times = [
+        collective_seconds("all-gather", 65536, Span(n, 1, n), cluster)
+        for n in (2, 4, 8, 16, 32, 64)
+    ]
+    assert times == sorted(times)
+    assert math.isclose(times[-1], 94e-6, rel_tol=0.1)  # measured: 93.6
+
+
+def test_a_gpu_without_a_record_is_refused():
+    with pytest.raises(ClusterError, match=r"no measured collectives.*h100"):
+        load_surfaces("h1000")
