@@ -37,7 +37,10 @@ class Roofline:
         """Where the prices come from, in words."""
         word = "calibrated" if self.constants.calibrated else "estimated"
         surfaces = load_surfaces(self.cluster.gpu.name)
-        return f"{word}: {self.constants.source}; collectives {surfaces.source}"
+        text = f"{word}: {self.constants.source}; collectives {surfaces.source}"
+        if self.cluster.devices > self.cluster.scale_up_size:
+            text += "; between domains estimated"
+        return text
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
