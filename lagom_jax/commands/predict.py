@@ -14,8 +14,8 @@ from lagom_jax.analysis import analyze_dump
 from lagom_jax.commands.rows import (
     COLLECTIVE_COLUMNS,
     MATMUL_COLUMNS,
-    UNMEASURED_NAMES,
     collective_microseconds,
+    estimated,
     matmul_microseconds,
 )
 from lagom_jax.commands.table_rows import (
@@ -90,9 +90,10 @@ def _run_table(arguments: argparse.Namespace) -> int:
             ) from None
     else:
         sys.stdout.write(text)
-    for name, other in UNMEASURED_NAMES.items():
-        if any(o.cells.get("gpu", "").strip() == name for o in outcomes):
-            _complain(f"{name} is not measured; {other} stands in: estimated")
+    if arguments.what == "collectives":
+        done = {o.cells["gpu"].strip() for o in outcomes if o.microseconds is not None}
+        for why in filter(None, map(estimated, sorted(done))):
+            _complain(f"estimated: {why}")
     bad = [outcome for outcome in outcomes if outcome.microseconds is None]
     for outcome in bad:
         _complain(f"{arguments.table}, line {outcome.line}: {outcome.problem}")

@@ -12,6 +12,7 @@ from lagom_jax.commands.table_rows import Cells, RowError, whole
 from lagom_jax.cost.collective import collective_seconds
 from lagom_jax.cost.roofline import Roofline
 from lagom_jax.cost.span import span_of
+from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.collective import KINDS, POINT_TO_POINT
 from lagom_jax.hlo.groups import Groups
@@ -99,6 +100,19 @@ def cluster_of(name: str, devices: int) -> Cluster:
         choices = ", ".join(sorted({*Cluster.names(), *known}))
         raise RowError(f"gpu is {name!r}; known are {choices}")
     return _cluster(known.get(name, name), devices)
+
+
+def estimated(name: str) -> str:
+    """Why collectives on this GPU are estimated; empty where they are calibrated.
+
+    Example:
+        >>> estimated("gb300-nvl72"), estimated("h100-sxm")
+        ('gb300-nvl72 is not measured; gb200-nvl72 stands in', '')
+    """
+    if name in UNMEASURED_NAMES:
+        return f"{name} is not measured; {UNMEASURED_NAMES[name]} stands in"
+    surfaces = load_surfaces(cluster_of(name, 1).gpu.name)
+    return "" if surfaces.calibrated else f"{name} is {surfaces.source}"
 
 
 @functools.cache

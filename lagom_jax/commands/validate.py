@@ -25,6 +25,8 @@ from lagom_jax.commands.terminal import console
 from lagom_jax.cost.surface import load_record
 
 LARGE = 1 << 20
+NOT_KEPT_OUT = "not kept out"
+"""Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
 """What rows are to the model, where they are not kept out."""
 _MEASURED = "microseconds"
@@ -38,7 +40,7 @@ class Score:
     op: str
     size: str
     rows_are: str
-    """`fitted`, or `kept out: ...`: predicted by a fit that had not seen them."""
+    """`fitted`, `not kept out`, or `kept out: ...`: the fit had not seen them."""
     rows: int
     median: float
     p90: float
@@ -143,8 +145,9 @@ def _on_rows(
         errors[gpu, op, size].append(error)
         if name.startswith("collectives"):
             errors[gpu, "all", size].append(error)
+    rows_are = FITTED if name.startswith("collectives") else NOT_KEPT_OUT
     return [
-        Score(*key, FITTED, len(e), float(np.median(e)), float(np.quantile(e, 0.9)))
+        Score(*key, rows_are, len(e), float(np.median(e)), float(np.quantile(e, 0.9)))
         for key, e in errors.items()
     ]
 

@@ -80,10 +80,20 @@ def test_a_stand_in_is_named(capsys, table):
     path = table(HEAD, "gb300-nvl72,all-gather,72,1,72,1048576")
     code, out, err = lagom(capsys, "predict", "collectives", path)
     assert code == 0
-    assert "gb200-nvl72 stands in: estimated" in err
+    assert "estimated: gb300-nvl72 is not measured; gb200-nvl72 stands in" in err
     other = table(HEAD, "gb200-nvl72,all-gather,72,1,72,1048576")
     same = rows_of(lagom(capsys, "predict", "collectives", other)[1])[0]
     assert rows_of(out)[0]["predicted_microseconds"] == same["predicted_microseconds"]
+
+
+def test_gpus_that_were_not_measured_are_named(capsys, table):
+    path = table(HEAD, *(f"{gpu},all-gather,8,1,8,4096" for gpu in ("a100", "h100")))
+    code, out, err = lagom(capsys, "predict", "collectives", path)
+    assert (code, len(rows_of(out))) == (0, 2)
+    assert err.splitlines() == [
+        line for line in err.splitlines() if "a100 is not" in line
+    ]
+    assert err.startswith("lagom: estimated: ")
 
 
 @pytest.mark.parametrize(
