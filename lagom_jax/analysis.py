@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.roofline import Roofline
+from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.report import Report, report_program
@@ -131,12 +131,13 @@ def analyze_module(
         versions: Of the compiler that made it, where known.
         notes: What else the reader must know.
     """
-    prices = Roofline.of(cluster)
+    model = CostModel.of(cluster)
     return report_program(
         build_program(module),
         cluster,
-        prices,
-        pricing=prices.source,
+        model,
+        model.contention(),
+        pricing=model.source,
         name=name,
         description=description,
         peak_memory_bytes=peak_memory_bytes,

@@ -105,14 +105,14 @@ def _renumber(
 def measure(path: Path, repetitions: int) -> dict[str, Any]:
     """Reads and analyses a module in this process."""
     from lagom_jax.cluster import Cluster
-    from lagom_jax.cost.roofline import Roofline
+    from lagom_jax.cost.model import CostModel
     from lagom_jax.hlo import read_module
     from lagom_jax.report import report_program
     from lagom_jax.report.text import to_text
     from lagom_jax.schedule.build import build_program
 
     cluster = Cluster.parse(CLUSTER)
-    prices = Roofline.of(cluster)
+    prices = CostModel.of(cluster)
     data = path.read_bytes()
     seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
     wall: list[float] = []

@@ -10,7 +10,7 @@ import numpy as np
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.table_rows import Cells, RowError, whole
 from lagom_jax.cost.collective import collective_seconds
-from lagom_jax.cost.roofline import Roofline
+from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.errors import ClusterError
@@ -125,8 +125,8 @@ def _cluster(system: str, devices: int) -> Cluster:
 
 
 @functools.cache
-def _prices(cluster: str) -> Roofline:
-    return Roofline.of(Cluster.parse(cluster))
+def _prices(cluster: str) -> CostModel:
+    return CostModel.of(Cluster.parse(cluster))
 
 
 def _groups(cells: Cells, kind: str, devices: int) -> Groups:

@@ -17,8 +17,12 @@ and what the constants were fitted to: docs/model.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import math
 from collections.abc import Callable
+from importlib import resources
+from typing import Any
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
@@ -44,6 +48,27 @@ class SharingConstants:
     spill: float
     """How much more memory traffic a collective makes once what is in flight no longer
     stays in the cache."""
+
+
+@functools.cache
+def load_sharing_constants(compute_capability: str) -> SharingConstants:
+    """The constants of a generation of GPUs.
+
+    Args:
+        compute_capability: As in `Gpu.compute_capability`: `9.0a`.
+
+    Example:
+        >>> load_sharing_constants("8.6").persistent_kernels
+        False
+    """
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
+    record: dict[str, Any] = json.loads((folder / "sharing.json").read_text())
+    values = {name: item["value"] for name, item in record.items()}
+    generation = compute_capability.partition(".")[0]
+    persistent: dict[str, bool] = values.pop("persistent_kernels")
+    return SharingConstants(
+        persistent_kernels=persistent.get(generation, True), **values
+    )
 
 
 class SharedGpu:

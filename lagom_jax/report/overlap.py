@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.contention import Contention
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.span import span_of
@@ -100,6 +101,8 @@ class Report:
     communication_seconds: float
     exposed_seconds: float
     waiting_seconds: float
+    contention_seconds: float
+    """The part of `compute_seconds` by which collectives slowed kernels down."""
     peak_memory_bytes: int | None
     """Device memory at the fullest moment; None where only a dump is known."""
     memory_bytes: int
@@ -138,6 +141,7 @@ def report_program(
     program: Program,
     cluster: Cluster,
     prices: Prices,
+    contention: Contention | None = None,
     *,
     pricing: str,
     name: str = "",
@@ -152,6 +156,7 @@ def report_program(
         program: The step.
         cluster: What it runs on.
         prices: What each task costs alone.
+        contention: What tasks do to each other; nothing by default.
         pricing: Where the prices come from, in words.
         name: What to call the step; by default the module's name.
         description: What was compiled, in a line.
@@ -159,7 +164,7 @@ def report_program(
         versions: Of the compiler that made the program, where known.
         notes: What the reader must know of how the program came here.
     """
-    timeline = replay(program, prices)
+    timeline = replay(program, prices, contention)
     alone = _alone_by_name(program, prices)
     return Report(
         program=name or program.name,
@@ -171,6 +176,7 @@ def report_program(
         communication_seconds=timeline.totals.communication_seconds,
         exposed_seconds=timeline.totals.exposed_seconds,
         waiting_seconds=timeline.totals.waiting_seconds,
+        contention_seconds=timeline.totals.contention_seconds,
         peak_memory_bytes=peak_memory_bytes,
         memory_bytes=cluster.gpu.memory_bytes,
         pricing=pricing,

@@ -75,6 +75,11 @@ def _headline(report: Report) -> RenderableType:
             f"{in_percent(hidden, report.communication_seconds)} of it hidden behind "
             "computation"
         )
+    if report.contention_seconds > 0.001 * step:
+        text.append(
+            f"\n  contention {in_seconds(report.contention_seconds)}: by so much "
+            "communication slows the computation beside it"
+        )
     text.append(*_memory(report))
     text.append("\n")
     return text

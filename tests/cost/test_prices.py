@@ -15,7 +15,7 @@ from lagom_jax.cost.collective import collective_price
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.matmul import matmul_seconds
-from lagom_jax.cost.roofline import Roofline
+from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.span import span_of, wire_bytes
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.collective import KINDS
@@ -38,7 +38,7 @@ def price(kind="all-gather", nbytes=1 << 28, ranks=range(8), cluster=H100):
 
 @pytest.mark.parametrize("name", Cluster.names())
 def test_every_known_cluster_has_prices(name):
-    prices = Roofline.of(Cluster.parse(name))
+    prices = CostModel.of(Cluster.parse(name))
     assert prices.source.startswith(("calibrated: ", "estimated: "))
 
 
@@ -94,7 +94,7 @@ def test_a_tiny_kernel_costs_its_launch():
 @pytest.mark.parametrize("name", Cluster.names())
 def test_every_number_type_has_a_rate_on_every_gpu(name, types):
     matmul = Matmul(1, 4096, 4096, 4096, types, types, types)
-    prices = Roofline.of(Cluster.parse(name))
+    prices = CostModel.of(Cluster.parse(name))
     work = Work("matmul", matmul.flops, 1, 1, (matmul,))
     found = kernel_price(work, prices.cluster, prices.constants)
     assert 0 < found.seconds < 10
@@ -161,6 +161,6 @@ def test_prices_are_times_and_shares_are_shares(kind, nbytes, name):
         asked = collective("c", kind=kind, nbytes=nbytes, groups=pairs)
     else:
         asked = collective("c", kind=kind, nbytes=nbytes, ranks=range(cluster.devices))
-    found = Roofline.of(cluster).collective(asked)
+    found = CostModel.of(cluster).collective(asked)
     assert 0 < found.seconds < math.inf
     assert 0 <= found.resource_share <= 1
