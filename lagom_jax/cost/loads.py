@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.cluster import Gpu
+from lagom_jax.cost.matmul import element_bytes
 from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.work import Work
 
@@ -18,6 +19,9 @@ class KernelLoad:
 
     memory_share: float
     """The part of the memory bandwidth it uses when it runs alone, 0 to 1."""
+    reuse: float
+    """How many times it finds in the cache what it has read once; 0 for a kernel that
+    reads everything once."""
     tiles: int
     """Blocks that it cuts its result into where arithmetic limits it, for as many SMs
     as it gets; 0 where the number of SMs hardly matters."""
@@ -51,12 +55,26 @@ def kernel_load(work: Work, price: Price, gpu: Gpu) -> KernelLoad:
         >>> gpu = Cluster.parse("h100").gpu
         >>> copied = Work("copy", 0.0, 1 << 30, 1 << 30)
         >>> kernel_load(copied, Price(2**31 / gpu.memory_bytes_per_s, "memory"), gpu)
-        KernelLoad(memory_share=1.0, tiles=0)
+        KernelLoad(memory_share=1.0, reuse=0.0, tiles=0)
     """
     seconds = max(price.seconds, 1e-12)
     share = work.hbm_bytes / (gpu.memory_bytes_per_s * seconds)
     tiles = _tiles(work) if price.bound == "arithmetic" else 0
-    return KernelLoad(min(1.0, share), tiles)
+    return KernelLoad(min(1.0, share), _reuse(work), tiles)
+
+
+def _reuse(work: Work) -> float:
+    """Reads of the operands by tiles, over reads from memory, beyond the first."""
+    by_tiles = sum(
+        m.batch
+        * m.k
+        * (
+            m.m * element_bytes(m.lhs) * -(-m.n // _TILE_COLUMNS)
+            + m.n * element_bytes(m.rhs) * -(-m.m // _TILE_ROWS)
+        )
+        for m in work.matmuls
+    )
+    return max(0.0, by_tiles / max(1, work.hbm_bytes) - 1.0)
 
 
 def _tiles(work: Work) -> int:

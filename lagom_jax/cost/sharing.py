@@ -43,8 +43,8 @@ class SharingConstants:
     saturating_sm_share: float
     """The share of the SMs that already uses all of the memory bandwidth."""
     eviction: float
-    """How much longer a kernel's memory traffic gets once what is in flight fills the
-    cache: data that was to be found there is read again."""
+    """Which part of what a kernel meant to find in the cache it reads again once what
+    is in flight fills the cache."""
     spill: float
     """How much more memory traffic a collective makes once what is in flight no longer
     stays in the cache."""
@@ -63,11 +63,15 @@ def load_sharing_constants(compute_capability: str) -> SharingConstants:
     """
     folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
     record: dict[str, Any] = json.loads((folder / "sharing.json").read_text())
-    values = {name: item["value"] for name, item in record.items()}
     generation = compute_capability.partition(".")[0]
-    persistent: dict[str, bool] = values.pop("persistent_kernels")
+    if generation not in record["persistent_kernels"]["value"]:
+        generation = max(record["persistent_kernels"]["value"], key=int)
+    values = {name: item["value"] for name, item in record.items()}
     return SharingConstants(
-        persistent_kernels=persistent.get(generation, True), **values
+        **{
+            name: value[generation] if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
     )
 
 
@@ -158,7 +162,8 @@ def memory_slowdown(
     traffic = sum(load.memory_bytes_per_s for load in beside)
     traffic *= 1.0 + constants.spill * evicted
     left = max(_LEAST_SHARE, 1.0 - traffic / gpu.memory_bytes_per_s)
-    stretched = (1.0 + constants.eviction * evicted) / left
+    again = constants.eviction * evicted * kernel.reuse
+    stretched = (1.0 + again) / left
     return 1.0 + kernel.memory_share * (stretched - 1.0)
 
 

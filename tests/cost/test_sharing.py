@@ -33,29 +33,29 @@ def load(channels=8, chunk=1 << 20, rate=1e11, link="nvlink", share=0.5):
 
 
 def test_alone_nothing_is_slowed():
-    assert slowdown(KernelLoad(0.9, 1000), [], H100, CONSTANTS) == 1.0
+    assert slowdown(KernelLoad(0.9, 2.0, 1000), [], H100, CONSTANTS) == 1.0
     assert collective_slowdown(load(), [load()], None, H100) == 1.0
 
 
 def test_persistent_kernels_lose_whole_rounds():
     """132 tiles fit into one round of 132 SMs, and need two of 116."""
-    one_round = KernelLoad(0.0, 132)
+    one_round = KernelLoad(0.0, 2.0, 132)
     assert sm_slowdown(one_round, [load(16)], H100, CONSTANTS) == 2.0
-    ten_rounds = KernelLoad(0.0, 1320)
+    ten_rounds = KernelLoad(0.0, 2.0, 1320)
     assert sm_slowdown(ten_rounds, [load(16)], H100, CONSTANTS) == pytest.approx(1.2)
 
 
 def test_small_blocks_lose_smoothly():
-    found = sm_slowdown(KernelLoad(0.0, 10**6), [load(16)], H100, SMOOTH)
+    found = sm_slowdown(KernelLoad(0.0, 2.0, 10**6), [load(16)], H100, SMOOTH)
     assert found == pytest.approx(132 / 116)
 
 
 def test_a_kernel_that_leaves_sms_free_loses_none():
-    assert sm_slowdown(KernelLoad(0.0, 64), [load(32)], H100, CONSTANTS) == 1.0
+    assert sm_slowdown(KernelLoad(0.0, 2.0, 64), [load(32)], H100, CONSTANTS) == 1.0
 
 
 def test_memory_bound_kernels_do_not_miss_a_few_sms():
-    assert sm_slowdown(KernelLoad(1.0, 0), [load(32)], H100, CONSTANTS) == 1.0
+    assert sm_slowdown(KernelLoad(1.0, 2.0, 0), [load(32)], H100, CONSTANTS) == 1.0
 
 
 def test_links_are_shared():
@@ -67,7 +67,7 @@ def test_links_are_shared():
 
 def test_memory_is_shared_where_both_want_more_than_there_is():
     greedy = load(rate=0.5 * H100.memory_bytes_per_s)
-    found = collective_slowdown(greedy, [greedy], KernelLoad(0.9, 0), H100)
+    found = collective_slowdown(greedy, [greedy], KernelLoad(0.9, 2.0, 0), H100)
     assert found == pytest.approx(1.4)
 
 
@@ -82,7 +82,7 @@ EITHER = st.sampled_from([CONSTANTS, SMOOTH])
 @given(SHARES, TILES, CHANNELS, CHANNELS, CHUNKS, GPUS, EITHER)
 def test_more_channels_never_help_the_kernel(share, tiles, one, other, chunk, gpu, c):
     few, many = sorted((one, other))
-    own = KernelLoad(share, tiles)
+    own = KernelLoad(share, 2.0, tiles)
     assert (
         slowdown(own, [load(few, chunk)], gpu, c)
         <= slowdown(own, [load(many, chunk)], gpu, c) + 1e-12
@@ -94,7 +94,7 @@ def test_larger_chunks_never_help_the_kernel(
     share, tiles, channels, one, other, gpu, c
 ):
     small, large = sorted((one, other))
-    own = KernelLoad(share, tiles)
+    own = KernelLoad(share, 2.0, tiles)
     assert (
         slowdown(own, [load(channels, small)], gpu, c)
         <= slowdown(own, [load(channels, large)], gpu, c) + 1e-12
@@ -103,7 +103,7 @@ def test_larger_chunks_never_help_the_kernel(
 
 @given(SHARES, TILES, CHANNELS, CHUNKS, CHUNKS, GPUS)
 def test_the_chunk_does_not_touch_sms(share, tiles, channels, one, other, gpu):
-    own = KernelLoad(share, tiles)
+    own = KernelLoad(share, 2.0, tiles)
     assert sm_slowdown(own, [load(channels, one)], gpu, CONSTANTS) == sm_slowdown(
         own, [load(channels, other)], gpu, CONSTANTS
     )
@@ -113,7 +113,7 @@ def test_the_chunk_does_not_touch_sms(share, tiles, channels, one, other, gpu):
 def test_channels_at_the_same_amount_in_flight_do_not_touch_the_cache(
     share, tiles, one, other, gpu
 ):
-    own = KernelLoad(share, tiles)
+    own = KernelLoad(share, 2.0, tiles)
     total = 1 << 24
     pair = [
         memory_slowdown(own, [load(n, total // n)], gpu, CONSTANTS)
@@ -130,7 +130,9 @@ def test_cache_pressure_is_a_share(channels, chunk, gpu):
 @given(SHARES, TILES, CHANNELS, CHUNKS, st.floats(0, 5e12), SHARES, GPUS, EITHER)
 def test_rates_are_speeds(share, tiles, channels, chunk, rate, link, gpu, c):
     flying = load(channels, chunk, rate, share=link)
-    shared = SharedGpu(gpu, c, lambda _: KernelLoad(share, tiles), lambda _: flying)
+    shared = SharedGpu(
+        gpu, c, lambda _: KernelLoad(share, 2.0, tiles), lambda _: flying
+    )
     found = shared.rates(kernel("k"), (collective("c"), kernel("copy")))
     assert 0 < found.kernel <= 1
     assert 0 < found.flying[0] <= 1
