@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 
@@ -32,13 +31,17 @@ def progress(what: str) -> Iterator[None]:
 def import_jax() -> None:
     """Imports jax for tracing, on its CPU backend, without the CUDA libraries' noise.
 
-    A user who chose platforms keeps them.
-    """
-    from lagom_jax.compile import chatter
+    Whatever `JAX_PLATFORMS` says: a command only traces, and what it compiles for is
+    the cluster's business.
 
+    Raises:
+        LagomError: XLA refuses `XLA_FLAGS`.
+    """
+    from lagom_jax.compile import chatter, starting
+
+    starting.check_flags()
     with chatter.withheld():
         import jax
 
-        if not os.environ.get("JAX_PLATFORMS"):
-            jax.config.update("jax_platforms", "cpu")
-        jax.devices()
+        jax.config.update("jax_platforms", "cpu")
+    starting.start_jax()
