@@ -47,8 +47,9 @@ def analyze(
     Raises:
         ClusterError: No such cluster.
         ToolchainError: XLA's GPU compiler is not installed as it must be.
-        CompileError: The compiler refused the step, or the step is for another number
-            of devices than the cluster has.
+        CompileError: The compiler refused the step.
+        StepError: The step cannot be traced, or is for another number of devices than
+            the cluster has, or an option is unknown.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -200,6 +200,27 @@ def test_report_of_a_model(capsys):
     assert kinds >= {"all-gather", "reduce-scatter"}
 
 
+@pytest.mark.parametrize(
+    ("environment", "code", "said"),
+    [
+        ({"XLA_FLAGS": "--xla_nonsense"}, 2, "Unknown flag in XLA_FLAGS"),
+        ({"JAX_PLATFORMS": "cuda"}, 0, ""),
+    ],
+)
+def test_the_users_environment_is_no_trap(mine, environment, code, said):
+    words = ["report", f"{mine}:make", "--cluster", "h100:1x4", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lagom_jax", *words],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 # words after `lagom report`, exit code, what the message must say
 MISTAKES = [
     (["nothing_here.txt", "--cluster", "h100:1x4"], 2, "nothing_here.txt"),
@@ -210,12 +231,12 @@ MISTAKES = [
     (["{dump}", "--cluster", "h100:1x4", "--option", "a=1"], 2, "already compiled"),
     (["{mine}", "--cluster", "h100:1x4"], 2, "name the function in it"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a"], 2, "NAME=VALUE"),
-    (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 4, "No such compile"),
+    (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 2, "No such compile"),
     (["{mine}:missing", "--cluster", "h100:1x4"], 2, "missing"),
     (["{mine}:number", "--cluster", "h100:1x4"], 2, "function"),
     (["{mine}:wrong", "--cluster", "h100:1x4"], 2, "pair"),
     (["{mine}:step", "--cluster", "h100:1x4"], 2, "Name not the step"),
-    (["{mine}:for_two", "--cluster", "h100:1x4"], 4, "2 device"),
+    (["{mine}:for_two", "--cluster", "h100:1x4"], 2, "2 device"),
     (["no_such_module:make", "--cluster", "h100:1x4"], 2, "no_such_module"),
     (["llama-3-9b", "--cluster", "h100:1x4"], 2, "llama-3-8b"),
     (["llama-3-8b", "--cluster", "h100:1x4", "--parallelism", "ep"], 2, "ep"),
