@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 
 from rich.console import Console
 
+from lagom_jax.errors import LagomError
 from lagom_jax.report.text import WIDTH
 
 
+class OutputError(LagomError):
+    """What was found cannot be written."""
+
+
 def console() -> Console:
-    """Where results go: the terminal's width, or a fixed one where there is none."""
-    width = None if sys.stdout.isatty() else WIDTH
-    return Console(highlight=False, width=width)
+    """Where results go: as wide as the terminal, or as `COLUMNS` says, or fixed."""
+    return Console(highlight=False, width=_width())
+
+
+def _width() -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return None if sys.stdout.isatty() else WIDTH
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """For the lines that print results: a full disk is no defect of this program.
+
+    Raises:
+        OutputError: The results cannot be written.
+        BrokenPipeError: Whoever read them has gone away.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to standard output: {error.strerror}; send it elsewhere"
+        ) from error
 
 
 @contextlib.contextmanager

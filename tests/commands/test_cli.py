@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-from lagom_jax import cli
+from lagom_jax import Cluster, analyze, cli
+from lagom_jax.commands import clusters, tracebacks
 from lagom_jax.commands.options import parse_options
-from lagom_jax.errors import LagomError
+from lagom_jax.commands.subjects import find_subject
+from lagom_jax.commands.terminal import console
+from lagom_jax.errors import ClusterError, LagomError
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -34,6 +37,9 @@ def broken():
     def step(x):
         raise RuntimeError("my own mistake")
     return step, (jax.ShapeDtypeStruct((8,), jnp.float32),)
+
+def raises(devices):
+    return 1 / 0
 
 def step(state, batch):
     return state
@@ -241,6 +247,8 @@ MISTAKES = [
     (["llama-3-9b", "--cluster", "h100:1x4"], 2, "llama-3-8b"),
     (["llama-3-8b", "--cluster", "h100:1x4", "--parallelism", "ep"], 2, "ep"),
     (["llama-3-8b", "--cluster", "h100:1x4", "--layers", "0"], 2, "above 0"),
+    (["llama-3-8b", "--cluster", "h100:1x4", "--model-axis", "2"], 2, "--model-axis"),
+    (["", "--cluster", "h100:1x4"], 2, "is empty"),
     (["llama-3-8b"], 2, "--cluster"),
 ]
 
@@ -263,9 +271,113 @@ def test_files_that_are_not_hlo(capsys, tmp_path, content):
     assert "file.txt" in err
 
 
-def test_an_exception_of_the_users_step_comes_through(capsys, mine):
-    with pytest.raises(RuntimeError, match="my own mistake"):
-        lagom(capsys, "report", f"{mine}:broken", "--cluster", "h100:1x1")
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [("broken", "RuntimeError: my own mistake"), ("raises", "ZeroDivisionError")],
+)
+def test_an_exception_of_the_users_begins_in_the_users_file(
+    capsys, monkeypatch, mine, factory, said
+):
+    monkeypatch.delenv(tracebacks.FULL, raising=False)
+    words = ["report", f"{mine}:{factory}", "--cluster", "h100:1x1"]
+    code, out, err = lagom(capsys, *words)
+    lines = err.splitlines()
+    assert (code, out) == (1, "")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert str(mine) in lines[1]
+    assert said in err
+    assert "subjects.py" not in err
+
+
+def test_all_of_a_traceback_can_be_seen(capsys, monkeypatch, mine):
+    monkeypatch.setenv(tracebacks.FULL, "full")
+    with pytest.raises(ZeroDivisionError):
+        lagom(capsys, "report", f"{mine}:raises", "--cluster", "h100:1x1")
+
+
+def test_a_file_that_python_cannot_read_is_shown(capsys, tmp_path):
+    path = tmp_path / "unfinished.py"
+    path.write_text("def make(:\n")
+    words = ["report", f"{path}:make", "--cluster", "h100:1x1"]
+    code, _, err = lagom(capsys, *words)
+    assert code == 1
+    assert err.lstrip().startswith(f'File "{path}", line 1')
+    assert "importlib" not in err
+
+
+def test_a_defect_keeps_its_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(clusters, "_show_all", clusters._rate)
+    with pytest.raises(AttributeError):
+        lagom(capsys, "clusters")
+
+
+def test_a_file_that_ends_the_process_is_told(capsys, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import sys\nsys.exit(7)\n")
+    words = ["report", f"{path}:make", "--cluster", "h100:1x1"]
+    code, _, err = lagom(capsys, *words)
+    assert code == 2
+    assert "sys.exit(7)" in err
+    assert "__main__" in err
+
+
+@pytest.mark.parametrize("factory", ["by_name", "by_place", "alone", "optional"])
+def test_a_factory_is_told_the_devices_if_it_asks(factory, tmp_path):
+    path = tmp_path / "factories.py"
+    path.write_text(
+        "def step(x): return x\n"
+        "def by_name(layers=2, *, devices): return step, (devices,)\n"
+        "def by_place(n, layers=2): return step, (n,)\n"
+        "def alone(): return step, (4,)\n"
+        "def optional(n=4): return step, (n,)\n"
+    )
+    found = find_subject(f"{path}:{factory}", Cluster.parse("h100:1x4"), {})
+    assert found.arguments == (4,)
+
+
+def test_no_words_show_the_help(capsys):
+    code, out, err = lagom(capsys)
+    assert (code, out) == (2, "")
+    assert "lagom report llama-3-8b" in err
+
+
+@pytest.mark.parametrize("words", [["dump.txt"], []])
+def test_the_script_says_first_what_is_missing(words):
+    done = subprocess.run(
+        [sys.executable, "scripts/hlo_report.py", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("hlo_report: name ")
+
+
+@pytest.mark.parametrize("words", [["clusters"], ["clusters", "h100", "--json"]])
+def test_a_full_disk_is_told(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lagom_jax", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("lagom: cannot write to standard output: No space")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("columns", "width"), [("90", 90), ("0", 140), ("x", 140)])
+def test_columns_say_how_wide_a_file_is(capsys, monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert console().width == width
+
+
+@pytest.mark.parametrize("cluster", [5, None, ("h100", 8)])
+def test_a_cluster_is_a_name(cluster):
+    with pytest.raises(ClusterError, match='such as "h100:8x8"'):
+        analyze(abs, 1.0, cluster=cluster)
 
 
 def test_a_reader_that_goes_away_is_no_error():
