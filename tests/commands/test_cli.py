@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -196,6 +198,17 @@ def test_report_of_a_step_of_ones_own(capsys, mine):
     assert document["devices"] == 4
     assert document["peak_memory_bytes"] > 0
     assert "all-gather" in {row["kind"] for row in document["collectives"]}
+
+
+def test_the_step_in_the_documents(capsys, tmp_path):
+    page = Path("docs/report.md").read_text().partition("## A step of your own")[2]
+    path = tmp_path / "train.py"
+    path.write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    words = ["report", f"{path}:make_step", "--cluster", "h100:1x8", "--json"]
+    code, out, err = lagom(capsys, *words)
+    assert (code, err) == (0, "")
+    kinds = {row["kind"] for row in json.loads(out)["collectives"]}
+    assert kinds >= {"all-gather"}
 
 
 def test_report_of_a_model(capsys):
