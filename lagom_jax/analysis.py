@@ -9,7 +9,7 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
-from lagom_jax.errors import HloError
+from lagom_jax.errors import ClusterError, HloError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
@@ -47,8 +47,9 @@ def analyze(
     Raises:
         ClusterError: No such cluster.
         ToolchainError: XLA's GPU compiler is not installed as it must be.
-        CompileError: The compiler refused the step, or the step is for another number
-            of devices than the cluster has.
+        CompileError: The compiler refused the step.
+        StepError: The step cannot be traced, or is for another number of devices than
+            the cluster has, or an option is unknown.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -60,7 +61,7 @@ def analyze(
     # Here and not above, so that importing lagom_jax does not import jax.
     from lagom_jax.compile import compile_step, lower
 
-    where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    where = _cluster(cluster)
     lowered = lower(step, *args, **kwargs)
     compiled = compile_step(lowered, where, compiler_options)
     return analyze_module(
@@ -97,7 +98,7 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
         ...
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
-    where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    where = _cluster(cluster)
     found = read_bytes(path)
     module = read_module(found.module)
     if module.devices != where.devices:
@@ -108,6 +109,17 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
         )
     repairs = [f"mended to be read: {repair}" for repair in found.repairs]
     return analyze_module(module, where, notes=repairs)
+
+
+def _cluster(named: object) -> Cluster:
+    if isinstance(named, Cluster):
+        return named
+    if isinstance(named, str):
+        return Cluster.parse(named)
+    raise ClusterError(
+        f"cluster={named!r} is {type(named).__name__}; give a name such as "
+        '"h100:8x8", or a lagom_jax.Cluster'
+    )
 
 
 def analyze_module(

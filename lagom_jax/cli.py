@@ -1,9 +1,9 @@
 """The command line: `lagom VERB ...`.
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
-function that runs it. Exit codes: 0 done, 2 something the user can put right, 3 the
-GPU compiler is not installed as it must be, 4 the compiler refused, 5 some rows of a
-table could not be predicted, 130 interrupted.
+function that runs it. Exit codes: 0 done, 1 an exception, 2 something the user can put
+right, 3 the GPU compiler is not installed as it must be, 4 the compiler refused, 5 some
+rows of a table could not be predicted, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lagom_jax.commands import clusters, doctor, predict, report, validate
+from lagom_jax.commands import (
+    clusters,
+    doctor,
+    predict,
+    report,
+    tracebacks,
+    validate,
+)
+from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
 _VERBS = (report, predict, validate, clusters, doctor)
@@ -42,10 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after `lagom`; by default those of this process.
     """
-    chosen = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        parser().print_help(sys.stderr)
+        return LagomError.exit_code
+    chosen = parser().parse_args(words)
     try:
         code = chosen.run(chosen)
-        sys.stdout.flush()
+        with writing():
+            sys.stdout.flush()
+    except OutputError as error:
+        _close_stdout()
+        print(f"lagom: {error}", file=sys.stderr)
+        return error.exit_code
     except LagomError as error:
         print(f"lagom: {error}", file=sys.stderr)
         return error.exit_code
@@ -54,9 +71,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing is left to say to them.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return 0
+    except SystemExit as stop:
+        # No verb ends the process itself, so code of the user's did.
+        print(
+            f"lagom: your own code ended the process, by sys.exit({stop.code!r}) or "
+            "the like, before there was a step; put what the file runs as a program "
+            'under `if __name__ == "__main__":`',
+            file=sys.stderr,
+        )
+        return LagomError.exit_code
+    except Exception as error:
+        shown = tracebacks.users_part(error)
+        if not shown:
+            raise
+        print(
+            f"{shown}lagom: your own code raised this; "
+            f"{tracebacks.FULL}=full shows how it was called",
+            file=sys.stderr,
+        )
+        return 1
     return code
+
+
+def _close_stdout() -> None:
+    """Lets what is left to write go nowhere, so that Python's end is silent."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def entry_point() -> None:

@@ -33,5 +33,11 @@ class CompileError(LagomError):
     exit_code = 4
 
 
+class StepError(CompileError):
+    """The step, or what was asked for it, has to change before it can be compiled."""
+
+    exit_code = 2
+
+
 class HloError(LagomError):
     """A file or a text that is not the scheduled HLO module that is needed."""

@@ -178,13 +178,20 @@ class RecordFile:
         needed: Collection[str],
         optional: Collection[str],
     ) -> None:
-        for key in needed:
-            if key not in table:
-                raise self.error(prefix + key, "is missing")
-        for key in table:
-            if key not in needed and key not in optional:
-                known = _listed([*needed, *optional])
-                raise self.error(prefix + key, f"is not known; known are {known}")
+        missing = [key for key in needed if key not in table]
+        unknown = [key for key in table if key not in needed and key not in optional]
+        if missing and unknown:
+            # One key written wrongly is both.
+            raise ClusterError(
+                f"record {self.path}: unknown "
+                f"{_listed(f'`{prefix}{key}`' for key in unknown)}; missing "
+                f"{_listed(f'`{prefix}{key}`' for key in missing)}"
+            )
+        for key in missing:
+            raise self.error(prefix + key, "is missing")
+        for key in unknown:
+            known = _listed([*needed, *optional])
+            raise self.error(prefix + key, f"is not known; known are {known}")
 
 
 def _listed(names: Iterable[str]) -> str:

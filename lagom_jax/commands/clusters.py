@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from lagom_jax.cluster import Cluster, Gpu, Link
-from lagom_jax.commands.terminal import console
+from lagom_jax.commands.terminal import console, writing
 from lagom_jax.report.units import in_bytes
 
 
@@ -31,13 +31,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     if arguments.cluster:
         cluster = Cluster.parse(arguments.cluster)
-        _show_json(cluster.as_dict()) if arguments.json else _show_one(cluster)
+        with writing():
+            _show_json(cluster.as_dict()) if arguments.json else _show_one(cluster)
         return 0
     clusters = [Cluster.parse(name) for name in Cluster.names()]
-    if arguments.json:
-        _show_json([cluster.as_dict() for cluster in clusters])
-    else:
-        _show_all(clusters)
+    with writing():
+        if arguments.json:
+            _show_json([cluster.as_dict() for cluster in clusters])
+        else:
+            _show_all(clusters)
     return 0
 
 

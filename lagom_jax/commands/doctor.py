@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.commands.terminal import console, import_jax
+from lagom_jax.commands.terminal import console, import_jax, writing
 from lagom_jax.compile.toolchain import Finding, Toolchain
 from lagom_jax.errors import LagomError, ToolchainError
 
@@ -41,10 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     if healthy and not arguments.no_compile:
         findings.append(_trial())
         healthy = findings[-1].severity != "error"
-    if arguments.json:
-        _print_json(toolchain, findings, healthy)
-    else:
-        _print(findings, healthy)
+    with writing():
+        if arguments.json:
+            _print_json(toolchain, findings, healthy)
+        else:
+            _print(findings, healthy)
     return 0 if healthy else ToolchainError.exit_code
 
 

@@ -9,7 +9,7 @@ from lagom_jax.analysis import analyze, analyze_dump
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
-from lagom_jax.commands.terminal import console, progress
+from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.report import Report
 from lagom_jax.report.text import DEFAULT_ROWS, render
 
@@ -81,11 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = Cluster.parse(arguments.cluster)
     subject = find_subject(arguments.subject, cluster, _zoo_options(arguments))
     report = _report(subject, cluster, arguments)
-    if arguments.json:
-        print(report.to_json())
-    else:
-        screen = console()
-        screen.print(render(report, rows=arguments.rows, width=screen.width))
+    with writing():
+        if arguments.json:
+            print(report.to_json())
+        else:
+            screen = console()
+            screen.print(render(report, rows=arguments.rows, width=screen.width))
     return 0
 
 

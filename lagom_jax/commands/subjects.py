@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -46,6 +47,11 @@ def find_subject(
         LagomError: There is nothing of that name, or options were given that only
             models of the zoo have.
     """
+    if not text.strip():
+        raise LagomError(
+            "what to report on is empty; name a model of the zoo, FILE.py:FACTORY, or "
+            "a dump"
+        )
     if text.endswith(".py"):
         raise LagomError(
             f"{text} is a program, not a dump; name the function in it that returns "
@@ -95,7 +101,8 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
         raise LagomError(f"{module!r} has nothing called {factory!r}")
     if not callable(make):
         raise LagomError(f"{text} is no function; it must return (step, arguments)")
-    made: Any = make(**_factory_arguments(text, make, cluster))
+    positional, named = _factory_arguments(text, make, cluster.devices)
+    made: Any = make(*positional, **named)
     if hasattr(made, "function") and hasattr(made, "arguments"):
         step, arguments = made.function, made.arguments
     elif isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
@@ -110,18 +117,31 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
     return Subject(factory, step=step, arguments=tuple(arguments))
 
 
-def _factory_arguments(text: str, make: Any, cluster: Cluster) -> dict[str, int]:
-    signature = inspect.signature(make)
-    given = {"devices": cluster.devices} if "devices" in signature.parameters else {}
+def _factory_arguments(
+    text: str, make: Any, devices: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How to tell a factory the number of devices, if it wants to know."""
     try:
-        signature.bind(**given)
-    except TypeError as error:
-        raise LagomError(
-            f"{text} cannot be called with nothing but `devices`: {error}. Name not "
-            "the step but a function that returns a pair: the step and a tuple of its "
-            "arguments (jax.ShapeDtypeStruct will do)"
-        ) from None
-    return given
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        return (), {}
+    parameter = signature.parameters.get("devices")
+    by_name = parameter is not None and parameter.kind in (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    ways: list[tuple[tuple[int, ...], dict[str, int]]] = (
+        [((), {"devices": devices})] if by_name else [((), {}), ((devices,), {})]
+    )
+    for positional, named in ways:
+        with contextlib.suppress(TypeError):
+            signature.bind(*positional, **named)
+            return positional, named
+    raise LagomError(
+        f"{text}{signature} cannot be called with nothing but the number of devices. "
+        "Name not the step but a function that returns a pair: the step and a tuple of "
+        "its arguments (jax.ShapeDtypeStruct will do)"
+    )
 
 
 def _import(module: str) -> ModuleType:

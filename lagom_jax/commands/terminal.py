@@ -9,13 +9,42 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from lagom_jax.errors import LagomError
 from lagom_jax.report.text import WIDTH
 
 
+class OutputError(LagomError):
+    """What was found cannot be written."""
+
+
 def console() -> Console:
-    """Where results go: the terminal's width, or a fixed one where there is none."""
-    width = None if sys.stdout.isatty() else WIDTH
-    return Console(highlight=False, width=width)
+    """Where results go: as wide as the terminal, or as `COLUMNS` says, or fixed."""
+    return Console(highlight=False, width=_width())
+
+
+def _width() -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return None if sys.stdout.isatty() else WIDTH
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """For the lines that print results: a full disk is no defect of this program.
+
+    Raises:
+        OutputError: The results cannot be written.
+        BrokenPipeError: Whoever read them has gone away.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to standard output: {error.strerror}; send it elsewhere"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -32,13 +61,17 @@ def progress(what: str) -> Iterator[None]:
 def import_jax() -> None:
     """Imports jax for tracing, on its CPU backend, without the CUDA libraries' noise.
 
-    A user who chose platforms keeps them.
-    """
-    from lagom_jax.compile import chatter
+    Whatever `JAX_PLATFORMS` says: a command only traces, and what it compiles for is
+    the cluster's business.
 
+    Raises:
+        LagomError: XLA refuses `XLA_FLAGS`.
+    """
+    from lagom_jax.compile import chatter, starting
+
+    starting.check_flags()
     with chatter.withheld():
         import jax
 
-        if not os.environ.get("JAX_PLATFORMS"):
-            jax.config.update("jax_platforms", "cpu")
-        jax.devices()
+        jax.config.update("jax_platforms", "cpu")
+    starting.start_jax()

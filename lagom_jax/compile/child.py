@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def command() -> list[str]:
             "program), so no process can be started to compile in: run lagom_jax from "
             "a plain python."
         )
-    return processes.python("-m", _WORKER)
+    return processes.python("-m", _WORKER, str(os.getpid()))
 
 
 def environment() -> dict[str, str]:

@@ -12,7 +12,7 @@ from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import child, failures
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.errors import CompileError
+from lagom_jax.errors import StepError
 
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -101,6 +101,7 @@ def compile_step(
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
         CompileError: The compiler refused the program, died, or took too long.
+        StepError: The step is for another number of devices, or an option is unknown.
     """
     jaxlib = Toolchain.probe().require().version("jaxlib")
     target = Target(cluster.name, target_config(cluster.gpu, jaxlib), topology(cluster))
@@ -130,6 +131,7 @@ def compile_for(
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
         CompileError: The compiler refused the program, died, or took too long.
+        StepError: The step is for another number of devices, or an option is unknown.
     """
     toolchain = Toolchain.probe().require()
     _check_device_count(lowered, target)
@@ -172,7 +174,7 @@ def _check_device_count(lowered: LoweredStep, target: Target) -> None:
         return
     gpus = f"{target.devices} GPU" + "s" * (target.devices != 1)
     if lowered.device_count == 1:
-        raise CompileError(
+        raise StepError(
             f"{lowered.name} is lowered for one device, but {target.name} has {gpus}: "
             "give its arguments shardings over a mesh of that many devices, as in "
             "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(AbstractMesh("
@@ -180,7 +182,7 @@ def _check_device_count(lowered: LoweredStep, target: Target) -> None:
             "For one GPU, name a cluster of one."
         )
     axes = ", ".join(f"{name}={size}" for name, size in lowered.mesh) or "unnamed"
-    raise CompileError(
+    raise StepError(
         f"{lowered.name} is lowered for {lowered.device_count} devices (mesh {axes}), "
         f"but {target.name} has {gpus}: name a cluster of {lowered.device_count}, or "
         f"give the mesh {target.devices} devices (jax.sharding.AbstractMesh needs none "
@@ -191,13 +193,13 @@ def _check_device_count(lowered: LoweredStep, target: Target) -> None:
 def _checked_options(options: dict[str, object]) -> dict[str, Any]:
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, bytes)):
-            raise CompileError(
+            raise StepError(
                 f"compiler option {name} is {value!r} of type {type(value).__name__}: "
                 "options are bool, int, float or str, and fdo_profile is bytes."
             )
         if isinstance(value, bytes) != (name == "fdo_profile"):
             expected = "bytes" if name == "fdo_profile" else "bool, int, float or str"
-            raise CompileError(
+            raise StepError(
                 f"compiler option {name} is {type(value).__name__}, not {expected}."
             )
     return options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lagom_jax.compile.child import Answer, signal_name
-from lagom_jax.errors import CompileError, LagomError, ToolchainError
+from lagom_jax.errors import CompileError, LagomError, StepError, ToolchainError
 
 _LINES = 6
 _LINE_LENGTH = 400
@@ -20,12 +20,9 @@ _CRASHES = {
     "SIGTERM": "it was asked to end",
 }
 
+_UNKNOWN_OPTION = re.compile(r"No such compile option: '?([\w.]+)")
+
 _ADVICE: tuple[tuple[str, str], ...] = (
-    (
-        r"No such compile option: '?(?P<option>[\w.]+)",
-        "this XLA has no compiler option {option}: check its spelling, or "
-        "leave it out.",
-    ),
     (
         r"GpuTargetConfigProto",
         "this XLA cannot read the target: one of its fields is unknown to this "
@@ -64,7 +61,8 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
         timeout_s: The time it had.
 
     Returns:
-        A `CompileError`, or a `ToolchainError` if the installation is to blame.
+        A `CompileError`, a `StepError` if what was asked for is to blame, or a
+        `ToolchainError` if the installation is.
 
     Example:
         >>> bogus = {"ok": False, "message": "No such compile option: 'xla_gpu_x'"}
@@ -88,12 +86,14 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
             f"XLA's GPU compiler is not complete here: run `lagom doctor`. It says:\n"
             f"{says}"
         )
-    for pattern, advice in _ADVICE:
-        if found := re.search(pattern, message, re.DOTALL):
-            hint = advice.format_map(found.groupdict())
-            break
-    else:
-        hint = "it refused the program."
+    if unknown := _UNKNOWN_OPTION.search(message):
+        return StepError(
+            f"XLA could not compile {step} for {target}: this XLA has no compiler "
+            f"option {unknown[1]}: check its spelling, or leave it out. XLA says:\n"
+            f"{says}"
+        )
+    fitting = (hint for pattern, hint in _ADVICE if re.search(pattern, message, re.S))
+    hint = next(fitting, "it refused the program.")
     return CompileError(
         f"XLA could not compile {step} for {target}: {hint} XLA says:\n{says}"
     )

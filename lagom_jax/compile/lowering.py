@@ -15,9 +15,10 @@ from typing import Any
 
 import jax
 
-from lagom_jax.compile import _jax_internals, chatter
+from lagom_jax.compile import _jax_internals
+from lagom_jax.compile.starting import start_jax
 from lagom_jax.compile.tracing import described, first_paragraph, trace
-from lagom_jax.errors import CompileError
+from lagom_jax.errors import StepError
 
 # What of jax's configuration ends up among the compile options.
 _COMPILER_SETTINGS = (
@@ -96,8 +97,9 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
         The lowered step, ready for `compile_step`.
 
     Raises:
-        CompileError: jax refuses the arguments, or the step needs a device to be
+        StepError: jax refuses the arguments, or the step needs a device to be
             lowered. Whatever the step itself raises comes through as it is.
+        LagomError: jax cannot start here, as with unknown words in `XLA_FLAGS`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -113,8 +115,7 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
     """
     if not _jax_internals.backends_started():
         # Lowering starts them anyway; here what they print can be held back.
-        with chatter.withheld():
-            jax.devices()
+        start_jax()
     stage = trace(step, args, kwargs)
     if isinstance(stage, jax.stages.Lowered):
         return _lowered_step(stage, notes=())
@@ -133,7 +134,7 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
     try:
         lowered = _jax_internals.lower_for_gpu(stage, without_debug_prints=prints > 0)
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-        raise CompileError(
+        raise StepError(
             f"jax cannot lower {described(step)} for GPUs: {first_paragraph(error)}"
         ) from error
     return _lowered_step(lowered, tuple(notes))
@@ -150,7 +151,7 @@ def _refuse_callbacks(step: Any, primitives: collections.Counter[str]) -> None:
     found = [name for name in _CALLS_BACK if primitives[name]]
     if found:
         reasons = ", ".join(f"{name} ({_CALLS_BACK[name]})" for name in found)
-        raise CompileError(
+        raise StepError(
             f"{described(step)} contains {reasons}, which another process than this "
             "one cannot compile: take it out of the step for the analysis."
         )
@@ -163,7 +164,7 @@ def _donated(stage: Any) -> tuple[bool, ...]:
 def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
     facts = _jax_internals.compile_facts(lowered)
     if facts["host_callbacks"]:
-        raise CompileError(
+        raise StepError(
             f"{facts['name']} calls Python from the GPU, which another process than "
             "this one cannot compile: take the callbacks out for the analysis."
         )

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from lagom_jax.compile import _jax_internals
-from lagom_jax.errors import CompileError
+from lagom_jax.errors import StepError
 
 
 def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -27,7 +27,7 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         A `jax.stages.Traced`, or a `jax.stages.Lowered` that is for GPUs already.
 
     Raises:
-        CompileError: There is nothing to trace, or jax refuses the arguments.
+        StepError: There is nothing to trace, or jax refuses the arguments.
 
     Example:
         >>> trace(lambda x: x + 1, (1.0,), {}).jaxpr.out_avals
@@ -36,13 +36,13 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stage = _stage(step)
     if stage is not None:
         if args or kwargs:
-            raise CompileError(
+            raise StepError(
                 f"a {type(step).__name__} already knows its arguments: give it alone, "
                 "or give the function together with its arguments."
             )
         return stage
     if not callable(step):
-        raise CompileError(
+        raise StepError(
             f"a training step is a function, not {described(step)}: give the function "
             "that takes the state and the batch."
         )
@@ -51,7 +51,7 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         traced = function.trace(*args, **kwargs)
     except Exception as error:
         if "cuDNN" in str(error) and _raised_by_machinery(error):
-            raise CompileError(
+            raise StepError(
                 f"{described(step)} asks for a cuDNN kernel, and jax traces those only "
                 f"where cuDNN is installed ({first_paragraph(error)}): ask for another "
                 'implementation (implementation="xla" for attention), or pip install '
@@ -59,13 +59,13 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             ) from error
         if _comes_from_user_code(error):
             raise
-        raise CompileError(
+        raise StepError(
             f"jax cannot trace {described(step)} with these arguments: "
             f"{first_paragraph(error)}"
         ) from error
     stage = _stage(traced)
     if stage is None:
-        raise CompileError(
+        raise StepError(
             f"{described(step)}.trace(...) returned {described(traced)}, which jax "
             "cannot lower: wrap the step in jax.jit instead."
         )
@@ -100,14 +100,14 @@ def first_paragraph(error: BaseException, limit: int = 1200) -> str:
 def _stage(value: Any) -> Any | None:
     """The jax stage that a value is, or that it wraps as flax's stages do."""
     if isinstance(value, jax.stages.Compiled):
-        raise CompileError(
+        raise StepError(
             "this step is compiled already, and for the devices that are here: give "
             "the function itself, or step.trace(...)."
         )
     if isinstance(value, jax.stages.Lowered):
         platforms = _jax_internals.platforms(value)
         if platforms != ("cuda",):
-            raise CompileError(
+            raise StepError(
                 f"this step was lowered for {', '.join(platforms)}, not for GPUs: give "
                 "step.trace(...), or "
                 'step.trace(...).lower(lowering_platforms=("cuda",)).'
@@ -149,7 +149,7 @@ def _jitted(
         return jax.jit(step), args, kwargs
     if hasattr(function, "trace"):
         return function, bound_args, bound_kwargs
-    raise CompileError(
+    raise StepError(
         f"{described(step)} has .lower but no .trace, so it can only be lowered for "
         "the devices that are here: give the function inside it, in jax.jit."
     )

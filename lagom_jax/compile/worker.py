@@ -2,17 +2,23 @@
 
 `python -m lagom_jax.compile.worker` answers one frame on stdout for every frame on
 stdin (see `wire`) until stdin ends. A target that makes XLA abort takes only this
-process with it.
+process with it, and a process that dies takes its worker along.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import signal
 import sys
 import time
 from typing import Any, BinaryIO
 
 from lagom_jax.compile import wire
+
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -87,8 +93,28 @@ def _memory(stats: Any) -> dict[str, int]:
     }
 
 
+def die_with(parent: int) -> None:
+    """Ends this process when the one that started it ends, however that ends.
+
+    A compile reads nothing for minutes, so the end of stdin would be noticed late.
+    Linux alone can do this; elsewhere nothing happens.
+
+    Args:
+        parent: The id of the process that started this one.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        prctl = ctypes.CDLL(None).prctl
+        if prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+            return
+        if os.getppid() != parent:
+            # It ended before it could be watched.
+            os._exit(1)
+
+
 def main() -> None:
     """Serves stdin, with everything that others print moved to stderr."""
+    if len(sys.argv) > 1:
+        die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, answers)

@@ -8,6 +8,8 @@ from lagom_models.layout import PARALLELISMS, Layout
 from lagom_models.model import Model
 from lagom_models.step import TrainingStep
 
+_MODEL_AXIS = 8
+
 
 def parallelisms(name: str) -> tuple[str, ...]:
     """The ways to train a model in parallel.
@@ -39,7 +41,7 @@ def build(
     scan: bool = True,
     remat: bool = True,
     tiny: bool = False,
-    model_axis: int = 8,
+    model_axis: int | None = None,
     shard_data: bool | None = None,
     micro_batches: int | None = None,
     capacity_factor: float | None = None,
@@ -58,7 +60,8 @@ def build(
         scan: Whether the layers are one loop; otherwise they are written out.
         remat: Whether the backward pass computes each layer's forward again.
         tiny: Shrinks the model to a size that trains on a CPU.
-        model_axis: Devices along the model axis; without meaning to `dp` and `fsdp`.
+        model_axis: Devices along the model axis, 8 if nothing is said; `dp` and
+            `fsdp` have none.
         shard_data: Whether weights are cut over the replicas as well; so they are,
             unless under `dp`.
         micro_batches: How many micro batches follow each other in a pipeline; two
@@ -104,15 +107,23 @@ def build(
 
 
 def _layout(
-    parallelism: str, devices: int, model_axis: int, shard_data: bool | None
+    parallelism: str, devices: int, model_axis: int | None, shard_data: bool | None
 ) -> Layout:
-    if devices < 1 or model_axis < 1:
+    if devices < 1 or (model_axis is not None and model_axis < 1):
         raise ModelError("devices and model_axis must be at least 1")
-    model = 1 if parallelism in ("dp", "fsdp") else model_axis
+    if parallelism in ("dp", "fsdp"):
+        if model_axis not in (None, 1):
+            raise ModelError(
+                f"{parallelism} has no model axis: leave out model_axis "
+                "(--model-axis), or choose another parallelism"
+            )
+        model = 1
+    else:
+        model = _MODEL_AXIS if model_axis is None else model_axis
     if devices % model:
         raise ModelError(
-            f"model_axis={model} does not divide {devices} devices; it can be: "
-            f"{_divisors(devices)}"
+            f"model_axis={model} (--model-axis) does not divide {devices} devices; "
+            f"it can be: {_divisors(devices)}"
         )
     if shard_data is None:
         shard_data = parallelism != "dp"

@@ -200,8 +200,9 @@ class Layout:
                 return index
         raise ModelError(
             f"no dimension of a weight of {shape} divides over {self.size(gather)} "
-            f"devices of {' x '.join(gather)}: take fewer devices, or "
-            "shard_data=False to keep whole weights on every replica"
+            f"devices of {' x '.join(gather)}: take another number of devices, or "
+            "keep whole weights on every replica (--parallelism dp, or in Python "
+            "shard_data=False)"
         )
 
     def fetch(

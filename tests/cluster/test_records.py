@@ -145,6 +145,10 @@ def at(*keys: str, value: object) -> Callable[[dict[str, Any]], None]:
         (at("sources", "xla", value=""), "`sources.xla` must say who"),
         (at("sources", "blog", value="a blog"), "is not the source of any fact"),
         (at("colour", value="green"), "`colour` is not known"),
+        (
+            lambda r: r["facts"].update(sm_counts=r["facts"].pop("sm_count")),
+            "unknown `facts.sm_counts`; missing `facts.sm_count`",
+        ),
         (at("title", value=None), "`title` is missing"),
         (at("title", value=7), "`title` must be a text"),
     ],

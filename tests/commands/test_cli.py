@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from lagom_jax import cli
+from lagom_jax import Cluster, analyze, cli
+from lagom_jax.commands import clusters, tracebacks
 from lagom_jax.commands.options import parse_options
-from lagom_jax.errors import LagomError
+from lagom_jax.commands.subjects import find_subject
+from lagom_jax.commands.terminal import console
+from lagom_jax.errors import ClusterError, LagomError
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -34,6 +39,14 @@ def broken():
     def step(x):
         raise RuntimeError("my own mistake")
     return step, (jax.ShapeDtypeStruct((8,), jnp.float32),)
+
+def calls_back():
+    def step(x):
+        return jax.pure_callback(lambda y: y, x, x)
+    return step, (jax.ShapeDtypeStruct((8,), jnp.float32),)
+
+def raises(devices):
+    return 1 / 0
 
 def step(state, batch):
     return state
@@ -194,12 +207,44 @@ def test_report_of_a_step_of_ones_own(capsys, mine):
     assert "all-gather" in {row["kind"] for row in document["collectives"]}
 
 
+def test_the_step_in_the_documents(capsys, tmp_path):
+    page = Path("docs/report.md").read_text().partition("## A step of your own")[2]
+    path = tmp_path / "train.py"
+    path.write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    words = ["report", f"{path}:make_step", "--cluster", "h100:1x8", "--json"]
+    code, out, err = lagom(capsys, *words)
+    assert (code, err) == (0, "")
+    kinds = {row["kind"] for row in json.loads(out)["collectives"]}
+    assert kinds >= {"all-gather"}
+
+
 def test_report_of_a_model(capsys):
     words = ["report", "llama-3-8b", "--tiny", "--cluster", "h100:1x8", "--json"]
     code, out, err = lagom(capsys, *words)
     assert (code, err) == (0, "")
     kinds = {row["kind"] for row in json.loads(out)["collectives"]}
     assert kinds >= {"all-gather", "reduce-scatter"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "said"),
+    [
+        ({"XLA_FLAGS": "--xla_nonsense"}, 2, "Unknown flag in XLA_FLAGS"),
+        ({"JAX_PLATFORMS": "cuda"}, 0, ""),
+    ],
+)
+def test_the_users_environment_is_no_trap(mine, environment, code, said):
+    words = ["report", f"{mine}:make", "--cluster", "h100:1x4", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lagom_jax", *words],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # words after `lagom report`, exit code, what the message must say
@@ -212,16 +257,19 @@ MISTAKES = [
     (["{dump}", "--cluster", "h100:1x4", "--option", "a=1"], 2, "already compiled"),
     (["{mine}", "--cluster", "h100:1x4"], 2, "name the function in it"),
     (["{mine}:make", "--cluster", "h100:1x4", "--option", "a"], 2, "NAME=VALUE"),
-    (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 4, "No such compile"),
+    (["{mine}:make", "--cluster", "h100:1x4", "--option", "a=1"], 2, "No such compile"),
     (["{mine}:missing", "--cluster", "h100:1x4"], 2, "missing"),
     (["{mine}:number", "--cluster", "h100:1x4"], 2, "function"),
     (["{mine}:wrong", "--cluster", "h100:1x4"], 2, "pair"),
     (["{mine}:step", "--cluster", "h100:1x4"], 2, "Name not the step"),
-    (["{mine}:for_two", "--cluster", "h100:1x4"], 4, "2 device"),
+    (["{mine}:for_two", "--cluster", "h100:1x4"], 2, "2 device"),
+    (["{mine}:calls_back", "--cluster", "h100:1x1"], 2, "pure_callback"),
     (["no_such_module:make", "--cluster", "h100:1x4"], 2, "no_such_module"),
     (["llama-3-9b", "--cluster", "h100:1x4"], 2, "llama-3-8b"),
     (["llama-3-8b", "--cluster", "h100:1x4", "--parallelism", "ep"], 2, "ep"),
     (["llama-3-8b", "--cluster", "h100:1x4", "--layers", "0"], 2, "above 0"),
+    (["llama-3-8b", "--cluster", "h100:1x4", "--model-axis", "2"], 2, "--model-axis"),
+    (["", "--cluster", "h100:1x4"], 2, "is empty"),
     (["llama-3-8b"], 2, "--cluster"),
 ]
 
@@ -244,9 +292,113 @@ def test_files_that_are_not_hlo(capsys, tmp_path, content):
     assert "file.txt" in err
 
 
-def test_an_exception_of_the_users_step_comes_through(capsys, mine):
-    with pytest.raises(RuntimeError, match="my own mistake"):
-        lagom(capsys, "report", f"{mine}:broken", "--cluster", "h100:1x1")
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [("broken", "RuntimeError: my own mistake"), ("raises", "ZeroDivisionError")],
+)
+def test_an_exception_of_the_users_begins_in_the_users_file(
+    capsys, monkeypatch, mine, factory, said
+):
+    monkeypatch.delenv(tracebacks.FULL, raising=False)
+    words = ["report", f"{mine}:{factory}", "--cluster", "h100:1x1"]
+    code, out, err = lagom(capsys, *words)
+    lines = err.splitlines()
+    assert (code, out) == (1, "")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert str(mine) in lines[1]
+    assert said in err
+    assert "subjects.py" not in err
+
+
+def test_all_of_a_traceback_can_be_seen(capsys, monkeypatch, mine):
+    monkeypatch.setenv(tracebacks.FULL, "full")
+    with pytest.raises(ZeroDivisionError):
+        lagom(capsys, "report", f"{mine}:raises", "--cluster", "h100:1x1")
+
+
+def test_a_file_that_python_cannot_read_is_shown(capsys, tmp_path):
+    path = tmp_path / "unfinished.py"
+    path.write_text("def make(:\n")
+    words = ["report", f"{path}:make", "--cluster", "h100:1x1"]
+    code, _, err = lagom(capsys, *words)
+    assert code == 1
+    assert err.lstrip().startswith(f'File "{path}", line 1')
+    assert "importlib" not in err
+
+
+def test_a_defect_keeps_its_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(clusters, "_show_all", clusters._rate)
+    with pytest.raises(AttributeError):
+        lagom(capsys, "clusters")
+
+
+def test_a_file_that_ends_the_process_is_told(capsys, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import sys\nsys.exit(7)\n")
+    words = ["report", f"{path}:make", "--cluster", "h100:1x1"]
+    code, _, err = lagom(capsys, *words)
+    assert code == 2
+    assert "sys.exit(7)" in err
+    assert "__main__" in err
+
+
+@pytest.mark.parametrize("factory", ["by_name", "by_place", "alone", "optional"])
+def test_a_factory_is_told_the_devices_if_it_asks(factory, tmp_path):
+    path = tmp_path / "factories.py"
+    path.write_text(
+        "def step(x): return x\n"
+        "def by_name(layers=2, *, devices): return step, (devices,)\n"
+        "def by_place(n, layers=2): return step, (n,)\n"
+        "def alone(): return step, (4,)\n"
+        "def optional(n=4): return step, (n,)\n"
+    )
+    found = find_subject(f"{path}:{factory}", Cluster.parse("h100:1x4"), {})
+    assert found.arguments == (4,)
+
+
+def test_no_words_show_the_help(capsys):
+    code, out, err = lagom(capsys)
+    assert (code, out) == (2, "")
+    assert "lagom report llama-3-8b" in err
+
+
+@pytest.mark.parametrize("words", [["dump.txt"], []])
+def test_the_script_says_first_what_is_missing(words):
+    done = subprocess.run(
+        [sys.executable, "scripts/hlo_report.py", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("hlo_report: name ")
+
+
+@pytest.mark.parametrize("words", [["clusters"], ["clusters", "h100", "--json"]])
+def test_a_full_disk_is_told(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lagom_jax", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("lagom: cannot write to standard output: No space")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("columns", "width"), [("90", 90), ("0", 140), ("x", 140)])
+def test_columns_say_how_wide_a_file_is(capsys, monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert console().width == width
+
+
+@pytest.mark.parametrize("cluster", [5, None, ("h100", 8)])
+def test_a_cluster_is_a_name(cluster):
+    with pytest.raises(ClusterError, match='such as "h100:8x8"'):
+        analyze(abs, 1.0, cluster=cluster)
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -88,6 +88,8 @@ def test_default_batch(name: str, parallelism: str, batch: int) -> None:
         ({"parallelism": "pp", "layers": 12}, "what divides it: 1, 2, 3, 4, 6, 12"),
         ({"parallelism": "pp", "micro_batches": 9}, "micro_batches: 9"),
         ({"devices": 24}, "divides over 24 devices of data"),
+        ({"parallelism": "fsdp", "model_axis": 4}, "fsdp has no model axis"),
+        ({"parallelism": "dp", "model_axis": 4}, "dp has no model axis"),
         ({"devices": 0}, "must be at least 1"),
         ({"batch": 0}, "must be at least 1"),
     ],

@@ -37,6 +37,11 @@ def compiled_bytes(
     return dict(totals)
 
 
+def along_model(parallelism: str, devices: int) -> int | None:
+    """Devices on the model axis, for those that have one."""
+    return None if parallelism in ("dp", "fsdp") else devices
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [True, False], ids=["scanned", "unrolled"])
 @pytest.mark.parametrize(("name", "parallelism"), CASES)
@@ -46,7 +51,7 @@ def test_bytes_of_every_model(name: str, parallelism: str, scan: bool) -> None:
         name,
         devices=16,
         parallelism=parallelism,
-        model_axis=4,
+        model_axis=along_model(parallelism, 4),
         scan=scan,
         tiny=True,
     )
@@ -78,7 +83,7 @@ def test_bytes_of_any_size(
         name,
         devices=8,
         parallelism=parallelism,
-        model_axis=model_axis,
+        model_axis=along_model(parallelism, model_axis),
         layers=layers,
         batch=batch,
         sequence=sequence,
@@ -103,7 +108,11 @@ KINDS = {
 @pytest.mark.parametrize(("name", "parallelism"), CASES)
 def test_kinds_that_a_parallelism_implies(name: str, parallelism: str) -> None:
     step = lagom_models.build(
-        name, devices=4, parallelism=parallelism, model_axis=4, tiny=True
+        name,
+        devices=4,
+        parallelism=parallelism,
+        model_axis=along_model(parallelism, 4),
+        tiny=True,
     )
     assert {flow.kind for flow in flows(step)} == KINDS[parallelism]
 

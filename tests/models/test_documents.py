@@ -1,0 +1,36 @@
+"""The page about the models can be followed to the letter."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+@pytest.mark.slow
+def test_training_as_it_is_written(tmp_path: Path) -> None:
+    section = PAGE.read_text().partition("## Training")[2]
+    command = re.search(r"```sh\n(.*?)\n```", section)
+    program = re.search(r"```python\n(.*?)```", section, re.S)
+    assert command
+    assert program
+    (tmp_path / "train.py").write_text(f"{program[1]}print(float(loss))\n")
+    *settings, python, script = command[1].split()
+    assert (python, script) == ("python", "train.py")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": paths}
+        | dict(setting.split("=", 1) for setting in settings),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 < float(done.stdout) < 20
