@@ -10,6 +10,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.roofline import Roofline
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import Module, read_bytes, read_module
+from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 
@@ -20,6 +21,8 @@ def analyze(
     cluster: str | Cluster,
     compiler_options: Mapping[str, Any] | None = None,
     name: str = "",
+    calibration: Calibration | str | Path | None = None,
+    profile: MeasuredStep | str | Path | None = None,
     **kwargs: Any,
 ) -> Report:
     """Compiles a training step for a cluster and reports what its overlaps cost.
@@ -34,6 +37,10 @@ def analyze(
         cluster: The cluster, such as `"h100:8x8"`: 8 hosts of 8 H100s.
         compiler_options: XLA options, as `lowered.compile` takes them.
         name: What to call the step in the report; by default its own name.
+        calibration: Corrections to the model from your own measurements: what
+            `lagom calibrate` wrote, or the path of it.
+        profile: A profile of a run of this very program, or the path of one; its times
+            go before the model's.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -44,6 +51,7 @@ def analyze(
         ToolchainError: XLA's GPU compiler is not installed as it must be.
         CompileError: The compiler refused the step, or the step is for another number
             of devices than the cluster has.
+        MeasurementError: The calibration or the profile cannot be used.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -65,20 +73,31 @@ def analyze(
         peak_memory_bytes=compiled.memory.peak_bytes,
         versions=compiled.versions,
         notes=(*lowered.notes, *compiled.warnings),
+        calibration=calibration,
+        profile=profile,
     )
 
 
-def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
+def analyze_dump(
+    path: str | Path,
+    cluster: str | Cluster,
+    *,
+    calibration: Calibration | str | Path | None = None,
+    profile: MeasuredStep | str | Path | None = None,
+) -> Report:
     """Reports the overlaps of a program that XLA dumped.
 
     Args:
         path: A `*after_optimizations.txt`, the text of `compiled.as_text()`, a
             `.hlo.pb`, a folder that `--xla_dump_to` filled, or `-` for standard input.
         cluster: What the program runs on.
+        calibration: As `analyze` takes it.
+        profile: Of a run of the program, as `analyze` takes it.
 
     Raises:
         HloError: The file is not there, not HLO, not scheduled, or for another number
             of devices than the cluster has.
+        MeasurementError: The calibration or the profile cannot be used.
 
     Example:
         >>> analyze_dump("no_such_dump.txt", "h100:1x8")
@@ -87,16 +106,34 @@ def analyze_dump(path: str | Path, cluster: str | Cluster) -> Report:
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    module, repairs = read_dump(path, where)
+    return analyze_module(
+        module, where, notes=repairs, calibration=calibration, profile=profile
+    )
+
+
+def read_dump(path: str | Path, cluster: Cluster) -> tuple[Module, tuple[str, ...]]:
+    """Reads a dump of a program for a cluster.
+
+    Args:
+        path: As `analyze_dump` takes it.
+        cluster: What the program runs on.
+
+    Returns:
+        The module, and how the dump had to be mended to be read.
+
+    Raises:
+        HloError: As `analyze_dump` raises it.
+    """
     found = read_bytes(path)
     module = read_module(found.module)
-    if module.devices != where.devices:
+    if module.devices != cluster.devices:
         raise HloError(
             f"{found.path} is a program for {module.devices} device(s), but "
-            f"{where.name} has {where.devices}; name the cluster that it was compiled "
-            f"for, with {module.devices} device(s) in all"
+            f"{cluster.name} has {cluster.devices}; name the cluster that it was "
+            f"compiled for, with {module.devices} device(s) in all"
         )
-    repairs = [f"mended to be read: {repair}" for repair in found.repairs]
-    return analyze_module(module, where, notes=repairs)
+    return module, tuple(f"mended to be read: {repair}" for repair in found.repairs)
 
 
 def analyze_module(
@@ -107,6 +144,8 @@ def analyze_module(
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
+    calibration: Calibration | str | Path | None = None,
+    profile: MeasuredStep | str | Path | None = None,
 ) -> Report:
     """Reports the overlaps of a module that has been read.
 
@@ -117,15 +156,26 @@ def analyze_module(
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made it, where known.
         notes: What else the reader must know.
+        calibration: As `analyze` takes it.
+        profile: Of a run of the module, as `analyze` takes it.
     """
-    prices = Roofline.of(cluster)
-    return report_program(
-        build_program(module),
+    model = Roofline.of(cluster)
+    program = build_program(module)
+    refined = refine(
+        program,
         cluster,
-        prices,
-        pricing=prices.source,
+        model,
+        model.source,
+        calibration=calibration,
+        profile=profile,
+    )
+    return report_program(
+        program,
+        cluster,
+        refined.prices,
+        pricing=refined.source,
         name=name,
         peak_memory_bytes=peak_memory_bytes,
         versions=versions,
-        notes=notes,
+        notes=(*notes, *refined.notes),
     )

@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lagom_jax.commands import clusters, doctor, report
+from lagom_jax.commands import calibrate, clusters, doctor, report
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, clusters, doctor)
+_VERBS = (report, calibrate, clusters, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -35,3 +35,7 @@ class CompileError(LagomError):
 
 class HloError(LagomError):
     """A file or a text that is not the scheduled HLO module that is needed."""
+
+
+class MeasurementError(LagomError):
+    """A profile, a table of measurements or a calibration that cannot be used."""
