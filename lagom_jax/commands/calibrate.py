@@ -249,9 +249,11 @@ def _row(correction: Correction) -> list[str]:
     else:
         sizes = f"{least:.1e} to {greatest:.1e} operations"
     low, high = correction.curve.range
-    scope = f" ({correction.key.scope})" if correction.key.scope else ""
+    key = correction.key
+    ranks = f" of {key.ranks}" if key.ranks else ""
+    scope = f" ({key.scope})" if key.scope else ""
     return [
-        correction.key.kind + scope,
+        key.kind + ranks + scope,
         str(correction.rows),
         sizes,
         _error(correction.before),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.measure.curve import LARGEST, Curve
+from lagom_jax.measure.curve import LARGEST, Curve, Surface
 from lagom_jax.measure.fit import Correction, Error, fit_corrections
 from lagom_jax.measure.overlay import rescaled
 from lagom_jax.measure.samples import Key, Sample, key_of, size_of
@@ -127,8 +128,15 @@ class Calibration:
                 f"this calibration corrects another model ({self.model}) than this "
                 f"version's ({model}); {_AGAIN}"
             )
-        curves = {c.key: c.curve for c in self.corrections if c.curve.knots}
-        return Calibrated(prices, cluster, curves)
+        curves: defaultdict[Key, dict[int, Curve]] = defaultdict(dict)
+        for correction in self.corrections:
+            key = correction.key
+            curves[dataclasses.replace(key, ranks=0)][key.ranks] = correction.curve
+        surfaces = {
+            key: Surface(tuple(sorted(known.items(), key=lambda item: item[0])))
+            for key, known in curves.items()
+        }
+        return Calibrated(prices, cluster, surfaces)
 
     def to_json(self) -> str:
         """The record as JSON text, the same text for the same calibration."""
@@ -194,7 +202,7 @@ class Calibrated:
         >>> class OneSecond:
         ...     def kernel(self, kernel): return Price(1.0, "memory", 0.5)
         ...     def collective(self, collective): return Price(1.0, "nvlink")
-        >>> twice = {Key("kernel", "copy"): Curve(((20.0, 1.0),))}
+        >>> twice = {Key("kernel", "copy"): Surface(((0, Curve(((20.0, 1.0),))),))}
         >>> prices = Calibrated(OneSecond(), Cluster.parse("h100"), twice)
         >>> prices.kernel(Kernel("k", Work("copy", 0.0, 1 << 19, 1 << 19))).seconds
         2.0
@@ -202,7 +210,8 @@ class Calibrated:
 
     base: Prices
     cluster: Cluster
-    curves: dict[Key, Curve]
+    surfaces: Mapping[Key, Surface]
+    """By keys whose `ranks` is 0."""
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
@@ -214,10 +223,13 @@ class Calibrated:
 
     def _corrected(self, task: Task, price: Price) -> Price:
         key = key_of(task, self.cluster)
-        curve = self.curves.get(key) if key else None
-        if curve is None:
+        if key is None:
             return price
-        return rescaled(price, price.seconds * curve.factor(size_of(task)))
+        surface = self.surfaces.get(dataclasses.replace(key, ranks=0))
+        if surface is None:
+            return price
+        factor = surface.factor(size_of(task), key.ranks)
+        return rescaled(price, price.seconds * factor)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -244,7 +256,10 @@ def _correction(item: dict[str, Any]) -> Correction:
     least, greatest = map(_number, item["sizes"])
     kept_out: Any = item["kept_out"]
     return Correction(
-        key=Key(*(_text(item["key"][name]) for name in ("family", "kind", "scope"))),
+        key=Key(
+            *(_text(item["key"][name]) for name in ("family", "kind", "scope")),
+            ranks=int(item["key"]["ranks"]),
+        ),
         unit=_text(item["unit"]),
         curve=Curve(_knots(item["curve"]["knots"])),
         rows=int(item["rows"]),

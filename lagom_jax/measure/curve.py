@@ -18,10 +18,11 @@ LARGEST = 2.0
 STEEPEST = 0.5
 """It changes by at most a factor of two over two doublings of the size."""
 
+FADES_OVER = LARGEST / STEEPEST
+"""Octaves beyond the data over which it fades out: no faster than it may change."""
+
 _MOST_KNOTS = 6
 _OCTAVES_PER_KNOT = 3.0
-# Beyond the data the correction fades out; no faster than it may change anyway.
-_FADES_OVER = LARGEST / STEEPEST
 # How many rows one must have seen before the level, and a bend, are believed.
 _LEVEL_PRIOR = 0.25
 _BEND_PRIOR = 0.5
@@ -55,15 +56,40 @@ class Curve:
         places = [place for place, _ in self.knots]
         heights = [height for _, height in self.knots]
         outside = max(places[0] - x, x - places[-1], 0.0)
-        left = max(0.0, 1.0 - outside / _FADES_OVER)
+        left = max(0.0, 1.0 - outside / FADES_OVER)
         return float(2.0 ** (left * np.interp(x, places, heights)))
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the greatest factor."""
+        """The least and the greatest factor among the sizes that were measured."""
         heights = [height for _, height in self.knots] or [0.0]
-        # Where the data ends the factor fades to 1.
         return 2.0 ** min(heights), 2.0 ** max(heights)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surface:
+    """Curves for some sizes of groups, and what lies between and beside them.
+
+    Example:
+        >>> two, eight = Curve(((20.0, 0.0),)), Curve(((20.0, 1.0),))
+        >>> surface = Surface(((2, two), (8, eight)))
+        >>> surface.factor(2**20, 8), surface.factor(2**20, 4) == 2**0.5
+        (2.0, True)
+        >>> surface.factor(2**20, 8 * 2**4)
+        1.0
+    """
+
+    curves: tuple[tuple[int, Curve], ...]
+    """By the devices in a group, from few to many; 0 where there are no groups."""
+
+    def factor(self, size: float, ranks: int) -> float:
+        """What to multiply the model's time for this size and group with."""
+        x = math.log2(max(ranks, 1))
+        places = [math.log2(max(known, 1)) for known, _ in self.curves]
+        heights = [math.log2(curve.factor(size)) for _, curve in self.curves]
+        outside = max(places[0] - x, x - places[-1], 0.0)
+        left = max(0.0, 1.0 - outside / FADES_OVER)
+        return float(2.0 ** (left * np.interp(x, places, heights)))
 
 
 def fit_curve(sizes: Sequence[float], ratios: Sequence[float]) -> Curve:

@@ -15,6 +15,7 @@ from lagom_jax.measure.samples import Key, Sample, unit_of
 # Sizes are dealt into so many parts; each is predicted by a fit to the others.
 _PARTS = 5
 _LEAST_SIZES = 4
+_WORST_MAY_GROW = 1.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
     curve = _fit(samples)
     before = errors(samples, [1.0] * len(samples))
     kept_out = _kept_out(samples)
-    if kept_out is not None and kept_out.median >= before.median:
+    if kept_out is not None and not _better(kept_out, before):
         curve, kept_out = Curve(()), before
     factors = [curve.factor(sample.size) for sample in samples]
     distances = [
@@ -98,6 +99,12 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
         after=errors(samples, factors),
         kept_out=kept_out,
     )
+
+
+def _better(after: Error, before: Error) -> bool:
+    """Whether it is nearer as a rule, and not much further off where it is worst."""
+    worst = before.worst_tenth * _WORST_MAY_GROW
+    return after.median < before.median and after.worst_tenth <= worst
 
 
 def _fit(samples: Sequence[Sample]) -> Curve:

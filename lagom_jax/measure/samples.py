@@ -26,6 +26,8 @@ class Key:
     kind: str
     scope: str = ""
     """For collectives `inside` one scale-up domain, or `between` several."""
+    ranks: int = 0
+    """Devices in a group of the collective; 0 where there are no groups."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ def key_of(task: Task, cluster: Cluster) -> Key | None:
         task.groups.size == 1 and not task.groups.point_to_point
     ):
         return None
-    return Key(
-        "collective", task.kind, "between" if _leaves(task, cluster) else "inside"
-    )
+    ranks = 0 if task.groups.point_to_point else task.groups.size
+    scope = "between" if _leaves(task, cluster) else "inside"
+    return Key("collective", task.kind, scope, ranks)
 
 
 def size_of(task: Task) -> float:

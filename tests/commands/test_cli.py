@@ -73,7 +73,7 @@ def lagom(capsys, *words):
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize("verb", ["report", "clusters", "doctor"])
+@pytest.mark.parametrize("verb", ["report", "calibrate", "clusters", "doctor"])
 def test_help(capsys, verb):
     code, out, _ = lagom(capsys, verb, "--help")
     assert code == 0

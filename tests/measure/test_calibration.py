@@ -21,7 +21,7 @@ from lagom_jax.measure.samples import Key, Sample, key_of, samples_of_collective
 from ..cost.programs import collective
 
 H100 = Cluster.parse("h100:2x8")
-GATHER = Key("collective", "all-gather", "inside")
+GATHER = Key("collective", "all-gather", "inside", 2)
 SIZES = [2.0**octave for octave in range(10, 31)]
 
 
@@ -104,6 +104,21 @@ def test_where_nothing_was_measured_nothing_is_corrected():
     assert applied.collective(reduce) == Linear().collective(reduce)
 
 
+def test_groups_of_another_size_have_their_own_correction():
+    other = dataclasses.replace(GATHER, ranks=8)
+    calibration = fitted(
+        [*samples(lambda size: 1.0), *samples(lambda size: 2.0, key=other)]
+    )
+    alone = Linear().collective(collective("c", nbytes=1 << 20)).seconds
+    two, four, eight = (
+        price(calibration, 1 << 20, ranks=tuple(range(ranks))) / alone
+        for ranks in (2, 4, 8)
+    )
+    assert two == 1
+    assert four == pytest.approx(2**0.5, rel=0.02)
+    assert eight == pytest.approx(2, rel=0.02)
+
+
 def test_a_correction_that_would_not_help_is_dropped():
     noise = np.random.default_rng(0).normal(0, 0.3, len(SIZES))
     found = [
@@ -121,6 +136,15 @@ def test_one_shot_kernels_and_groups_of_one_are_not_nccls():
     assert key_of(collective("c", one_shot_kernel=True), H100) is None
     assert key_of(collective("c", ranks=(3,)), H100) is None
     assert key_of(collective("c", ranks=(3, 9)), H100).scope == "between"
+
+
+def test_a_correction_that_is_worse_where_it_is_worst_is_dropped():
+    def ratio(size):
+        # Nearly every size is off by 10 %, one in seven by much, the other way.
+        return 0.2 if math.log2(size) % 7 == 3 else 1.1
+
+    (correction,) = fit_corrections(samples(ratio))
+    assert correction.kept_out.worst_tenth <= 1.25 * correction.before.worst_tenth
 
 
 RATIOS = st.lists(st.floats(0.01, 100), min_size=1, max_size=40)

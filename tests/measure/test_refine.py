@@ -15,7 +15,7 @@ from lagom_jax.measure.executions import Event
 from lagom_jax.measure.overlay import match
 from lagom_jax.measure.refine import refine
 from lagom_jax.measure.samples import samples_of_match
-from lagom_jax.measure.xplane import summarise
+from lagom_jax.measure.xplane import read_profile, summarise
 from lagom_jax.schedule.program import Loop
 
 from ..cost.programs import ByName, kernel, launch, program, run, wait
@@ -153,6 +153,18 @@ def test_samples_say_what_was_predicted_and_measured():
     ]
 
 
+def test_a_run_of_this_machine_with_its_own_program(cpu_run):
+    """A real profile and a real dump: every instruction that takes time is found."""
+    trace, text = cpu_run
+    report = lagom_jax.analyze_dump(text, "h100:1x8", profile=trace)
+    assert report.pricing.startswith("measured: ")
+    assert "100% of their predicted time" in report.pricing
+    step = read_profile(trace)
+    expected = sum(m.median * m.per_step for m in step.instructions.values())
+    # All is synchronous on this backend, so the step is the sum of its parts.
+    assert report.step_seconds == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_report_with_a_profile(dump, trace):
     report = lagom_jax.analyze_dump(dump, "h100:1x2", profile=trace)
     (gather,) = report.collectives
@@ -188,7 +200,7 @@ def test_calibrate_and_report(capsys, tmp_path, dump):
         *(word for path in paths for word in ("--nccl-tests", path)),
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert "all-gather (inside)" in out
+    assert "all-gather of 2 (inside)" in out
     assert "20 measurements (nccl-tests)" in out
     corrections = json.loads(record.read_text())["corrections"]
     for found in corrections:
