@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,9 +13,10 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.measure.curve import LARGEST, Curve, Surface
-from lagom_jax.measure.fit import Correction, Error, fit_corrections
+from lagom_jax.measure.curve import Curve, Surface
+from lagom_jax.measure.fit import Correction, fit_corrections
 from lagom_jax.measure.overlay import rescaled
+from lagom_jax.measure.record import as_text, read_correction
 from lagom_jax.measure.samples import Key, Sample, key_of, size_of
 from lagom_jax.schedule.program import Kernel, Task
 
@@ -174,7 +174,7 @@ class Calibration:
             )
         try:
             return _from_document(document)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MeasurementError(
                 f"{origin} is a damaged calibration "
                 f"({type(error).__name__}: {error}); {_AGAIN}"
@@ -240,60 +240,13 @@ def _object(text: str) -> dict[str, Any]:
 
 def _from_document(document: dict[str, Any]) -> Calibration:
     return Calibration(
-        system=_text(document["system"]),
-        cluster=_text(document["cluster"]),
-        model=_text(document["model"]),
-        date=_text(document["date"]),
+        system=as_text(document["system"]),
+        cluster=as_text(document["cluster"]),
+        model=as_text(document["model"]),
+        date=as_text(document["date"]),
         sources=tuple(
-            Source(_text(s["path"]), _text(s["kind"]), int(s["rows"]))
+            Source(as_text(s["path"]), as_text(s["kind"]), int(s["rows"]))
             for s in document["sources"]
         ),
-        corrections=tuple(map(_correction, document["corrections"])),
+        corrections=tuple(map(read_correction, document["corrections"])),
     )
-
-
-def _correction(item: dict[str, Any]) -> Correction:
-    least, greatest = map(_number, item["sizes"])
-    kept_out: Any = item["kept_out"]
-    return Correction(
-        key=Key(
-            *(_text(item["key"][name]) for name in ("family", "kind", "scope")),
-            ranks=int(item["key"]["ranks"]),
-        ),
-        unit=_text(item["unit"]),
-        curve=Curve(_knots(item["curve"]["knots"])),
-        rows=int(item["rows"]),
-        sizes=(least, greatest),
-        spread=_number(item["spread"]),
-        before=_error(item["before"]),
-        after=_error(item["after"]),
-        kept_out=None if kept_out is None else _error(kept_out),
-    )
-
-
-def _knots(items: list[Any]) -> tuple[tuple[float, float], ...]:
-    knots = tuple((_number(place), _number(height)) for place, height in items)
-    places = [place for place, _ in knots]
-    if places != sorted(set(places)):
-        raise ValueError("the knots are not in order")
-    if any(abs(height) > LARGEST for _, height in knots):
-        raise ValueError(f"a factor is beyond {2**LARGEST:g}")
-    return knots
-
-
-def _error(item: dict[str, Any]) -> Error:
-    return Error(_number(item["median"]), _number(item["worst_tenth"]))
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
-    if not math.isfinite(value):
-        raise ValueError(f"{value!r} is not finite")
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -127,7 +128,7 @@ def profile_files(path: Path) -> list[Path]:
     if not found:
         raise MeasurementError(f"{path} holds no *.xplane.pb; {_HOW}")
     # Sessions are folders named after the time they began.
-    newest = max(file.parent for file in found)
+    newest = max((file.parent for file in found), key=lambda p: (p.name, p))
     return [file for file in found if file.parent == newest]
 
 
@@ -143,9 +144,13 @@ def _read_file(file: Path, number: int) -> list[Event]:
             f"{file} cannot be read as a profile ({reason}); name a folder that "
             "jax.profiler.trace wrote, or an .xplane.pb of it"
         ) from None
-    planes = list(data.planes)
-    on_gpus = [e for p in planes for e in _gpu_events(p, number)]
-    return on_gpus or [e for p in planes for e in _cpu_events(p, number)]
+    with warnings.catch_warnings():
+        # The reader's native types lack an attribute that Python 3.12 warns about;
+        # where warnings are errors, native code aborts the process over it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        planes = list(data.planes)
+        on_gpus = [e for p in planes for e in _gpu_events(p, number)]
+        return on_gpus or [e for p in planes for e in _cpu_events(p, number)]
 
 
 def _parse(content: bytes) -> Any:

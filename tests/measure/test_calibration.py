@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price
+from lagom_jax.cost.roofline import Roofline
 from lagom_jax.errors import MeasurementError
 from lagom_jax.measure.calibration import Calibration, Source
 from lagom_jax.measure.curve import LARGEST, STEEPEST, Curve, fit_curve
 from lagom_jax.measure.fit import fit_corrections
-from lagom_jax.measure.rows import CollectiveRow
+from lagom_jax.measure.rows import CollectiveRow, collective_of
 from lagom_jax.measure.samples import Key, Sample, key_of, samples_of_collectives
 
 from ..cost.programs import collective
@@ -257,3 +259,46 @@ def test_rows_that_the_cluster_is_too_small_for_are_counted():
     found, left_out = samples_of_collectives(rows, H100, Linear())
     assert [s.key.scope for s in found] == ["inside", "between"]
     assert left_out == 1
+
+
+def test_measurements_that_are_the_models_need_no_correction():
+    """All the way from rows: what the model says of each is what was measured."""
+    prices = Roofline.of(H100)
+    rows = [
+        CollectiveRow("", op, ranks, 1, ranks, 1 << octave, 1.0)
+        for op in ("all-gather", "all-reduce")
+        for ranks in (8, 16)
+        for octave in range(10, 30, 2)
+    ]
+    truths = [
+        dataclasses.replace(
+            row,
+            microseconds=prices.collective(collective_of(row, H100)).seconds * 1e6,
+        )
+        for row in rows
+    ]
+    found, _ = samples_of_collectives(truths, H100, prices)
+    corrections = fit_corrections(found)
+    assert len(corrections) == 4
+    for correction in corrections:
+        assert correction.before.median < 1e-9
+        assert correction.curve.range == pytest.approx((1, 1), abs=1e-6)
+
+
+RECORD = fitted(samples(lambda size: 1.3)).to_json()
+WORDS = re.findall(r'"[^"]*"|[-\d.]+|null', RECORD)
+
+
+@given(
+    st.integers(0, len(WORDS) - 1),
+    st.sampled_from([*"[]{}:,", "Infinity", "null", "-1", '"x"']),
+)
+def test_any_damage_is_told_or_harmless(place, instead):
+    pieces = re.split(r'("[^"]*"|[-\d.]+|null)', RECORD)
+    pieces[2 * place + 1] = instead
+    try:
+        read = Calibration.from_json("".join(pieces))
+    except MeasurementError:
+        return
+    for correction in read.corrections:
+        assert 0.25 <= correction.curve.factor(1 << 20) <= 4
