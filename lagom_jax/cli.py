@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from lagom_jax.commands import (
+    calibrate,
     clusters,
     doctor,
     predict,
@@ -24,7 +25,7 @@ from lagom_jax.commands import (
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, predict, validate, clusters, doctor)
+_VERBS = (report, predict, validate, calibrate, clusters, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -41,3 +41,7 @@ class StepError(CompileError):
 
 class HloError(LagomError):
     """A file or a text that is not the scheduled HLO module that is needed."""
+
+
+class MeasurementError(LagomError):
+    """A profile, a table of measurements or a calibration that cannot be used."""

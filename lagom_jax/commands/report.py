@@ -52,6 +52,15 @@ def add(verbs: Any) -> None:
         metavar="N|all",
         help="how many collectives to list (default: %(default)s)",
     )
+    own = verb.add_argument_group("your own measurements, see docs/calibration.md")
+    own.add_argument(
+        "--calibration", metavar="FILE", help="what `lagom calibrate` wrote"
+    )
+    own.add_argument(
+        "--profile",
+        metavar="DIR",
+        help="what jax.profiler.trace wrote while this very program ran",
+    )
     step = verb.add_argument_group("for a step that is compiled")
     step.add_argument(
         "--option",
@@ -93,9 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(
     subject: Subject, cluster: Cluster, arguments: argparse.Namespace
 ) -> Report:
+    measured = {"calibration": arguments.calibration, "profile": arguments.profile}
     if subject.dump is not None:
         parse_options(arguments.option, used=False)
-        return analyze_dump(subject.dump, cluster)
+        return analyze_dump(subject.dump, cluster, **measured)
     options = parse_options(arguments.option)
     with progress(f"compiling {subject.name} for {cluster.name} ..."):
         return analyze(
@@ -105,6 +115,7 @@ def _report(
             compiler_options=options,
             name=subject.name,
             description=subject.description,
+            **measured,
         )
 
 

@@ -59,19 +59,15 @@ class CostModel:
         surfaces = load_surfaces(self.cluster.gpu.name)
         matmuls = self.constants.kernels.matmul("bf16")
         if matmuls.calibrated and surfaces.calibrated:
-            text = (
-                "calibrated: matmuls and collectives on published measurements (`lagom "
-                "validate` says how well); other kernels, launches and contention "
-                "estimated"
+            return (
+                "calibrated: matmuls and collectives in a domain on published "
+                "measurements (`lagom validate` says how well); other kernels, launches, "
+                "contention and the network estimated"
             )
-        else:
-            text = (
-                f"estimated: matmuls {matmuls.source.removeprefix('estimated: ')}; "
-                f"collectives {surfaces.source}; contention"
-            )
-        if self.cluster.devices > self.cluster.scale_up_size:
-            text += "; between domains estimated"
-        return text
+        return (
+            f"estimated: matmuls {matmuls.source.removeprefix('estimated: ')}; "
+            f"collectives {surfaces.source}"
+        )
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""

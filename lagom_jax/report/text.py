@@ -38,7 +38,9 @@ def render(
         parts.append(_collectives(report, rows, wide=width >= _WIDE))
     parts.append(_kernels(report))
     parts.extend(Text(f"note: {note}", style="yellow") for note in report.notes)
-    parts.append(Text(f"All times are predicted. Prices: {report.pricing}", "dim"))
+    # A replay predicts the step even where the prices of its parts were measured.
+    told = "The step is" if report.pricing.startswith("measured") else "All times are"
+    parts.append(Text(f"{told} predicted. Prices: {report.pricing}", "dim"))
     return Group(*parts)
 
 

@@ -90,9 +90,10 @@ def lagom(capsys, *words):
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize(
-    "verb", ["report", "predict", "validate", "clusters", "doctor"]
-)
+VERBS = ["report", "predict", "validate", "calibrate", "clusters", "doctor"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_help(capsys, verb):
     code, out, _ = lagom(capsys, verb, "--help")
     assert code == 0

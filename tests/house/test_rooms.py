@@ -16,12 +16,14 @@ ROOMS = (
     "hlo",
     "schedule",
     "cost",
+    "measure",
     "report",
     "analysis",
     "commands",
     "cli",
 )
-# Rooms that must work where jax is not installed or must not be touched.
+# Rooms that must work where jax is not installed or must not be touched. The measure
+# room imports it, but only to read a profile.
 WITHOUT_JAX = (
     "errors",
     "processes",

@@ -1,0 +1,252 @@
+"""A calibration: a record of corrections to the model, for one system."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.prices import Price, Prices
+from lagom_jax.errors import MeasurementError
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.measure.curve import Curve, Surface
+from lagom_jax.measure.fit import Correction, fit_corrections
+from lagom_jax.measure.overlay import rescaled
+from lagom_jax.measure.record import as_text, read_correction
+from lagom_jax.measure.samples import Key, Sample, key_of, size_of
+from lagom_jax.schedule.program import Kernel, Task
+
+FORMAT = "lagom calibration"
+VERSION = 1
+"""Raised when a record written before would be misread."""
+
+_AGAIN = "write it again with `lagom calibrate`"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A file that a calibration was made from."""
+
+    path: str
+    kind: str
+    """`nccl-tests`, `collectives`, `matmuls` or `profile`."""
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Calibration:
+    """Corrections to the model, fitted to measurements on one system.
+
+    Example:
+        >>> key = Key("kernel", "fusion")
+        >>> samples = [Sample(key, 2.0**i, 1.0, 1.5) for i in range(10, 30)]
+        >>> made = Calibration.fit(samples, Cluster.parse("h100:1x8"), model="by hand")
+        >>> Calibration.from_json(made.to_json()) == made
+        True
+    """
+
+    system: str
+    """The system measured, as `lagom clusters` lists it."""
+    cluster: str
+    """The cluster measured; the corrections hold for others of its system too."""
+    model: str
+    """The pricing that is corrected; a correction fits no other."""
+    date: str
+    """When it was measured, as the user said; may be empty."""
+    sources: tuple[Source, ...]
+    corrections: tuple[Correction, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        samples: Iterable[Sample],
+        cluster: Cluster,
+        *,
+        model: str,
+        date: str = "",
+        sources: Iterable[Source] = (),
+    ) -> Calibration:
+        """Fits a calibration.
+
+        Args:
+            samples: What was measured beside what the model says.
+            cluster: Where it was measured.
+            model: What the model says of the source of its prices.
+            date: When it was measured.
+            sources: The files that the samples come from.
+
+        Raises:
+            MeasurementError: There are no samples.
+        """
+        corrections = fit_corrections(samples)
+        if not corrections:
+            raise MeasurementError(
+                "nothing was measured that the model prices; give --nccl-tests, "
+                f"--collectives, --matmuls or --profile with rows of {cluster.name}"
+            )
+        return cls(
+            system=cluster.system.name,
+            cluster=cluster.name,
+            model=model,
+            date=date,
+            sources=tuple(sources),
+            corrections=corrections,
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many measurements it rests on."""
+        return sum(correction.rows for correction in self.corrections)
+
+    def words(self) -> str:
+        """What it is, for a report."""
+        when = f" of {self.date}" if self.date else ""
+        return f"{self.rows} measurements{when} on {self.cluster}"
+
+    def apply(self, prices: Prices, cluster: Cluster, model: str) -> Calibrated:
+        """The model's prices, corrected.
+
+        Args:
+            prices: The model's.
+            cluster: What they are for.
+            model: What the model says of the source of its prices.
+
+        Raises:
+            MeasurementError: The calibration is for another system or another model.
+        """
+        if cluster.system.name != self.system:
+            raise MeasurementError(
+                f"this calibration was measured on {self.cluster} and says nothing "
+                f"about {cluster.name}; use it for clusters of {self.system}"
+            )
+        if model != self.model:
+            raise MeasurementError(
+                f"this calibration corrects another model ({self.model}) than this "
+                f"version's ({model}); {_AGAIN}"
+            )
+        curves: defaultdict[Key, dict[int, Curve]] = defaultdict(dict)
+        for correction in self.corrections:
+            key = correction.key
+            curves[dataclasses.replace(key, ranks=0)][key.ranks] = correction.curve
+        surfaces = {
+            key: Surface(tuple(sorted(known.items(), key=lambda item: item[0])))
+            for key, known in curves.items()
+        }
+        return Calibrated(prices, cluster, surfaces)
+
+    def to_json(self) -> str:
+        """The record as JSON text, the same text for the same calibration."""
+        document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "the text") -> Calibration:
+        """Reads a record.
+
+        Args:
+            text: What `to_json` wrote.
+            origin: The name of the file, for messages.
+
+        Raises:
+            MeasurementError: It is no calibration, a damaged one, or one that a newer
+                version wrote.
+        """
+        try:
+            document = _object(text)
+        except ValueError as error:
+            raise MeasurementError(
+                f"{origin} is not JSON ({error}); {_AGAIN}"
+            ) from None
+        if document.get("format") != FORMAT:
+            raise MeasurementError(
+                f"{origin} is no calibration; `lagom calibrate --output FILE` writes "
+                "one"
+            )
+        version = document.get("version")
+        if version != VERSION:
+            raise MeasurementError(
+                f"{origin} is a calibration of version {version}, this lagom_jax reads "
+                f"version {VERSION}; {_AGAIN}"
+            )
+        try:
+            return _from_document(document)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MeasurementError(
+                f"{origin} is a damaged calibration "
+                f"({type(error).__name__}: {error}); {_AGAIN}"
+            ) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Reads the record in a file; `from_json` says what can be wrong with it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MeasurementError(
+                f"cannot read the calibration {path}: {error}; `lagom calibrate "
+                "--output FILE` writes one"
+            ) from None
+        return cls.from_json(text, str(path))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Prices with corrections.
+
+    Example:
+        >>> from lagom_jax.hlo.work import Work
+        >>> class OneSecond:
+        ...     def kernel(self, kernel): return Price(1.0, "memory", 0.5)
+        ...     def collective(self, collective): return Price(1.0, "nvlink")
+        >>> twice = {Key("kernel", "copy"): Surface(((0, Curve(((20.0, 1.0),))),))}
+        >>> prices = Calibrated(OneSecond(), Cluster.parse("h100"), twice)
+        >>> prices.kernel(Kernel("k", Work("copy", 0.0, 1 << 19, 1 << 19))).seconds
+        2.0
+    """
+
+    base: Prices
+    cluster: Cluster
+    surfaces: Mapping[Key, Surface]
+    """By keys whose `ranks` is 0."""
+
+    def kernel(self, kernel: Kernel) -> Price:
+        """The price of a kernel alone."""
+        return self._corrected(kernel, self.base.kernel(kernel))
+
+    def collective(self, collective: Collective) -> Price:
+        """The price of a collective alone."""
+        return self._corrected(collective, self.base.collective(collective))
+
+    def _corrected(self, task: Task, price: Price) -> Price:
+        key = key_of(task, self.cluster)
+        if key is None:
+            return price
+        surface = self.surfaces.get(dataclasses.replace(key, ranks=0))
+        if surface is None:
+            return price
+        factor = surface.factor(size_of(task), key.ranks)
+        return rescaled(price, price.seconds * factor)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that a text is; an empty one for JSON of another kind."""
+    read: Any = json.loads(text)
+    return cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+
+
+def _from_document(document: dict[str, Any]) -> Calibration:
+    return Calibration(
+        system=as_text(document["system"]),
+        cluster=as_text(document["cluster"]),
+        model=as_text(document["model"]),
+        date=as_text(document["date"]),
+        sources=tuple(
+            Source(as_text(s["path"]), as_text(s["kind"]), int(s["rows"]))
+            for s in document["sources"]
+        ),
+        corrections=tuple(map(read_correction, document["corrections"])),
+    )

@@ -1,0 +1,137 @@
+"""Profiles as GPUs write them, made by hand: planes of devices, lines of streams.
+
+The messages are those of the profiler's `xplane.proto`, declared as far as needed. The
+shape follows what XLA's GPU tracer records: a plane `/device:GPU:N` per device, a line
+`Stream #N(...)` per stream, an event per kernel, named after it, with the instruction in
+the statistics `hlo_op` and `hlo_module`.
+"""
+
+import functools
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_MESSAGES = {
+    "XSpace": "1 XPlane* planes",
+    "XPlane": """
+        1 int64 id
+        2 string name
+        3 XLine* lines
+        4 EventEntry* event_metadata
+        5 StatEntry* stat_metadata""",
+    "EventEntry": "1 int64 key\n2 XMetadata value",
+    "StatEntry": "1 int64 key\n2 XMetadata value",
+    "XMetadata": "1 int64 id\n2 string name",
+    "XLine": """
+        1 int64 id
+        2 string name
+        3 int64 timestamp_ns
+        4 XEvent* events""",
+    "XEvent": """
+        1 int64 metadata_id
+        2 int64 offset_ps
+        3 int64 duration_ps
+        4 XStat* stats""",
+    "XStat": "1 int64 metadata_id\n4 int64 int64_value\n5 string str_value",
+}
+_SCALARS = {"int64": 3, "string": 9}
+_MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
+
+
+@functools.cache
+def _classes():
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tests/xplane.proto", package="tests", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for line in fields.strip().splitlines():
+            number, kind, field = line.split()
+            repeated, kind = kind.endswith("*"), kind.rstrip("*")
+            added = message.field.add(
+                name=field,
+                number=int(number),
+                label=_REPEATED if repeated else _OPTIONAL,
+                type=_SCALARS.get(kind, _MESSAGE),
+            )
+            if kind not in _SCALARS:
+                added.type_name = f".tests.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tests.XSpace"))
+
+
+def profile(planes):
+    """The bytes of a profile.
+
+    Args:
+        planes: `{plane: {line: [(kernel, start us, duration us, stats), ...]}}`.
+    """
+    space = _classes()()
+    for plane_name, lines in planes.items():
+        plane = space.planes.add(name=plane_name)
+        events, stats = {}, {}
+
+        def number(table, name):
+            return table.setdefault(name, len(table) + 1)
+
+        for line_number, (line_name, found) in enumerate(lines.items()):
+            line = plane.lines.add(id=line_number, name=line_name, timestamp_ns=1000)
+            for kernel, start, duration, given in found:
+                event = line.events.add(
+                    metadata_id=number(events, kernel),
+                    offset_ps=round(start * 1e6),
+                    duration_ps=round(duration * 1e6),
+                )
+                for name, value in given.items():
+                    stat = event.stats.add(metadata_id=number(stats, name))
+                    if isinstance(value, str):
+                        stat.str_value = value
+                    else:
+                        stat.int64_value = value
+        for table, entries in (
+            (events, plane.event_metadata),
+            (stats, plane.stat_metadata),
+        ):
+            for name, key in table.items():
+                entry = entries.add(key=key)
+                entry.value.id, entry.value.name = key, name
+    return space.SerializeToString()
+
+
+def step_of_two_gpus(steps=3, late=5.0, module="jit_step"):
+    """A step on two GPUs: a gather beside a matmul of two kernels, then a fusion.
+
+    The second GPU is `late` microseconds behind, for which the first one's gather waits.
+    """
+    planes = {}
+    for gpu in range(2):
+        compute, communication = [], []
+        for step in range(steps):
+            start = 1000.0 * step + late * gpu
+            wait = late * (1 - gpu)
+
+            def of(op, **more):
+                return {"hlo_op": op, "hlo_module": module, "correlation_id": 7, **more}
+
+            communication.append(
+                (
+                    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                    start,
+                    50.0 + step + wait,
+                    of("start"),
+                )
+            )
+            compute += [
+                ("nvjet_hsh_128x256", start, 20.0, of("%work")),
+                ("splitKreduce_kernel", start + 21, 4.0, of("%work")),
+                ("loop_add_fusion_1", start + 70, 8.0, {"correlation_id": 9}),
+                ("Memset", start + 90, 1.0, {}),
+            ]
+        planes[f"/device:GPU:{gpu}"] = {
+            "Stream #13(Compute)": compute,
+            "Stream #14(Collective)": communication,
+            "XLA Ops": compute,
+        }
+    planes["/host:CPU"] = {"python": [("PjitFunction(step)", 0.0, 900.0, {})]}
+    planes["Task Environment"] = {}
+    return profile(planes)
