@@ -54,8 +54,8 @@ def read_profile(path: str | Path, *, module: str = "") -> MeasuredStep:
     """Reads a profile.
 
     Args:
-        path: The folder given to `jax.profiler.trace` (its newest session counts, with
-            the files of all hosts), or one `.xplane.pb`, which may be gzipped.
+        path: The folder given to `jax.profiler.trace` (its newest recording counts,
+            with the files of all hosts), or one `.xplane.pb`, which may be gzipped.
         module: The program to look at, such as `jit_step`; by default the one that
             took most of the devices' time.
 
@@ -115,7 +115,7 @@ def summarise(events: Iterable[Event], *, module: str = "") -> MeasuredStep:
 
 
 def profile_files(path: Path) -> list[Path]:
-    """The files of the newest session in a folder, or the one file that is named.
+    """The files of the newest recording in a folder, or the one file that is named.
 
     Raises:
         MeasurementError: There is none.
@@ -127,7 +127,7 @@ def profile_files(path: Path) -> list[Path]:
     found = [p for p in sorted(path.rglob("*")) if p.name.endswith(_ENDINGS)]
     if not found:
         raise MeasurementError(f"{path} holds no *.xplane.pb; {_HOW}")
-    # Sessions are folders named after the time they began.
+    # Recordings are folders named after the time they began.
     newest = max((file.parent for file in found), key=lambda p: (p.name, p))
     return [file for file in found if file.parent == newest]
 

@@ -64,10 +64,10 @@ def test_gzipped_is_the_same(gpu_run, tmp_path):
     assert read_profile(packed).instructions == read_profile(gpu_run).instructions
 
 
-def test_the_newest_session_counts_with_all_its_hosts(tmp_path):
+def test_the_newest_recording_counts_with_all_its_hosts(tmp_path):
     content = step_of_two_gpus()
-    for session, hosts in (("2026_01_01", 1), ("2026_02_01", 2)):
-        folder = tmp_path / "plugins" / "profile" / session
+    for recording, hosts in (("2026_01_01", 1), ("2026_02_01", 2)):
+        folder = tmp_path / "plugins" / "profile" / recording
         folder.mkdir(parents=True)
         for host in range(hosts):
             (folder / f"host{host}.xplane.pb").write_bytes(content)
