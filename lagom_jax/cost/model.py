@@ -61,8 +61,8 @@ class CostModel:
         if matmuls.calibrated and surfaces.calibrated:
             return (
                 "calibrated: matmuls and collectives in a domain on published "
-                "measurements (`lagom validate` says how well); other kernels, launches, "
-                "contention and the network estimated"
+                "measurements (`lagom validate` says how well); other kernels, "
+                "launches, contention and the network estimated"
             )
         return (
             f"estimated: matmuls {matmuls.source.removeprefix('estimated: ')}; "

@@ -188,7 +188,9 @@ def test_profiles_and_calibrations_reach_a_compiled_step(trace, tmp_path):
             lagom_jax.analyze(jnp.tanh, x, cluster="h100:1x1", **measured)
 
 
-def test_calibrate_and_report(capsys, tmp_path, dump):
+def test_calibrate_and_report(capsys, tmp_path, dump, monkeypatch):
+    # Whoever runs the tests may have a narrow terminal.
+    monkeypatch.setenv("COLUMNS", "140")
     paths = []
     for name in ("all_gather", "all_reduce"):
         paths.append(tmp_path / f"{name}_perf.txt")
