@@ -64,14 +64,15 @@ def load_sharing_constants(compute_capability: str) -> SharingConstants:
     folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
     record: dict[str, Any] = json.loads((folder / "sharing.json").read_text())
     generation = compute_capability.partition(".")[0]
-    if generation not in record["persistent_kernels"]["value"]:
-        generation = max(record["persistent_kernels"]["value"], key=int)
-    values = {name: item["value"] for name, item in record.items()}
+    known: dict[str, bool] = record["persistent_kernels"]["value"]
+    if generation not in known:
+        # A newer generation is most like the newest that is known.
+        generation = max(known, key=int)
     return SharingConstants(
-        **{
-            name: value[generation] if isinstance(value, dict) else value
-            for name, value in values.items()
-        }
+        persistent_kernels=known[generation],
+        saturating_sm_share=record["saturating_sm_share"]["value"],
+        eviction=record["eviction"]["value"][generation],
+        spill=record["spill"]["value"],
     )
 
 
