@@ -136,6 +136,10 @@ def _default(
     if span.domains == 1:
         seconds = surface.seconds(nbytes, span, peak, facts)
         return _Parts(seconds, latency, cluster.inside.kind, peak)
+    if kind == "all-reduce":
+        # NCCL takes a tree between domains where latency counts; only the members of
+        # one domain wait for each other in turn.
+        latency = surface.form.latency(span.local) * 1e-6
     latency += constants.network_latency_seconds * math.ceil(math.log2(span.domains))
     bound, transfer, peak = _across(kind, nbytes, span, cluster, constants, surface)
     return _Parts(latency + transfer, latency, bound, peak)

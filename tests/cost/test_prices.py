@@ -164,3 +164,13 @@ def test_prices_are_times_and_shares_are_shares(kind, nbytes, name):
     found = CostModel.of(cluster).collective(asked)
     assert 0 < found.seconds < math.inf
     assert 0 <= found.resource_share <= 1
+
+
+def test_a_small_all_reduce_over_many_domains_grows_with_their_logarithm():
+    times = [
+        price("all-reduce", 4, range(8 * n), Cluster.parse(f"h100:{n}x8")).seconds
+        for n in (2, 4, 8, 128)
+    ]
+    steps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert steps[0] == pytest.approx(steps[1])
+    assert steps[2] == pytest.approx(4 * steps[0])
