@@ -1,5 +1,6 @@
 """Prices of single tasks: formulas by hand, laws, and the measurements they fit."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -171,6 +172,6 @@ def test_a_small_all_reduce_over_many_domains_grows_with_their_logarithm():
         price("all-reduce", 4, range(8 * n), Cluster.parse(f"h100:{n}x8")).seconds
         for n in (2, 4, 8, 128)
     ]
-    steps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert steps[0] == pytest.approx(steps[1])
     assert steps[2] == pytest.approx(4 * steps[0])
