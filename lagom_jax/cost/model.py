@@ -84,14 +84,16 @@ class CostModel:
         return SharedGpu(
             gpu,
             load_sharing_constants(gpu.compute_capability),
-            self._kernel_load,
-            self._collective_load,
+            self.kernel_load,
+            self.collective_load,
         )
 
-    def _kernel_load(self, kernel: Kernel) -> KernelLoad:
+    def kernel_load(self, kernel: Kernel) -> KernelLoad:
+        """What a kernel needs of the GPU."""
         return kernel_load(kernel.work, self.kernel(kernel), self.cluster.gpu)
 
-    def _collective_load(self, collective: Collective) -> CollectiveLoad:
+    def collective_load(self, collective: Collective) -> CollectiveLoad:
+        """What a collective takes of the GPU."""
         span = span_of(collective.groups, self.cluster)
         if span.size == 1 or collective.one_shot_kernel:
             return _NO_CHANNELS

@@ -91,6 +91,18 @@ class SharedGpu:
         self._kernels = kernels
         self._collectives = collectives
 
+    def with_loads(
+        self,
+        kernels: Callable[[Kernel], KernelLoad],
+        collectives: Callable[[Collective], CollectiveLoad],
+    ) -> SharedGpu:
+        """The same GPU, with other answers to what tasks take of it."""
+        return SharedGpu(self._gpu, self._constants, kernels, collectives)
+
+    def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
+        """How many times longer a kernel takes beside collectives."""
+        return slowdown(kernel, list(beside), self._gpu, self._constants)
+
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""
         loads = [

@@ -135,10 +135,8 @@ def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
     return Collective(
         kind=row.op,
         name=f"line {row.line}",
-        operand_bytes=operand,
+        operands=(("f32", operand),),
         result_bytes=result,
-        operand_count=1,
-        element_types=("f32",),
         groups=Groups(members, point_to_point=pairs),
         channel_id=1,
         is_sync=True,

@@ -16,6 +16,7 @@ ROOMS = (
     "hlo",
     "schedule",
     "cost",
+    "search",
     "measure",
     "report",
     "analysis",
@@ -31,6 +32,7 @@ WITHOUT_JAX = (
     "hlo",
     "schedule",
     "cost",
+    "search",
     "report",
 )
 LONGEST_FILE = 500
