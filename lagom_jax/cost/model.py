@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import collective_price
+from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
 from lagom_jax.cost.loads import (
@@ -15,11 +15,10 @@ from lagom_jax.cost.loads import (
     kernel_load,
     memory_rate,
 )
-from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.sharing import SharedGpu, load_sharing_constants
-from lagom_jax.cost.span import span_of, wire_bytes
+from lagom_jax.cost.span import span_of
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel
@@ -43,6 +42,9 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
+    _terms: dict[Collective, CollectiveTerms] = dataclasses.field(
+        default_factory=dict[Collective, CollectiveTerms], repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
@@ -75,8 +77,21 @@ class CostModel:
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
-        setting = self.settings.get(collective)
-        return collective_price(collective, self.cluster, self.constants, setting)
+        return self._terms_of(collective).price(self.settings.get(collective))
+
+    def _terms_of(self, collective: Collective) -> CollectiveTerms:
+        known = self._terms.get(collective)
+        if known is None:
+            known = self._terms[collective] = CollectiveTerms.of(
+                collective.kind,
+                float(collective.bytes),
+                span_of(collective.groups, self.cluster),
+                self.cluster,
+                self.constants,
+                collective.operand_count,
+                one_shot=collective.one_shot_kernel,
+            )
+        return known
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
@@ -94,19 +109,15 @@ class CostModel:
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
         """What a collective takes of the GPU."""
-        span = span_of(collective.groups, self.cluster)
-        if span.size == 1 or collective.one_shot_kernel:
+        terms = self._terms_of(collective)
+        if terms.usual is None:
             return _NO_CHANNELS
-        kind, nbytes = collective.kind, float(collective.bytes)
-        setting = self.settings.get(collective) or nccl_default(
-            kind, nbytes, span, self.cluster
-        )
-        price = self.collective(collective)
-        sent = wire_bytes(kind, nbytes, span.size)
+        setting = self.settings.get(collective) or terms.usual
+        price = terms.price(setting)
         return CollectiveLoad(
             setting.channels,
             setting.chunk_bytes,
-            memory_rate(kind, sent, price.seconds),
+            memory_rate(collective.kind, terms.sent_bytes, price.seconds),
             price.bound,
             price.resource_share,
         )

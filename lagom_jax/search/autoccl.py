@@ -216,6 +216,8 @@ def _subspaces(group: Group) -> list[dict[Place, int]]:
 def _ranked(members: dict[tuple[int, int, int], int]) -> dict[Place, int]:
     ladders = [sorted({values[axis] for values in members}) for axis in range(3)]
     return {
-        tuple(ladder.index(value) for ladder, value in zip(ladders, values, strict=True)): n
+        tuple(
+            ladder.index(value) for ladder, value in zip(ladders, values, strict=True)
+        ): n
         for values, n in members.items()
     }

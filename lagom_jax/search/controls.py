@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from lagom_jax.errors import LagomError
 from lagom_jax.cost.setting import MOST_CHANNELS
+from lagom_jax.errors import LagomError
 
 
 class ControlsError(LagomError):

@@ -74,18 +74,45 @@ def _missed(best: list[Point], middle: int) -> float:
 
 
 def points(stage: Stage, group: int) -> list[Point]:
-    """What every candidate of a group means by itself."""
+    """What the candidates of a group mean by themselves.
+
+    Of those with as many channels and as much in flight, which are in the kernels' way
+    alike, only the fastest counts.
+    """
     asynchronous, rest = _sites(stage, group)
-    found: list[Point] = []
-    for candidate in range(len(stage.space.groups[group].candidates)):
-        taken = 0.0
-        seconds = sum(times * stage.price(s, candidate).seconds for s, times in rest)
-        for site, times, kernels in asynchronous:
-            own = times * stage.price(site, candidate).seconds
-            seconds += own
-            taken += own * _lost(stage, kernels, stage.load(site, candidate))
-        found.append(Point(candidate, seconds, taken))
-    return found
+    candidates = range(len(stage.space.groups[group].candidates))
+    if not asynchronous:
+        seconds = [_seconds(stage, rest, candidate) for candidate in candidates]
+        return [Point(candidate, seconds[candidate], 0.0) for candidate in candidates]
+    fastest: dict[tuple[tuple[int, int], ...], tuple[float, int]] = {}
+    sites = [(site, times) for site, times, _ in asynchronous]
+    for candidate in candidates:
+        loads = (stage.load(site, candidate) for site, _ in sites)
+        footprint = tuple((load.channels, load.chunk_bytes) for load in loads)
+        seconds = _seconds(stage, [*sites, *rest], candidate)
+        if footprint not in fastest or seconds < fastest[footprint][0]:
+            fastest[footprint] = (seconds, candidate)
+    return [
+        Point(candidate, seconds, _taken(stage, asynchronous, candidate))
+        for seconds, candidate in fastest.values()
+    ]
+
+
+def _seconds(
+    stage: Stage, sites: list[tuple[Collective, int]], candidate: int
+) -> float:
+    return sum(times * stage.price(site, candidate).seconds for site, times in sites)
+
+
+def _taken(
+    stage: Stage, sites: list[tuple[Collective, int, _Kernels]], candidate: int
+) -> float:
+    return sum(
+        times
+        * stage.price(site, candidate).seconds
+        * _lost(stage, kernels, stage.load(site, candidate))
+        for site, times, kernels in sites
+    )
 
 
 _Kernels = dict[KernelLoad, float]

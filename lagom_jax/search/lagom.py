@@ -75,7 +75,7 @@ class _Component:
 
     def run(self, choice: Choice, least: float) -> tuple[Choice, str]:
         """The choice with this component's groups chosen, and their region."""
-        start = self._at(choice, {group: 0 for group in self._members})
+        start = self._at(choice, dict.fromkeys(self._members, 0))
         ends = {group: len(path) - 1 for group, path in self._paths.items()}
         fastest = self._at(choice, ends)
         best = min((start, fastest, choice), key=self._cost)

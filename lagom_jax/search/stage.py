@@ -22,7 +22,6 @@ from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import (
     Block,
-    Branch,
     Kernel,
     Launch,
     Loop,
