@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import collective_price
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
+from lagom_jax.cost.known import Known
 from lagom_jax.cost.loads import (
     CollectiveLoad,
     KernelLoad,
@@ -18,13 +19,61 @@ from lagom_jax.cost.loads import (
 from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
-from lagom_jax.cost.sharing import SharedGpu, load_sharing_constants
-from lagom_jax.cost.span import span_of, wire_bytes
+from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu, load_sharing_constants
+from lagom_jax.cost.span import Span, span_of, wire_bytes
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.work import Work
 from lagom_jax.schedule.program import Kernel
 
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
+
+
+class _Memory:
+    """What is the same for a model under all settings, and grows as it is asked."""
+
+    def __init__(self, cluster: Cluster, constants: Constants) -> None:
+        self._cluster, self._constants = cluster, constants
+        gpu = cluster.gpu
+        self.kernels = Known(_work_of, self._kernel)
+        self.collectives = Known(self._figures, self._collective)
+        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu.compute_capability))
+
+    def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
+        price = kernel_price(kernel.work, self._cluster, self._constants)
+        return price, kernel_load(kernel.work, price, self._cluster.gpu)
+
+    def _figures(self, collective: Collective) -> tuple[str, int, int, bool, Span]:
+        return (
+            collective.kind,
+            collective.bytes,
+            collective.operand_count,
+            collective.one_shot_kernel,
+            span_of(collective.groups, self._cluster),
+        )
+
+    def _collective(
+        self, collective: Collective, setting: Setting | None
+    ) -> tuple[Price, CollectiveLoad]:
+        cluster = self._cluster
+        price = collective_price(collective, cluster, self._constants, setting)
+        span = span_of(collective.groups, cluster)
+        if span.size == 1 or collective.one_shot_kernel:
+            return price, _NO_CHANNELS
+        kind, nbytes = collective.kind, float(collective.bytes)
+        used = setting or nccl_default(kind, nbytes, span, cluster)
+        sent = wire_bytes(kind, nbytes, span.size)
+        return price, CollectiveLoad(
+            used.channels,
+            used.chunk_bytes,
+            memory_rate(kind, sent, price.seconds),
+            price.bound,
+            price.resource_share,
+        )
+
+
+def _work_of(kernel: Kernel) -> Work:
+    return kernel.work
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +92,11 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
+    _memory: _Memory = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Begins with nothing worked out."""
+        object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
@@ -50,8 +104,13 @@ class CostModel:
         return cls(cluster, load_constants(cluster.gpu.name))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
-        """The same model with other settings for some collectives."""
-        return dataclasses.replace(self, settings={**self.settings, **settings})
+        """The same model with other settings for some collectives.
+
+        What either has worked out, the other knows.
+        """
+        other = dataclasses.replace(self, settings={**self.settings, **settings})
+        object.__setattr__(other, "_memory", self._memory)
+        return other
 
     @property
     def source(self) -> str:
@@ -71,42 +130,22 @@ class CostModel:
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return kernel_price(kernel.work, self.cluster, self.constants)
+        return self._memory.kernels.of(kernel)[0]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
-        return collective_price(collective, self.cluster, self.constants, setting)
+        return self._memory.collectives.of(collective, setting)[0]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
-        gpu = self.cluster.gpu
-        return SharedGpu(
-            gpu,
-            load_sharing_constants(gpu.compute_capability),
-            self.kernel_load,
-            self.collective_load,
-        )
+        return SharedGpu(self._memory.rates, self.kernel_load, self.collective_load)
 
     def kernel_load(self, kernel: Kernel) -> KernelLoad:
         """What a kernel needs of the GPU."""
-        return kernel_load(kernel.work, self.kernel(kernel), self.cluster.gpu)
+        return self._memory.kernels.of(kernel)[1]
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
         """What a collective takes of the GPU."""
-        span = span_of(collective.groups, self.cluster)
-        if span.size == 1 or collective.one_shot_kernel:
-            return _NO_CHANNELS
-        kind, nbytes = collective.kind, float(collective.bytes)
-        setting = self.settings.get(collective) or nccl_default(
-            kind, nbytes, span, self.cluster
-        )
-        price = self.collective(collective)
-        sent = wire_bytes(kind, nbytes, span.size)
-        return CollectiveLoad(
-            setting.channels,
-            setting.chunk_bytes,
-            memory_rate(kind, sent, price.seconds),
-            price.bound,
-            price.resource_share,
-        )
+        setting = self.settings.get(collective)
+        return self._memory.collectives.of(collective, setting)[1]
