@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 
 from lagom_jax.cost.contention import Contention, NoContention
 from lagom_jax.cost.ledger import Ledger
@@ -86,10 +87,13 @@ class Machine:
         self.streams = Streams(contention or NoContention())
         self._prices = prices
         self._seconds: dict[Task, float] = {}
+        self._others: Mapping[Task, float] = {}
 
     def seconds(self, task: Task) -> float:
         """A task's time alone, asked for once."""
         known = self._seconds.get(task)
+        if known is None:
+            known = self._others.get(task)
         if known is None:
             known = self._seconds[task] = price_of(task, self._prices).seconds
         return known
@@ -99,11 +103,14 @@ class Machine:
     ) -> Machine:
         """A machine that shares what it knows of all but the changed tasks."""
         other = Machine(prices, contention)
-        other._seconds = {**self._seconds}
-        for task in changed:
-            other._seconds[task] = price_of(task, prices).seconds
-        other.streams.share(self.streams, changed)
+        other._seconds = {t: price_of(t, prices).seconds for t in changed}
+        other._others = self._seconds
         return other
+
+    def settle(self) -> None:
+        """Stops sharing: takes over what the machine that this varies knows."""
+        self._seconds = {**self._others, **self._seconds}
+        self._others = {}
 
     def node(self, node: Node, ledger: Ledger) -> None:
         """Carries one node out."""
