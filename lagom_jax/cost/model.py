@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
+from lagom_jax.cost.known import Known
 from lagom_jax.cost.loads import (
     CollectiveLoad,
     KernelLoad,
@@ -17,13 +18,64 @@ from lagom_jax.cost.loads import (
 )
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
-from lagom_jax.cost.sharing import SharedGpu, load_sharing_constants
+from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu, load_sharing_constants
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.work import Work
 from lagom_jax.schedule.program import Kernel
 
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
+
+
+class _Memory:
+    """What is the same for a model under all settings, and grows as it is asked."""
+
+    def __init__(self, cluster: Cluster, constants: Constants) -> None:
+        self._cluster, self._constants = cluster, constants
+        gpu = cluster.gpu
+        self.kernels = Known(_work_of, self._kernel)
+        self.collectives = Known(self._terms, self._collective)
+        self._terms_of: dict[Collective, CollectiveTerms] = {}
+        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu.compute_capability))
+
+    def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
+        price = kernel_price(kernel.work, self._cluster, self._constants)
+        return price, kernel_load(kernel.work, price, self._cluster.gpu)
+
+    def _terms(self, collective: Collective) -> CollectiveTerms:
+        known = self._terms_of.get(collective)
+        if known is None:
+            known = self._terms_of[collective] = CollectiveTerms.of(
+                collective.kind,
+                float(collective.bytes),
+                span_of(collective.groups, self._cluster),
+                self._cluster,
+                self._constants,
+                collective.operand_count,
+                one_shot=collective.one_shot_kernel,
+            )
+        return known
+
+    def _collective(
+        self, collective: Collective, setting: Setting | None
+    ) -> tuple[Price, CollectiveLoad]:
+        terms = self._terms(collective)
+        price = terms.price(setting)
+        used = setting or terms.usual
+        if used is None or terms.usual is None:
+            return price, _NO_CHANNELS
+        return price, CollectiveLoad(
+            used.channels,
+            used.chunk_bytes,
+            memory_rate(collective.kind, terms.sent_bytes, price.seconds),
+            price.bound,
+            price.resource_share,
+        )
+
+
+def _work_of(kernel: Kernel) -> Work:
+    return kernel.work
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,9 +94,11 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
-    _terms: dict[Collective, CollectiveTerms] = dataclasses.field(
-        default_factory=dict[Collective, CollectiveTerms], repr=False, compare=False
-    )
+    _memory: _Memory = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Begins with nothing worked out."""
+        object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
@@ -52,8 +106,13 @@ class CostModel:
         return cls(cluster, load_constants(cluster.gpu.name))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
-        """The same model with other settings for some collectives."""
-        return dataclasses.replace(self, settings={**self.settings, **settings})
+        """The same model with other settings for some collectives.
+
+        What either has worked out, the other knows.
+        """
+        other = dataclasses.replace(self, settings={**self.settings, **settings})
+        object.__setattr__(other, "_memory", self._memory)
+        return other
 
     @property
     def source(self) -> str:
@@ -73,51 +132,22 @@ class CostModel:
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return kernel_price(kernel.work, self.cluster, self.constants)
+        return self._memory.kernels.of(kernel)[0]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
-        return self._terms_of(collective).price(self.settings.get(collective))
-
-    def _terms_of(self, collective: Collective) -> CollectiveTerms:
-        known = self._terms.get(collective)
-        if known is None:
-            known = self._terms[collective] = CollectiveTerms.of(
-                collective.kind,
-                float(collective.bytes),
-                span_of(collective.groups, self.cluster),
-                self.cluster,
-                self.constants,
-                collective.operand_count,
-                one_shot=collective.one_shot_kernel,
-            )
-        return known
+        setting = self.settings.get(collective)
+        return self._memory.collectives.of(collective, setting)[0]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
-        gpu = self.cluster.gpu
-        return SharedGpu(
-            gpu,
-            load_sharing_constants(gpu.compute_capability),
-            self.kernel_load,
-            self.collective_load,
-        )
+        return SharedGpu(self._memory.rates, self.kernel_load, self.collective_load)
 
     def kernel_load(self, kernel: Kernel) -> KernelLoad:
         """What a kernel needs of the GPU."""
-        return kernel_load(kernel.work, self.kernel(kernel), self.cluster.gpu)
+        return self._memory.kernels.of(kernel)[1]
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
         """What a collective takes of the GPU."""
-        terms = self._terms_of(collective)
-        if terms.usual is None:
-            return _NO_CHANNELS
-        setting = self.settings.get(collective) or terms.usual
-        price = terms.price(setting)
-        return CollectiveLoad(
-            setting.channels,
-            setting.chunk_bytes,
-            memory_rate(collective.kind, terms.sent_bytes, price.seconds),
-            price.bound,
-            price.resource_share,
-        )
+        setting = self.settings.get(collective)
+        return self._memory.collectives.of(collective, setting)[1]
