@@ -94,25 +94,20 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
-    _memory: _Memory = dataclasses.field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Begins with nothing worked out."""
-        object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
+    _memory: _Memory = dataclasses.field(repr=False, compare=False, kw_only=True)
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
         """The model of a cluster with the constants known for its GPU."""
-        return cls(cluster, load_constants(cluster.gpu.name))
+        constants = load_constants(cluster.gpu.name)
+        return cls(cluster, constants, _memory=_Memory(cluster, constants))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
         """The same model with other settings for some collectives.
 
         What either has worked out, the other knows.
         """
-        other = dataclasses.replace(self, settings={**self.settings, **settings})
-        object.__setattr__(other, "_memory", self._memory)
-        return other
+        return dataclasses.replace(self, settings={**self.settings, **settings})
 
     @property
     def source(self) -> str:

@@ -140,14 +140,6 @@ class SharedGpu:
         self._kernels = kernels
         self._collectives = collectives
 
-    def with_loads(
-        self,
-        kernels: Callable[[Kernel], KernelLoad],
-        collectives: Callable[[Collective], CollectiveLoad],
-    ) -> SharedGpu:
-        """The same GPU, with other answers to what tasks take of it."""
-        return SharedGpu(self._rates, kernels, collectives)
-
     def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
         """How many times longer a kernel takes beside collectives."""
         return self._rates.slowdown(kernel, *beside)

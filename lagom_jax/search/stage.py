@@ -17,7 +17,7 @@ from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import Machine
-from lagom_jax.cost.sharing import SharedGpu
+from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import (
@@ -31,7 +31,7 @@ from lagom_jax.schedule.program import (
     Wait,
 )
 from lagom_jax.schedule.windows import Window, windows
-from lagom_jax.search.space import Group, Space
+from lagom_jax.search.space import Space
 
 Choice: TypeAlias = tuple[int, ...]
 """For each group the position of its candidate; 0 leaves it alone."""
@@ -94,7 +94,15 @@ class Stage:
             correct: What the user's own measurements make of the model's prices.
         """
         self.space = space
-        self._actors = _Actors(space, model, correct)
+        self._model, self._correct = model, correct
+        self._untouched = correct(model)
+        self._sharing = model.contention()
+        self._place: dict[Task, tuple[int, int]] = {
+            site: (number, position)
+            for number, group in enumerate(space.groups)
+            for position, site in enumerate(group.sites)
+        }
+        self._marks: dict[Task, Hashable] = {}
         self.scenes = self._distinct(windows(program))
         self._known: list[dict[Choice, Score]] = [{} for _ in self.scenes]
         self.replays = 0
@@ -130,19 +138,28 @@ class Stage:
 
     def price(self, site: Collective, candidate: int) -> Price:
         """What a collective costs alone under a candidate of its group."""
-        return self._actors.price(site, candidate)
+        return self._correct(self._under(site, candidate)).collective(site)
 
     def load(self, site: Collective, candidate: int) -> CollectiveLoad:
         """What a collective takes of the GPU under a candidate of its group."""
-        return self._actors.load(site, candidate)
+        return self._under(site, candidate).collective_load(site)
 
     def kernel(self, kernel: Kernel) -> tuple[float, KernelLoad]:
         """Seconds of a kernel alone, and what it needs of the GPU."""
-        return self._actors.kernel(kernel)
+        seconds = self._untouched.kernel(kernel).seconds
+        return seconds, self._model.kernel_load(kernel)
 
     def slowdown(self, kernel: KernelLoad, site: CollectiveLoad) -> float:
         """How many times longer a kernel takes beside a collective."""
-        return self._actors.sharing.slowdown(kernel, site)
+        return self._sharing.slowdown(kernel, site)
+
+    def _under(self, site: Collective, candidate: int) -> CostModel:
+        if candidate == 0:
+            return self._model
+        number, position = self._place[site]
+        group = self.space.groups[number]
+        setting = group.setting(position, group.candidates[candidate])
+        return self._model.under({site: setting})
 
     def components(self) -> list[tuple[int, ...]]:
         """Groups that meet in windows, directly or through others."""
@@ -165,14 +182,22 @@ class Stage:
     def _replay(self, scene: Scene, choice: Choice) -> Score:
         self.replays += 1
         ledger = Ledger()
-        machine = Machine(*self._actors.under(choice))
+        settings: dict[Collective, Setting] = {}
+        for number in scene.groups:
+            group = self.space.groups[number]
+            candidate = group.candidates[choice[number]]
+            if candidate is not None:
+                for position, site in enumerate(group.sites):
+                    settings[site] = group.setting(position, candidate)
+        model = self._model.under(settings)
+        machine = Machine(self._correct(model), model.contention())
         for node in scene.block:
             machine.node(node, ledger)
         machine.streams.drain(ledger)
         own: dict[int, float] = {}
         for task, figures in ledger.tasks.items():
-            group = self._actors.group_of(task)
-            if group is not None:
+            if task in self._place:
+                group = self._place[task][0]
                 own[group] = own.get(group, 0.0) + figures.seconds
         return Score(ledger.totals, own)
 
@@ -184,7 +209,7 @@ class Stage:
             blocks.setdefault(mark, window.block)
             times[mark] += window.times
         return tuple(
-            Scene(block, times[mark], self._actors.groups_in(block))
+            Scene(block, times[mark], self._groups_in(block))
             for mark, block in blocks.items()
         )
 
@@ -193,10 +218,10 @@ class Stage:
         marks: list[Hashable] = []
         for node in block:
             if isinstance(node, Run):
-                marks.append(self._actors.mark(node.task))
+                marks.append(self._task_mark(node.task))
             elif isinstance(node, Launch):
                 token = tokens.setdefault(node.token, len(tokens))
-                marks.append((self._actors.mark(node.task), node.stream, token))
+                marks.append((self._task_mark(node.task), node.stream, token))
             elif isinstance(node, Wait):
                 waited = (tokens.setdefault(t, len(tokens)) for t in node.tokens)
                 marks.append(("wait", *waited))
@@ -207,113 +232,22 @@ class Stage:
                 marks.append(("branch", *arms))
         return tuple(marks)
 
-
-class _Actors:
-    """What the tasks of a program cost and take, each asked for once."""
-
-    def __init__(
-        self, space: Space, model: CostModel, correct: Callable[[Prices], Prices]
-    ) -> None:
-        self._space = space
-        self._model = model
-        self._correct = correct
-        self._prices = correct(model)
-        self.sharing = model.contention()
-        self._place: dict[Task, tuple[int, int]] = {
-            site: (number, position)
-            for number, group in enumerate(space.groups)
-            for position, site in enumerate(group.sites)
-        }
-        self._marks: dict[Task, Hashable] = {}
-        self._kernels: dict[Hashable, tuple[float, KernelLoad]] = {}
-        self._sites: dict[Hashable, tuple[Price, CollectiveLoad]] = {}
-
-    def group_of(self, task: Task) -> int | None:
-        """The group of a task, if it has one."""
-        place = self._place.get(task)
-        return None if place is None else place[0]
-
-    def groups_in(self, block: Block) -> tuple[int, ...]:
-        """The groups with collectives in a block."""
-        tasks = (task for task, _, _ in Program("", block, 0).tasks())
-        groups = {self.group_of(task) for task in tasks}
-        return tuple(sorted(group for group in groups if group is not None))
-
-    def mark(self, task: Task) -> Hashable:
+    def _task_mark(self, task: Task) -> Hashable:
         """Equal for tasks that cost and take the same under any choice."""
         known = self._marks.get(task)
         if known is None:
             if isinstance(task, Kernel):
-                known = (task.work, self._prices.kernel(task).seconds)
+                known = (task.work, self._untouched.kernel(task).seconds)
             else:
-                price, load = self._prices.collective(task), self._load(task, 0)
+                group = self._place[task][0] if task in self._place else None
                 known = (
-                    *(self.group_of(task), task.kind, task.bytes, task.operand_count),
-                    *(price, load),
+                    *(group, task.kind, task.bytes, task.operand_count),
+                    *(self.price(task, 0), self.load(task, 0)),
                 )
             self._marks[task] = known
         return known
 
-    def kernel(self, kernel: Kernel) -> tuple[float, KernelLoad]:
-        mark = self.mark(kernel)
-        known = self._kernels.get(mark)
-        if known is None:
-            seconds = self._prices.kernel(kernel).seconds
-            known = self._kernels[mark] = (seconds, self._model.kernel_load(kernel))
-        return known
-
-    def price(self, site: Collective, candidate: int) -> Price:
-        return self._site(site, candidate)[0]
-
-    def load(self, site: Collective, candidate: int) -> CollectiveLoad:
-        return self._site(site, candidate)[1]
-
-    def _site(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:
-        key = (self.mark(site), candidate)
-        known = self._sites.get(key)
-        if known is None:
-            price = self._correct(self._under(site, candidate)).collective(site)
-            known = self._sites[key] = (price, self._load(site, candidate))
-        return known
-
-    def _load(self, site: Collective, candidate: int) -> CollectiveLoad:
-        return self._under(site, candidate).collective_load(site)
-
-    def _under(self, site: Collective, candidate: int) -> CostModel:
-        if candidate == 0:
-            return self._model
-        number, position = self._place[site]
-        group: Group = self._space.groups[number]
-        setting = group.setting(position, group.candidates[candidate])
-        return self._model.under({site: setting})
-
-    def under(self, choice: Choice) -> tuple[Prices, SharedGpu]:
-        """Prices and contention under a choice."""
-
-        def candidate(site: Collective) -> int:
-            place = self._place.get(site)
-            return 0 if place is None else choice[place[0]]
-
-        prices = _Chosen(
-            lambda kernel: self.kernel(kernel)[0],
-            lambda site: self.price(site, candidate(site)),
-        )
-        sharing = self.sharing.with_loads(
-            lambda kernel: self.kernel(kernel)[1],
-            lambda site: self.load(site, candidate(site)),
-        )
-        return prices, sharing
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Chosen:
-    kernel_seconds: Callable[[Kernel], float]
-    site_price: Callable[[Collective], Price]
-
-    def kernel(self, kernel: Kernel) -> Price:
-        """Only the seconds matter to a replay."""
-        return Price(self.kernel_seconds(kernel), "")
-
-    def collective(self, collective: Collective) -> Price:
-        """Under the choice."""
-        return self.site_price(collective)
+    def _groups_in(self, block: Block) -> tuple[int, ...]:
+        """The groups with collectives in a block."""
+        tasks = (task for task, _, _ in Program("", block, 0).tasks())
+        return tuple(sorted({self._place[t][0] for t in tasks if t in self._place}))
