@@ -65,6 +65,7 @@ def test_prices_do_not_depend_on_what_was_asked_before(questions):
             CLUSTER,
             model.constants,
             task.operand_count,
+            one_shot=task.one_shot_kernel,
         )
         expected = terms.price(setting)
         assert under(model, task, setting).collective(task) == expected
