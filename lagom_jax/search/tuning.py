@@ -139,6 +139,20 @@ class Tuning:
         before, after = self.before.step_seconds, self.after.step_seconds
         return before / after if after else 1.0
 
+    @property
+    def share_of_bound(self) -> float:
+        """The part of what settings could give that was taken, from 0 to 1."""
+        could = self.before.step_seconds - self.floor_seconds
+        took = self.before.step_seconds - self.after.step_seconds
+        return took / could if could > 0 else 0.0
+
+    def __str__(self) -> str:
+        """The tuning as a table."""
+        # The room of tables reads this one; only asking for it brings it in.
+        from lagom_jax.report.tuning import tuning_to_text
+
+        return tuning_to_text(self)
+
     def to_json(self) -> str:
         """Indented JSON text, the same text for the same tuning."""
         document = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
