@@ -13,7 +13,7 @@ import math
 
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import default_parts
-from lagom_jax.cost.span import wire_bytes
+from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.hlo.collective import POINT_TO_POINT
 
 
@@ -22,7 +22,7 @@ class Streamed:
     """All-gather, reduce-scatter and all-reduce.
 
     Example:
-        >>> form = Streamed(6.0, 1.0, 0.0, 0.5, 1.0)
+        >>> form = Streamed(6.0, 1.0, 0.0, 0.5, 1.0, 2.0)
         >>> form.latency(8)
         13.0
     """
@@ -36,6 +36,8 @@ class Streamed:
     """Of the link's peak, that transfers reach."""
     copy_share: float
     """Rate at which a GPU handles its own piece, in link peaks."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take at the link's peak."""
 
     def latency(self, ranks: int) -> float:
         """Microseconds that do not depend on the bytes."""
@@ -46,13 +48,15 @@ class Streamed:
         )
 
     def microseconds(
-        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
         del facts
-        transfer = wire_bytes(kind, nbytes, ranks) / self.link_share
-        transfer += nbytes / ranks / self.copy_share
-        return self.latency(ranks) + transfer / peak * 1e6
+        ranks = span.size
+        at_peak = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        copied = nbytes / ranks / self.copy_share / peak * 1e6
+        ramp = self.ramp * math.sqrt(at_peak)
+        return self.latency(ranks) + ramp + at_peak / self.link_share + copied
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Exchanged:
     """All-to-all and permute: sends and receives.
 
     Example:
-        >>> form = Exchanged(6.0, 0.5, 5.0, 22.0, 0.75, 2.0)
+        >>> form = Exchanged(6.0, 0.5, 8.0, 5.0, 22.0, 1.4, 0.75, 2.0, 2.0)
         >>> form.latency(3)
         7.0
     """
@@ -68,32 +72,42 @@ class Exchanged:
     latency_microseconds: float
     latency_per_rank: float
     """Added for every rank but one; zero where each GPU has one peer."""
+    simple_latency: float
+    """Added where the Simple protocol is used."""
     ll_channel_gb_per_s: float
     """What one channel moves in the LL protocol."""
     simple_channel_gb_per_s: float
     """What one channel moves in the Simple protocol."""
+    one_way_gain: float
+    """Times that rate where no GPU need both send and receive."""
     link_share: float
     """Of the link's peak, that all channels together reach."""
     copy_share: float
     """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take at the link's peak."""
 
     def latency(self, ranks: int) -> float:
         """Microseconds that do not depend on the bytes."""
         return self.latency_microseconds + self.latency_per_rank * (ranks - 1)
 
     def microseconds(
-        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
+        ranks = span.size
         parts = default_parts(kind, nbytes, ranks, facts)
-        rate = self.simple_channel_gb_per_s
-        if parts.protocol == "ll":
-            rate = self.ll_channel_gb_per_s
+        latency, rate = self.latency(ranks), self.ll_channel_gb_per_s
+        if parts.protocol == "simple":
+            latency += self.simple_latency
+            rate = self.simple_channel_gb_per_s
+            rate *= self.one_way_gain if span.one_way else 1.0
         on_channel = parts.serial_bytes / (rate * 1e3)
-        on_link = wire_bytes(kind, nbytes, ranks) / self.link_share
+        at_peak = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        on_link = at_peak / self.link_share
         if kind not in POINT_TO_POINT:
-            on_link += nbytes / ranks / self.copy_share
-        return self.latency(ranks) + max(on_channel, on_link / peak * 1e6)
+            on_link += nbytes / ranks / self.copy_share / peak * 1e6
+        return latency + self.ramp * math.sqrt(at_peak) + max(on_channel, on_link)
 
 
 Form = Streamed | Exchanged
