@@ -77,10 +77,10 @@ class Smoothness:
     """0: similar where the bytes are, 1: where the bytes per rank are."""
 
 
-STREAMED = Smoothness(0.2, 0.2, 10.0, 3.0, 0.5)
+STREAMED = Smoothness(0.15, 0.15, 10.0, 3.0, 0.5)
 EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 # Permutes were measured at every power of two, so more can be told apart.
-PERMUTE = Smoothness(0.3, 0.2, 2.5, 3.0, 0.0)
+PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
 
 
 def smoothness(kind: str) -> Smoothness:
@@ -91,7 +91,10 @@ def smoothness(kind: str) -> Smoothness:
 
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
-    Streamed: ((6.0, 0.3, 2.0, 0.75, 2.0, 2.0), (1.0, 2.0, 2.0, 0.3, 0.7, 1.0)),
+    Streamed: (
+        (6.0, 0.3, 2.0, 8.0, 0.75, 2.0, 2.0),
+        (1.0, 2.0, 2.0, 1.0, 0.3, 0.7, 1.0),
+    ),
     Exchanged: (
         (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0),
         (1.0, 2.0, 1.0, 1.0, 0.5, 0.3, 0.3, 0.7, 1.0),
@@ -232,10 +235,15 @@ def _monotone(
     those that are known better count more.
     """
     span = Span(ranks, 1, ranks)
+    # It rises least if the Simple protocol's latency is there from the start.
+    doubling = form.latency_per_doubling + form.simple_per_doubling
+    flat = dataclasses.replace(
+        form, latency_per_doubling=doubling, simple_per_doubling=0.0
+    )
     rise = [
         math.log(
-            form.microseconds(kind, s * 1.001, span, peak, facts)
-            / form.microseconds(kind, s, span, peak, facts)
+            flat.microseconds(kind, s * 1.001, span, peak, facts)
+            / flat.microseconds(kind, s, span, peak, facts)
         )
         / math.log2(1.001)
         for s in sizes[:-1]

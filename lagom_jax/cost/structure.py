@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from lagom_jax.cost.nccl_default import simple_from
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span, wire_bytes
@@ -22,7 +23,7 @@ class Streamed:
     """All-gather, reduce-scatter and all-reduce.
 
     Example:
-        >>> form = Streamed(6.0, 1.0, 0.0, 0.5, 1.0, 2.0)
+        >>> form = Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0)
         >>> form.latency(8)
         13.0
     """
@@ -32,6 +33,8 @@ class Streamed:
     """Added for every rank but one."""
     latency_per_doubling: float
     """Added for every doubling of the ranks."""
+    simple_per_doubling: float
+    """So too, where NCCL has gone over to the Simple protocol."""
     link_share: float
     """Of the link's peak, that transfers reach."""
     copy_share: float
@@ -51,12 +54,14 @@ class Streamed:
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
-        del facts
         ranks = span.size
+        latency = self.latency(ranks)
+        if nbytes >= simple_from(kind, ranks, facts):
+            latency += self.simple_per_doubling * math.log2(ranks)
         at_peak = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         copied = nbytes / ranks / self.copy_share / peak * 1e6
         ramp = self.ramp * math.sqrt(at_peak)
-        return self.latency(ranks) + ramp + at_peak / self.link_share + copied
+        return latency + ramp + at_peak / self.link_share + copied
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
