@@ -156,7 +156,9 @@ def form_times(
     kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
 ) -> np.ndarray:
     placed = zip(rows.nbytes, spans(kind, rows), strict=True)
-    return np.array([form.microseconds(kind, s, span, peak, facts) for s, span in placed])
+    return np.array(
+        [form.microseconds(kind, s, span, peak, facts) for s, span in placed]
+    )
 
 
 def spans(kind: str, rows: Rows) -> list[Span]:

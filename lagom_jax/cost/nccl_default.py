@@ -63,7 +63,7 @@ def simple_from(kind: str, ranks: int, facts: NcclFacts) -> float:
     Example:
         >>> facts = nccl_facts(Cluster.parse("h100"))
         >>> round(simple_from("all-gather", 8, facts) / 2**20)
-        25
+        23
         >>> simple_from("all-reduce", 8, facts) < 2**20
         True
     """
@@ -80,9 +80,7 @@ def simple_from(kind: str, ranks: int, facts: NcclFacts) -> float:
     return 2.0**above
 
 
-def _chosen(
-    kind: str, nbytes: float, span: Span, facts: NcclFacts
-) -> tuple[str, str]:
+def _chosen(kind: str, nbytes: float, span: Span, facts: NcclFacts) -> tuple[str, str]:
     times = {
         choice: time
         for choice in _offered(kind, span, facts)

@@ -24,8 +24,8 @@ class Streamed:
 
     Example:
         >>> form = Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0)
-        >>> form.latency(8)
-        13.0
+        >>> form.latency(8), form.latency(8, "simple")
+        (13.0, 22.0)
     """
 
     latency_microseconds: float
@@ -42,26 +42,37 @@ class Streamed:
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
 
-    def latency(self, ranks: int) -> float:
+    def latency(self, ranks: int, protocol: str = "ll") -> float:
         """Microseconds that do not depend on the bytes."""
+        doubling = self.latency_per_doubling
+        if protocol == "simple":
+            doubling += self.simple_per_doubling
         return (
             self.latency_microseconds
             + self.latency_per_rank * (ranks - 1)
-            + self.latency_per_doubling * math.log2(ranks)
+            + doubling * math.log2(ranks)
         )
+
+    def on_link(self, sent: float, own: float) -> float:
+        """Microseconds of what is sent and of a GPU's own piece.
+
+        Args:
+            sent: Microseconds that it would take at the link's peak.
+            own: So too for the own piece.
+        """
+        ramp = self.ramp * math.sqrt(sent)
+        return ramp + sent / self.link_share + own / self.copy_share
 
     def microseconds(
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
         ranks = span.size
-        latency = self.latency(ranks)
-        if nbytes >= simple_from(kind, ranks, facts):
-            latency += self.simple_per_doubling * math.log2(ranks)
-        at_peak = wire_bytes(kind, nbytes, ranks) / peak * 1e6
-        copied = nbytes / ranks / self.copy_share / peak * 1e6
-        ramp = self.ramp * math.sqrt(at_peak)
-        return latency + ramp + at_peak / self.link_share + copied
+        simple = nbytes >= simple_from(kind, ranks, facts)
+        latency = self.latency(ranks, "simple" if simple else "ll")
+        sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        own = nbytes / ranks / peak * 1e6
+        return latency + self.on_link(sent, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +81,8 @@ class Exchanged:
 
     Example:
         >>> form = Exchanged(6.0, 0.5, 8.0, 5.0, 22.0, 1.4, 0.75, 2.0, 2.0)
-        >>> form.latency(3)
-        7.0
+        >>> form.latency(3), form.latency(3, "simple")
+        (7.0, 15.0)
     """
 
     latency_microseconds: float
@@ -92,9 +103,20 @@ class Exchanged:
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
 
-    def latency(self, ranks: int) -> float:
+    def latency(self, ranks: int, protocol: str = "ll") -> float:
         """Microseconds that do not depend on the bytes."""
-        return self.latency_microseconds + self.latency_per_rank * (ranks - 1)
+        latency = self.latency_microseconds + self.latency_per_rank * (ranks - 1)
+        return latency + (self.simple_latency if protocol == "simple" else 0.0)
+
+    def on_link(self, sent: float, own: float) -> float:
+        """Microseconds of what is sent and of a GPU's own piece.
+
+        Args:
+            sent: Microseconds that it would take at the link's peak.
+            own: So too for the own piece.
+        """
+        ramp = self.ramp * math.sqrt(sent)
+        return ramp + sent / self.link_share + own / self.copy_share
 
     def microseconds(
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
@@ -102,17 +124,15 @@ class Exchanged:
         """Microseconds alone, `peak` being the link's bytes per second."""
         ranks = span.size
         parts = default_parts(kind, nbytes, ranks, facts)
-        latency, rate = self.latency(ranks), self.ll_channel_gb_per_s
+        latency = self.latency(ranks, parts.protocol)
+        rate = self.ll_channel_gb_per_s
         if parts.protocol == "simple":
-            latency += self.simple_latency
             rate = self.simple_channel_gb_per_s
             rate *= self.one_way_gain if span.one_way else 1.0
-        on_channel = parts.serial_bytes / (rate * 1e3)
-        at_peak = wire_bytes(kind, nbytes, ranks) / peak * 1e6
-        on_link = at_peak / self.link_share
-        if kind not in POINT_TO_POINT:
-            on_link += nbytes / ranks / self.copy_share / peak * 1e6
-        return latency + self.ramp * math.sqrt(at_peak) + max(on_channel, on_link)
+        sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
+        on_channel = parts.serial_bytes / (rate * 1e3) + self.ramp * math.sqrt(sent)
+        return latency + max(on_channel, self.on_link(sent, own))
 
 
 Form = Streamed | Exchanged
