@@ -26,12 +26,12 @@ Residuals = list[tuple[fitting.Rows, np.ndarray, fitting.Rows, np.ndarray]]
 
 def drawn() -> list[fitting.Smoothness]:
     draw = np.random.default_rng(0).choice
-    return [
-        fitting.Smoothness(
-            *draw(DEVIATIONS, 2), draw(OCTAVES), draw(OCTAVES), draw((0.0, 0.5, 1.0))
-        )
-        for _ in range(DRAWN)
-    ]
+    found: list[fitting.Smoothness] = []
+    for _ in range(DRAWN):
+        together, apart = draw(DEVIATIONS, 2)
+        bytes_, ranks, slant = draw(OCTAVES), draw(OCTAVES), draw((0.0, 0.5, 1.0))
+        found.append(fitting.Smoothness(together, apart, bytes_, ranks, slant))
+    return found
 
 
 def residuals(kind: str, rows: fitting.Rows, cluster: Cluster, name: str) -> Residuals:
@@ -85,7 +85,7 @@ def channels(gpu: str, cluster: Cluster) -> None:
     form = fitting.fit_form(kind, rows, peak, facts)
     print(f"{gpu} permutes, GB/s of each channel (link at most {form.link_share:.0%})")
     for i in np.lexsort((rows.nbytes, rows.ranks)):
-        parts = default_parts(kind, rows.nbytes[i], int(rows.job[i]), facts)
+        parts = default_parts(kind, float(rows.nbytes[i]), int(rows.job[i]), facts)
         if parts.protocol == "simple" and parts.channels < 32:
             alone = rows.microseconds[i] - form.latency(int(rows.job[i]), "simple")
             rate = parts.part_bytes / alone / 1e3
