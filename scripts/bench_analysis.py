@@ -34,8 +34,8 @@ DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 STAGES = ("read", "program", "report", "table")
 
 
-def compile_real(path: Path) -> dict[str, Any]:
-    """Compiles the real module into `path`."""
+def compile_real(path: Path, *, scan: bool = False) -> dict[str, Any]:
+    """Compiles the real module, or that with a loop over the layers, into `path`."""
     from lagom_jax.cluster import Cluster
     from lagom_jax.commands.terminal import import_jax
 
@@ -43,7 +43,7 @@ def compile_real(path: Path) -> dict[str, Any]:
     import lagom_models
     from lagom_jax.compile import compile_step, lower
 
-    step = lagom_models.build("llama-3-8b", devices=64, parallelism="fsdp", scan=False)
+    step = lagom_models.build("llama-3-8b", devices=64, parallelism="fsdp", scan=scan)
     began = time.perf_counter()
     lowered = lower(step.function, *step.arguments)
     lowering = time.perf_counter() - began

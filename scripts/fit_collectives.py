@@ -11,7 +11,6 @@ kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -26,6 +25,7 @@ from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
 from lagom_jax.cost.surface import Surface
+from lagom_jax.measure.rows import read_collectives
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 # GPU in the measurements -> (record to write, a cluster of it)
@@ -104,17 +104,13 @@ PRIORS = {
 
 def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
     found: dict[str, list[tuple[float, ...]]] = {}
-    with (COST / "measured" / "collectives.csv").open() as file:
-        for row in csv.DictReader(file):
-            if row["gpu"] == gpu:
-                devices = int(row["devices"])
-                ranks = int(row["group_size"] or devices)
-                full = cluster.gpus_per_host
-                job = math.ceil(devices / full) * full
-                values = (devices, ranks, job, int(row["tensor_bytes"]))
-                found.setdefault(row["op"], []).append(
-                    (*values, float(row["microseconds"]))
-                )
+    text = (COST / "measured" / "collectives.csv").read_text()
+    for row in read_collectives(text).rows:
+        if row.gpu == gpu:
+            ranks = row.group_size or row.devices
+            job = cluster.gpus_per_host * math.ceil(row.devices / cluster.gpus_per_host)
+            values = (row.devices, ranks, job, row.tensor_bytes, row.microseconds)
+            found.setdefault(row.op, []).append(values)
     return {kind: Rows(*np.array(v).T) for kind, v in sorted(found.items())}
 
 

@@ -17,7 +17,6 @@ value of m, of n, of k. Everything is fitted anew without them.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.kernel_constants import Correction, MatmulConstants, hat_weights
 from lagom_jax.cost.matmul import Problems, formula, predicted, rate_of
 from lagom_jax.hlo.matmul import Matmul
+from lagom_jax.measure.rows import read_matmuls
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 MEASURED = {"h100-sxm": "h100", "b200": "b200"}
@@ -86,19 +86,10 @@ class Rows:
 
 def read_rows() -> Iterator[Rows]:
     found: dict[tuple[str, str], list[tuple[Matmul, float]]] = {}
-    with (COST / "measured" / "matmuls.csv").open() as file:
-        for row in csv.DictReader(file):
-            gpu = Cluster.parse(MEASURED[row["gpu"]]).gpu
-            operands, _, out = row["types"].partition("->")
-            lhs, _, rhs = operands.partition("x")
-            sizes = {name: int(row[name]) for name in ("batch", "m", "n", "k")}
-            key = (gpu.name, rate_of(lhs, gpu)[0])
-            found.setdefault(key, []).append(
-                (
-                    Matmul(**sizes, lhs=lhs, rhs=rhs, out=out),
-                    float(row["microseconds"]) * 1e-6,
-                )
-            )
+    for row in read_matmuls((COST / "measured" / "matmuls.csv").read_text()).rows:
+        gpu = Cluster.parse(MEASURED[row.gpu]).gpu
+        key = (gpu.name, rate_of(row.matmul.lhs, gpu)[0])
+        found.setdefault(key, []).append((row.matmul, row.microseconds * 1e-6))
     for (name, rate), pairs in sorted(found.items()):
         gpu = Cluster.parse(name).gpu
         matmuls, seconds = zip(*pairs, strict=True)

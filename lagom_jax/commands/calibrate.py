@@ -34,6 +34,7 @@ from lagom_jax.measure.samples import (
     samples_of_match,
     samples_of_matmuls,
 )
+from lagom_jax.measure.table import load_text
 from lagom_jax.measure.xplane import read_profile
 from lagom_jax.report.units import in_bytes
 from lagom_jax.schedule.build import build_program
@@ -134,20 +135,22 @@ def _parts(
         raise MeasurementError(f"--ranks {arguments.ranks}: it takes two at least")
     for path in arguments.nccl_tests:
         found = read_nccl_tests(
-            _read(path), gpu=cluster.gpu.name, ranks=arguments.ranks, origin=path
+            load_text(path), gpu=cluster.gpu.name, ranks=arguments.ranks, origin=path
         )
         yield _collectives(
             path, "nccl-tests", found.rows, found.skipped, cluster, model
         )
     if arguments.collectives:
-        table = read_collectives(_read(arguments.collectives), arguments.collectives)
+        table = read_collectives(
+            load_text(arguments.collectives), arguments.collectives
+        )
         rows = tuple(row for row in table.rows if of_cluster(row.gpu, cluster))
         remarks = (*table.skipped, *_other(len(table.rows) - len(rows)))
         yield _collectives(
             arguments.collectives, "collectives", rows, remarks, cluster, model
         )
     if arguments.matmuls:
-        products = read_matmuls(_read(arguments.matmuls), arguments.matmuls)
+        products = read_matmuls(load_text(arguments.matmuls), arguments.matmuls)
         mine = [row for row in products.rows if of_cluster(row.gpu, cluster)]
         remarks = (*products.skipped, *_other(len(products.rows) - len(mine)))
         samples = samples_of_matmuls(mine, cluster, model)
@@ -204,13 +207,6 @@ def _module(arguments: argparse.Namespace, cluster: Cluster) -> Module:
     with progress(f"compiling {subject.name} for {cluster.name} ..."):
         lowered = lower(subject.step, *subject.arguments)
         return read_module(compile_step(lowered, cluster).module_bytes)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MeasurementError(f"cannot read {path}: {error}") from None
 
 
 def _show(calibration: Calibration, parts: list[_Part], output: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -12,23 +14,18 @@ from typing import Any
 
 from lagom_jax.analysis import analyze_dump
 from lagom_jax.commands.rows import (
-    COLLECTIVE_COLUMNS,
-    MATMUL_COLUMNS,
     collective_microseconds,
     estimated,
     matmul_microseconds,
 )
-from lagom_jax.commands.table_rows import (
-    Cells,
-    TableError,
-    predict_rows,
-    read_table,
-    write_table,
-)
+from lagom_jax.errors import LagomError
+from lagom_jax.measure.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS
+from lagom_jax.measure.table import Cells, Outcome, load_text, parse_table
 
 BAD_ROWS = 5
 """Exit code when some rows could not be predicted."""
 
+_PREDICTED = "predicted_microseconds"
 _PARTS = (
     "program",
     "cluster",
@@ -78,28 +75,41 @@ def add(verbs: Any) -> None:
 
 def _run_table(arguments: argparse.Namespace) -> int:
     needed, price = _TABLES[arguments.what]
-    columns, rows = read_table(arguments.table, needed)
-    outcomes = list(predict_rows(rows, price))
-    text = write_table(columns, outcomes)
+    table = parse_table(load_text(arguments.table), needed, arguments.table)
+    outcomes = table.each(price)
+    text = _written(table.columns, outcomes)
     if arguments.output:
         try:
             Path(arguments.output).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise TableError(
+            raise LagomError(
                 f"cannot write {arguments.output}: {error.strerror}"
             ) from None
     else:
         sys.stdout.write(text)
     if arguments.what == "collectives":
-        done = {o.cells["gpu"].strip() for o in outcomes if o.microseconds is not None}
+        done = {o.cells["gpu"].strip() for o in outcomes if not o.problem}
         for why in filter(None, map(estimated, sorted(done))):
             _complain(f"estimated: {why}")
-    bad = [outcome for outcome in outcomes if outcome.microseconds is None]
+    bad = [outcome for outcome in outcomes if outcome.problem]
     for outcome in bad:
         _complain(f"{arguments.table}, line {outcome.line}: {outcome.problem}")
     if bad:
         _complain(f"{len(bad)} of {len(outcomes)} rows could not be predicted")
     return BAD_ROWS if bad else 0
+
+
+def _written(columns: tuple[str, ...], outcomes: list[Outcome[float]]) -> str:
+    """The rows that could be priced, with the prediction as last column."""
+    kept = [name for name in columns if name != _PREDICTED]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*kept, _PREDICTED])
+    for outcome in outcomes:
+        if outcome.result is not None:
+            cells = [outcome.cells[name] for name in kept]
+            writer.writerow([*cells, f"{outcome.result:.3f}"])
+    return out.getvalue()
 
 
 def _run_program(arguments: argparse.Namespace) -> int:

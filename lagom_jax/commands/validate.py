@@ -14,22 +14,17 @@ import numpy as np
 from rich.table import Table
 
 import lagom_jax.cost
-from lagom_jax.commands.rows import (
-    COLLECTIVE_COLUMNS,
-    MATMUL_COLUMNS,
-    collective_microseconds,
-    matmul_microseconds,
-)
-from lagom_jax.commands.table_rows import Cells, predict_rows, read_table
+from lagom_jax.commands.rows import collective_microseconds, matmul_microseconds
 from lagom_jax.commands.terminal import console
 from lagom_jax.cost.surface import load_record
+from lagom_jax.measure.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS, MEASURED
+from lagom_jax.measure.table import Cells, load_text, parse_table
 
 LARGE = 1 << 20
 NOT_KEPT_OUT = "not kept out"
 """Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
 """What rows are to the model, where they are not kept out."""
-_MEASURED = "microseconds"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,20 +123,20 @@ def _matmul(cells: Cells) -> tuple[str, str]:
 
 def _on_rows(
     name: str,
-    columns: Iterable[str],
+    columns: tuple[str, ...],
     price: Callable[[Cells], float],
     sort: Callable[[Cells], tuple[str, str]],
 ) -> list[Score]:
-    path = resources.files(lagom_jax.cost) / "measured" / name
-    _, rows = read_table(str(path), (*columns, _MEASURED))
+    path = str(resources.files(lagom_jax.cost) / "measured" / name)
+    table = parse_table(load_text(path), (*columns, MEASURED), path)
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for outcome in predict_rows(rows, price):
+    for outcome in table.each(price):
+        cells = outcome.cells
         # A shipped row that cannot be priced is a defect, not a user's mistake.
-        assert outcome.microseconds is not None, outcome.problem
-        op, size = sort(outcome.cells)
-        measured = float(outcome.cells[_MEASURED])
-        error = abs(outcome.microseconds / measured - 1)
-        gpu = outcome.cells["gpu"]
+        assert outcome.result is not None, outcome.problem
+        op, size = sort(cells)
+        error = abs(outcome.result / float(cells[MEASURED]) - 1)
+        gpu = cells["gpu"]
         errors[gpu, op, size].append(error)
         if name.startswith("collectives"):
             errors[gpu, "all", size].append(error)

@@ -103,9 +103,10 @@ def compile_step(
         CompileError: The compiler refused the program, died, or took too long.
         StepError: The step is for another number of devices, or an option is unknown.
     """
-    jaxlib = Toolchain.probe().require().version("jaxlib")
-    target = Target(cluster.name, target_config(cluster.gpu, jaxlib), topology(cluster))
-    return compile_for(lowered, target, options, timeout_s=timeout_s)
+    toolchain = Toolchain.probe().require()
+    text = target_config(cluster.gpu, toolchain.version("jaxlib"))
+    target = Target(cluster.name, text, topology(cluster))
+    return _compile(lowered, target, options, timeout_s, toolchain)
 
 
 def compile_for(
@@ -133,7 +134,16 @@ def compile_for(
         CompileError: The compiler refused the program, died, or took too long.
         StepError: The step is for another number of devices, or an option is unknown.
     """
-    toolchain = Toolchain.probe().require()
+    return _compile(lowered, target, options, timeout_s, Toolchain.probe().require())
+
+
+def _compile(
+    lowered: LoweredStep,
+    target: Target,
+    options: Mapping[str, object] | None,
+    timeout_s: float,
+    toolchain: Toolchain,
+) -> CompiledStep:
     _check_device_count(lowered, target)
     effective = _checked_options({**(options or {}), **lowered.compiler_options})
     answer = child.ask_once(

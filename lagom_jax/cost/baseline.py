@@ -4,13 +4,16 @@ The replay keeps, for every node of the program's top level, the state of the st
 before it and the totals up to it. When some tasks change, everything up to the first of
 them stays as it was. From there on nodes are replayed until the streams are again in
 the state they had in the first replay; what follows, up to the next changed task, is
-the same as before and is added as one difference of totals.
+the same as before and is added as one difference of totals. A search that decides for
+a change goes on from a baseline that has adopted it.
 """
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from collections import defaultdict
+from typing import TypeAlias
 
 from lagom_jax.cost.contention import Contention
 from lagom_jax.cost.ledger import Ledger
@@ -19,6 +22,9 @@ from lagom_jax.cost.replay import Machine, same_state
 from lagom_jax.cost.streams import State
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.schedule.program import Branch, Launch, Loop, Node, Program, Run, Task
+
+_Moment: TypeAlias = tuple[State, Totals]
+"""What is under way before a node, and the totals up to it."""
 
 
 class Baseline:
@@ -47,21 +53,18 @@ class Baseline:
     ) -> None:
         self._nodes = program.body
         self._machine = Machine(prices, contention)
-        self._before: list[tuple[State, Totals]] = []
+        self._before: list[_Moment] = []
         self._places: defaultdict[Task, list[int]] = defaultdict(list)
         ledger = Ledger(detailed=False)
         for position, node in enumerate(self._nodes):
-            self._remember(ledger)
+            self._before.append((self._machine.streams.state(), ledger.totals.copy()))
             for task in _tasks_in(node):
                 self._places[task].append(position)
             self._machine.node(node, ledger)
-        self._remember(ledger)
+        self._before.append((self._machine.streams.state(), ledger.totals.copy()))
         self._machine.streams.drain(ledger)
         self.totals = ledger.totals.copy()
         """The program as it is."""
-
-    def _remember(self, ledger: Ledger) -> None:
-        self._before.append((self._machine.streams.state(), ledger.totals.copy()))
 
     def what_if(
         self,
@@ -77,35 +80,89 @@ class Baseline:
             contention: The new contention model; what it says of groups without a
                 changed task must be as before.
         """
+        machine = self._machine.variant(changed, prices, contention)
+        return self._replayed(changed, machine, None)
+
+    def adopt(
+        self,
+        changed: frozenset[Task],
+        prices: Prices,
+        contention: Contention | None = None,
+    ) -> Baseline:
+        """A baseline of the program with some tasks changed.
+
+        It is what a new one with the new prices would be, for less work.
+
+        Args:
+            changed: As `what_if` takes it.
+            prices: As `what_if` takes it.
+            contention: As `what_if` takes it.
+
+        Example:
+            >>> from lagom_jax.cost.prices import Price
+            >>> from lagom_jax.hlo.work import Work
+            >>> from lagom_jax.schedule.program import Kernel, Program, Run
+            >>> class Seconds:
+            ...     def __init__(self, seconds): self.seconds = seconds
+            ...     def kernel(self, kernel): return Price(self.seconds, "memory")
+            ...     def collective(self, _): return Price(1.0, "nvlink")
+            >>> kernel = Kernel("k", Work("copy", 0.0, 1, 1))
+            >>> baseline = Baseline(Program("p", (Run(kernel),), 1), Seconds(1.0))
+            >>> baseline.adopt(frozenset({kernel}), Seconds(2.0)).totals.step_seconds
+            2.0
+        """
+        adopted = copy.copy(self)
+        adopted._machine = self._machine.variant(changed, prices, contention)
+        adopted._machine.settle()
+        adopted._before = [*self._before]
+        adopted.totals = self._replayed(changed, adopted._machine, adopted._before)
+        return adopted
+
+    def _replayed(
+        self, changed: frozenset[Task], machine: Machine, moments: list[_Moment] | None
+    ) -> Totals:
+        """The totals with a machine that has other prices for the changed tasks.
+
+        Args:
+            changed: The changed tasks.
+            machine: What replays; its streams are set to where they must be.
+            moments: A copy of this baseline's, to be brought up to date; None where
+                only the totals are wanted.
+        """
         places = sorted({p for task in changed for p in self._places.get(task, ())})
         if not places:
             return self.totals.copy()
-        machine = self._machine.variant(changed, prices, contention)
+        streams = machine.streams
         end = len(self._nodes)
         position = places[0]
         state, before = self._before[position]
-        machine.streams.restore(state)
+        streams.restore(state)
         ledger = Ledger(detailed=False)
         ledger.totals.add(before)
         while position < end:
             machine.node(self._nodes[position], ledger)
             position += 1
             known, before = self._before[position]
-            if not self._came_back(machine.streams.state(), known, changed):
+            state = streams.state()
+            if moments is not None:
+                moments[position] = state, ledger.totals.copy()
+            if not self._came_back(state, known, changed):
                 continue
             following = bisect_left(places, position)
-            target = places[following] if following < len(places) else None
-            if target is None:
-                ledger.totals.add(self.totals)
-                ledger.totals.add(before, -1)
-                return ledger.totals
+            # With no more changes, all that is left is as it was.
+            target = places[following] if following < len(places) else end
+            if moments is not None:
+                shift = ledger.totals.copy()
+                shift.add(before, -1)
+                skipped = slice(position + 1, target + 1)
+                moments[skipped] = _shifted(self._before[skipped], shift)
             if target > position:
                 state, reached = self._before[target]
                 ledger.totals.add(reached)
                 ledger.totals.add(before, -1)
-                machine.streams.restore(state)
+                streams.restore(state)
                 position = target
-        machine.streams.drain(ledger)
+        streams.drain(ledger)
         return ledger.totals
 
     @staticmethod
@@ -113,6 +170,16 @@ class Baseline:
         return same_state(state, known) and not any(
             task in changed for _, _, task, _ in state
         )
+
+
+def _shifted(moments: list[_Moment], by: Totals) -> list[_Moment]:
+    """The same states, reached with other totals."""
+    found: list[_Moment] = []
+    for state, reached in moments:
+        totals = reached.copy()
+        totals.add(by)
+        found.append((state, totals))
+    return found
 
 
 def _tasks_in(node: Node) -> set[Task]:

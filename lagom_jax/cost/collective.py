@@ -18,9 +18,9 @@ from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
-from lagom_jax.cost.span import Span, span_of, wire_bytes
+from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.surface import Surface, load_surfaces
-from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
+from lagom_jax.hlo.collective import POINT_TO_POINT
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
@@ -69,61 +69,92 @@ def collective_seconds(
         >>> slow > 4 * one
         True
     """
-    parts = _default(kind, nbytes, span, cluster, load_constants(cluster.gpu.name))
-    return _under(kind, nbytes, span, cluster, setting, operands, parts)
+    constants = load_constants(cluster.gpu.name)
+    terms = CollectiveTerms.of(kind, nbytes, span, cluster, constants, operands)
+    return terms.price(setting).seconds
 
 
-def collective_price(
-    collective: Collective,
-    cluster: Cluster,
-    constants: Constants,
-    setting: Setting | None = None,
-) -> Price:
-    """The price of one execution of a collective.
+@dataclasses.dataclass(frozen=True, slots=True)
+class CollectiveTerms:
+    """All of a collective's price that its setting does not change."""
 
-    Args:
-        collective: What moves between whom.
-        cluster: The links it moves over.
-        constants: What those links reach of their peaks.
-        setting: How NCCL runs it; by default as NCCL chooses by itself.
-    """
-    span = span_of(collective.groups, cluster)
-    if span.size == 1:
-        return Price(constants.launch_seconds, "latency")
-    kind, nbytes = collective.kind, float(collective.bytes)
-    moved = wire_bytes(kind, nbytes, span.size)
-    if collective.one_shot_kernel:
-        # Every GPU reads the whole operand of every other, after one barrier.
-        read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
-        return Price(constants.one_shot_seconds + read, "latency")
-    parts = _default(kind, nbytes, span, cluster, constants)
-    operands = collective.operand_count
-    seconds = _under(kind, nbytes, span, cluster, setting, operands, parts)
-    transfer = parts.seconds - parts.latency
-    bound = parts.bound if transfer > parts.latency else "latency"
-    return Price(seconds, bound, min(1.0, moved / (parts.peak * seconds)))
+    kind: str
+    nbytes: float
+    operands: int
+    span: Span
+    cluster: Cluster
+    usual: Setting | None
+    """What NCCL chooses by itself; None where it has no part in it."""
+    _parts: _Parts
+    _usual_structure: float
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        nbytes: float,
+        span: Span,
+        cluster: Cluster,
+        constants: Constants,
+        operands: int = 1,
+        *,
+        one_shot: bool = False,
+    ) -> CollectiveTerms:
+        """The terms of a collective.
+
+        Args:
+            kind: The kind of collective.
+            nbytes: Bytes on the larger side of the op.
+            span: How its groups lie on the cluster.
+            cluster: The links it moves over.
+            constants: What those links reach of their peaks.
+            operands: Arrays that the compiler combined into this launch.
+            one_shot: Whether XLA runs it as a kernel of its own.
+        """
+        usual, structure = None, 0.0
+        if span.size == 1:
+            parts = _Parts(constants.launch_seconds, 0.0, "latency", 0.0)
+        elif one_shot:
+            # Every GPU reads the whole operand of every other, after one barrier.
+            read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
+            parts = _Parts(constants.one_shot_seconds + read, 0.0, "latency", 0.0)
+        else:
+            usual = nccl_default(kind, nbytes, span, cluster)
+            parts = _default(kind, nbytes, span, cluster, constants)
+            structure = structure_seconds(kind, nbytes, span, cluster, usual)
+        return cls(kind, nbytes, operands, span, cluster, usual, parts, structure)
+
+    @property
+    def sent_bytes(self) -> float:
+        """What each GPU sends."""
+        return wire_bytes(self.kind, self.nbytes, self.span.size)
+
+    def price(self, setting: Setting | None = None) -> Price:
+        """The price under a setting, or under NCCL's own.
+
+        Raises:
+            SettingError: NCCL does not have the setting's algorithm for this.
+        """
+        parts = self._parts
+        if self.usual is None:
+            return Price(parts.seconds, parts.bound)
+        seconds = parts.seconds
+        if setting is not None and setting != self.usual:
+            asked = structure_seconds(
+                self.kind, self.nbytes, self.span, self.cluster, setting
+            )
+            seconds *= asked / self._usual_structure
+        seconds += _further_turns(self.operands, self.cluster) * parts.latency
+        bound = parts.bound
+        if parts.seconds - parts.latency <= parts.latency:
+            bound = "latency"
+        return Price(seconds, bound, min(1.0, self.sent_bytes / (parts.peak * seconds)))
 
 
-def _under(
-    kind: str,
-    nbytes: float,
-    span: Span,
-    cluster: Cluster,
-    setting: Setting | None,
-    operands: int,
-    parts: _Parts,
-) -> float:
-    seconds = parts.seconds
-    if setting is not None:
-        usual = nccl_default(kind, nbytes, span, cluster)
-        if setting != usual:
-            asked = structure_seconds(kind, nbytes, span, cluster, setting)
-            seconds *= asked / structure_seconds(kind, nbytes, span, cluster, usual)
+def _further_turns(operands: int, cluster: Cluster) -> int:
     # One group, one launch: operands lie side by side on the channels, and only those
     # that find no channel of their own wait for another turn of the steps.
-    channels = nccl_facts(cluster).channels
-    turns = math.ceil(max(1, operands) / channels)
-    return seconds + (turns - 1) * parts.latency
+    return math.ceil(max(1, operands) / nccl_facts(cluster).channels) - 1
 
 
 def _default(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.cluster import Gpu
-from lagom_jax.cost.matmul import element_bytes
 from lagom_jax.cost.prices import Price
+from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.work import Work
 
 # Tiles of the large matmul kernels; which of them a library picks, few waves decide.

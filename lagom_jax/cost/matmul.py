@@ -15,6 +15,7 @@ import numpy as np
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.kernel_constants import Floats, KernelConstants, MatmulConstants
+from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.matmul import Matmul
 
 # Rows and columns of a tile as libraries offer them, and parts of the sum over k.
@@ -28,7 +29,6 @@ _CHOICES = np.array([(*tile, parts) for tile in _TILES for parts in _PARTS], flo
 _STEP = 64
 # Arithmetic and memory traffic overlap well, but not where they take equally long.
 _SHARPNESS = 4
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128}
 _ACCUMULATOR_BYTES = 4
 
 
@@ -70,20 +70,6 @@ class Problems:
             for x in matmuls
         ]
         return cls(*np.array(columns, float).T)
-
-
-def element_bytes(element_type: str) -> float:
-    """Bytes of one element.
-
-    Example:
-        >>> [element_bytes(name) for name in ("bf16", "f8e4m3fn", "s4", "c64")]
-        [2.0, 1.0, 0.5, 8.0]
-    """
-    known = _BITS.get(element_type)
-    if known is None:
-        digits = element_type.lstrip("bfsu").partition("e")[0]
-        known = int(digits) if digits.isdigit() else 32
-    return known / 8
 
 
 def rate_of(element_type: str, gpu: Gpu) -> tuple[str, float]:

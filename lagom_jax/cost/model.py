@@ -6,25 +6,80 @@ import dataclasses
 from collections.abc import Mapping
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import collective_price
+from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
+from lagom_jax.cost.known import Known
 from lagom_jax.cost.loads import (
     CollectiveLoad,
     KernelLoad,
     kernel_load,
     memory_rate,
 )
-from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
-from lagom_jax.cost.sharing import SharedGpu, load_sharing_constants
-from lagom_jax.cost.span import span_of, wire_bytes
+from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu, load_sharing_constants
+from lagom_jax.cost.span import span_of
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.work import Work
 from lagom_jax.schedule.program import Kernel
 
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
+
+
+class _Memory:
+    """What is the same for a model under all settings, and grows as it is asked."""
+
+    def __init__(self, cluster: Cluster, constants: Constants) -> None:
+        self._cluster, self._constants = cluster, constants
+        gpu = cluster.gpu
+        self.kernels = Known(_work_of, self._kernel)
+        self.collectives = Known(self._terms, self._collective)
+        self._terms_of: dict[Collective, CollectiveTerms] = {}
+        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu.compute_capability))
+
+    def is_of(self, cluster: Cluster, constants: Constants) -> bool:
+        """Whether it was made for these."""
+        return self._cluster is cluster and self._constants is constants
+
+    def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
+        price = kernel_price(kernel.work, self._cluster, self._constants)
+        return price, kernel_load(kernel.work, price, self._cluster.gpu)
+
+    def _terms(self, collective: Collective) -> CollectiveTerms:
+        known = self._terms_of.get(collective)
+        if known is None:
+            known = self._terms_of[collective] = CollectiveTerms.of(
+                collective.kind,
+                float(collective.bytes),
+                span_of(collective.groups, self._cluster),
+                self._cluster,
+                self._constants,
+                collective.operand_count,
+                one_shot=collective.one_shot_kernel,
+            )
+        return known
+
+    def _collective(
+        self, collective: Collective, setting: Setting | None
+    ) -> tuple[Price, CollectiveLoad]:
+        terms = self._terms(collective)
+        price = terms.price(setting)
+        used = setting or terms.usual
+        if used is None or terms.usual is None:
+            return price, _NO_CHANNELS
+        return price, CollectiveLoad(
+            used.channels,
+            used.chunk_bytes,
+            memory_rate(collective.kind, terms.sent_bytes, price.seconds),
+            price.bound,
+            price.resource_share,
+        )
+
+
+def _work_of(kernel: Kernel) -> Work:
+    return kernel.work
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +98,18 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
+    _memory: _Memory | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Forgets what another cluster's model, or other constants, worked out."""
+        known = self._memory
+        if known is None or not known.is_of(self.cluster, self.constants):
+            object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
+
+    @property
+    def _known(self) -> _Memory:
+        assert self._memory is not None  # __post_init__ saw to it
+        return self._memory
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
@@ -50,7 +117,10 @@ class CostModel:
         return cls(cluster, load_constants(cluster.gpu.name))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
-        """The same model with other settings for some collectives."""
+        """The same model with other settings for some collectives.
+
+        What either has worked out, the other knows.
+        """
         return dataclasses.replace(self, settings={**self.settings, **settings})
 
     @property
@@ -71,40 +141,22 @@ class CostModel:
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return kernel_price(kernel.work, self.cluster, self.constants)
+        return self._known.kernels.of(kernel)[0]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
-        return collective_price(collective, self.cluster, self.constants, setting)
+        return self._known.collectives.of(collective, setting)[0]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
-        gpu = self.cluster.gpu
-        return SharedGpu(
-            gpu,
-            load_sharing_constants(gpu.compute_capability),
-            self._kernel_load,
-            self._collective_load,
-        )
+        return SharedGpu(self._known.rates, self.kernel_load, self.collective_load)
 
-    def _kernel_load(self, kernel: Kernel) -> KernelLoad:
-        return kernel_load(kernel.work, self.kernel(kernel), self.cluster.gpu)
+    def kernel_load(self, kernel: Kernel) -> KernelLoad:
+        """What a kernel needs of the GPU."""
+        return self._known.kernels.of(kernel)[1]
 
-    def _collective_load(self, collective: Collective) -> CollectiveLoad:
-        span = span_of(collective.groups, self.cluster)
-        if span.size == 1 or collective.one_shot_kernel:
-            return _NO_CHANNELS
-        kind, nbytes = collective.kind, float(collective.bytes)
-        setting = self.settings.get(collective) or nccl_default(
-            kind, nbytes, span, self.cluster
-        )
-        price = self.collective(collective)
-        sent = wire_bytes(kind, nbytes, span.size)
-        return CollectiveLoad(
-            setting.channels,
-            setting.chunk_bytes,
-            memory_rate(kind, sent, price.seconds),
-            price.bound,
-            price.resource_share,
-        )
+    def collective_load(self, collective: Collective) -> CollectiveLoad:
+        """What a collective takes of the GPU."""
+        setting = self.settings.get(collective)
+        return self._known.collectives.of(collective, setting)[1]

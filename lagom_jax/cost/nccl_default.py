@@ -102,11 +102,12 @@ def offered(kind: str, span: Span, cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def _offered(kind: str, span: Span, facts: NcclFacts) -> list[tuple[str, str]]:
-    found = [("ring", "ll"), ("ring", "ll128"), ("ring", "simple")]
+    protocols = ("ll", "ll128", "simple") if facts.ll128 else ("ll", "simple")
+    found = [("ring", protocol) for protocol in protocols]
     if kind == "collective-broadcast":
         return found
     if kind == "all-reduce":
-        found += [("tree", "ll"), ("tree", "ll128"), ("tree", "simple")]
+        found += [("tree", protocol) for protocol in protocols]
         if facts.nvls_efficiency and span.domains > 1:
             found.append(("nvls_tree", "simple"))
     elif span.domains == span.size and span.domains > 1:
@@ -143,24 +144,16 @@ def _bandwidth(
     # The model counts the channels of the graph, half of those in use.
     channels = facts.channels / 2
     steps = 2 * (n - 1) if kind == "all-reduce" else n - 1
-    if algorithm == "ring":
-        if protocol == "ll":
-            most = facts.by_domains(facts.ll_most_gb_per_s, domains)
-            bus = min(most, 0.5 * bus)
-        elif protocol == "ll128":
-            each = facts.by_domains(facts.ring_ll128_channel_gb_per_s, domains)
-            bus = min(0.92 * bus, channels * each)
-        return bus * n / steps
-    if algorithm == "tree":
-        each = facts.by_domains(facts.tree_channel_gb_per_s, domains)
-        if protocol == "ll":
-            most = facts.by_domains(facts.ll_most_gb_per_s, domains)
-            return 0.5 * min(bus / 3.8, most)
-        if protocol == "ll128":
-            each = facts.by_domains(facts.tree_ll128_channel_gb_per_s, domains)
-            share = 7 / 9 if domains == 1 else 15 / 16
-            return 0.5 * min(bus * share, channels * each)
-        return 0.5 * min(0.92 * bus, channels * each)
+    if algorithm in ("ring", "tree"):
+        rate = facts.link_gb_per_s(algorithm, protocol, bus, domains)
+        caps = {
+            ("ring", "ll128"): facts.ring_ll128_channel_gb_per_s,
+            ("tree", "ll128"): facts.tree_ll128_channel_gb_per_s,
+            ("tree", "simple"): facts.tree_channel_gb_per_s,
+        }.get((algorithm, protocol))
+        if caps is not None:
+            rate = min(rate, channels * facts.by_domains(caps, domains))
+        return rate * n / steps if algorithm == "ring" else 0.5 * rate
     if algorithm == "pat":
         return 0.75 * bus
     rate = inside * facts.nvls_efficiency

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 
 from lagom_jax.cost.contention import Contention, NoContention
 from lagom_jax.cost.ledger import Ledger
@@ -58,7 +59,7 @@ def replay(
     for node in program.body:
         machine.node(node, ledger)
     machine.streams.drain(ledger)
-    return Timeline(ledger.totals, ledger.tasks)
+    return Timeline(ledger.totals, ledger.tasks, machine.known)
 
 
 def price_of(task: Task, prices: Prices) -> Price:
@@ -85,25 +86,32 @@ class Machine:
     def __init__(self, prices: Prices, contention: Contention | None = None) -> None:
         self.streams = Streams(contention or NoContention())
         self._prices = prices
-        self._seconds: dict[Task, float] = {}
+        self.known: dict[Task, Price] = {}
+        """The prices of the tasks that it has met; each is asked for once."""
+        self._others: Mapping[Task, Price] = {}
 
     def seconds(self, task: Task) -> float:
-        """A task's time alone, asked for once."""
-        known = self._seconds.get(task)
-        if known is None:
-            known = self._seconds[task] = price_of(task, self._prices).seconds
-        return known
+        """A task's time alone."""
+        price = self.known.get(task)
+        if price is None:
+            price = self._others.get(task)
+        if price is None:
+            price = self.known[task] = price_of(task, self._prices)
+        return price.seconds
 
     def variant(
         self, changed: frozenset[Task], prices: Prices, contention: Contention | None
     ) -> Machine:
         """A machine that shares what it knows of all but the changed tasks."""
         other = Machine(prices, contention)
-        other._seconds = {**self._seconds}
-        for task in changed:
-            other._seconds[task] = price_of(task, prices).seconds
-        other.streams.share(self.streams, changed)
+        other.known = {task: price_of(task, prices) for task in changed}
+        other._others = self.known
         return other
+
+    def settle(self) -> None:
+        """Stops sharing: takes over what the machine that this varies knows."""
+        self.known = {**self._others, **self.known}
+        self._others = {}
 
     def node(self, node: Node, ledger: Ledger) -> None:
         """Carries one node out."""

@@ -35,6 +35,19 @@ def largest_chunk(algorithm: str, protocol: str) -> int:
     return _STEP[protocol] * steps
 
 
+def threads_range(algorithm: str, protocol: str) -> tuple[int, int]:
+    """The fewest threads, and as many as NCCL takes where a message fills them.
+
+    Example:
+        >>> threads_range("ring", "simple"), threads_range("tree", "ll")
+        ((64, 544), (64, 512))
+    """
+    low, high = _THREADS[protocol]
+    if (algorithm, protocol) == ("ring", "simple"):
+        return low, 544  # 512, and a warp that only synchronises
+    return low, 512 if algorithm == "p2p" else high
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """How NCCL runs one collective.

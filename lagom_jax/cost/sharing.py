@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
@@ -32,6 +32,7 @@ from lagom_jax.schedule.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
 _LEAST_SHARE = 0.05
+_Loads: TypeAlias = tuple[KernelLoad | None, tuple[CollectiveLoad | None, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,39 +77,80 @@ def load_sharing_constants(compute_capability: str) -> SharingConstants:
     )
 
 
-class SharedGpu:
-    """Contention on the GPUs of one cluster."""
+class RatesOfLoads:
+    """The speeds of tasks by what they take of a GPU, each worked out once."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        constants: SharingConstants,
-        kernels: Callable[[Kernel], KernelLoad],
-        collectives: Callable[[Collective], CollectiveLoad],
-    ) -> None:
+    def __init__(self, gpu: Gpu, constants: SharingConstants) -> None:
         self._gpu = gpu
         self._constants = constants
-        self._kernels = kernels
-        self._collectives = collectives
+        self._known: dict[_Loads, Rates] = {}
 
-    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
-        """The speeds of a kernel and of the tasks under way on other streams."""
-        loads = [
-            self._collectives(task) if isinstance(task, Collective) else None
-            for task in flying
-        ]
-        beside = [load for load in loads if load is not None]
-        own = None if kernel is None else self._kernels(kernel)
+    def of(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        """The speeds of a kernel and of what flies; None takes nothing.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> constants = load_sharing_constants(gpu.compute_capability)
+            >>> RatesOfLoads(gpu, constants).of(None, (None,)).flying
+            (1.0,)
+        """
+        key = (kernel, flying)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._rates(kernel, flying)
+        return known
+
+    def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
+        """How many times longer a kernel takes beside collectives."""
+        return slowdown(kernel, list(beside), self._gpu, self._constants)
+
+    def _rates(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        beside = [load for load in flying if load is not None]
         kernel_slowdown = (
-            1.0 if own is None else slowdown(own, beside, self._gpu, self._constants)
+            1.0
+            if kernel is None
+            else slowdown(kernel, beside, self._gpu, self._constants)
         )
         return Rates(
             1.0 / kernel_slowdown,
             tuple(
                 1.0
                 if load is None
-                else 1.0 / collective_slowdown(load, beside, own, self._gpu)
-                for load in loads
+                else 1.0 / collective_slowdown(load, beside, kernel, self._gpu)
+                for load in flying
+            ),
+        )
+
+
+class SharedGpu:
+    """Contention on the GPUs of one cluster."""
+
+    def __init__(
+        self,
+        rates: RatesOfLoads,
+        kernels: Callable[[Kernel], KernelLoad],
+        collectives: Callable[[Collective], CollectiveLoad],
+    ) -> None:
+        self._rates = rates
+        self._kernels = kernels
+        self._collectives = collectives
+
+    def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
+        """How many times longer a kernel takes beside collectives."""
+        return self._rates.slowdown(kernel, *beside)
+
+    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of a kernel and of the tasks under way on other streams."""
+        return self._rates.of(
+            None if kernel is None else self._kernels(kernel),
+            tuple(
+                self._collectives(task) if isinstance(task, Collective) else None
+                for task in flying
             ),
         )
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections import deque
 from typing import TypeAlias
 
-from lagom_jax.cost.contention import Contention, NoContention, Rates
+from lagom_jax.cost.contention import Contention, Rates
 from lagom_jax.cost.ledger import Ledger
 from lagom_jax.schedule.program import Kernel, Stream, Task
 
@@ -34,15 +34,7 @@ class Streams:
     def __init__(self, contention: Contention) -> None:
         self.now = 0.0
         self._contention = contention
-        self._contends = not isinstance(contention, NoContention)
         self._queues: dict[Stream, deque[Flight]] = {}
-        self._known: dict[tuple[Task | None, ...], Rates] = {}
-        self._shared: dict[tuple[Task | None, ...], Rates] | None = None
-        self._own: frozenset[Task] = frozenset()
-
-    def share(self, other: Streams, own: frozenset[Task]) -> None:
-        """Takes over the speeds that another knows, but for groups with `own` tasks."""
-        self._shared, self._own = other._known, own
 
     def launch(self, stream: Stream, token: int, task: Task, seconds: float) -> None:
         """Puts a task at the end of its stream's queue."""
@@ -92,12 +84,16 @@ class Streams:
 
     def state(self) -> State:
         """Everything that matters for what happens next, but not the clock."""
+        queues = self._queues
         # In the order of the streams' definition, not of their first use.
+        streams = Stream if len(queues) > 1 else queues
         return tuple(
-            (stream, flight.token, flight.task, flight.left)
-            for stream in Stream
-            if stream in self._queues
-            for flight in self._queues[stream]
+            [
+                (stream, flight.token, flight.task, flight.left)
+                for stream in streams
+                if stream in queues
+                for flight in queues[stream]
+            ]
         )
 
     def restore(self, state: State) -> None:
@@ -115,19 +111,7 @@ class Streams:
         self._progress(fronts, rates, step, first, ledger, None)
 
     def _rates(self, kernel: Kernel | None, fronts: list[Flight]) -> Rates:
-        key: tuple[Task | None, ...] = (
-            (kernel, *[flight.task for flight in fronts])
-            if self._contends
-            else (None,) * len(fronts)
-        )
-        table = self._known
-        if self._shared is not None and self._own.isdisjoint(key):
-            table = self._shared
-        known = table.get(key)
-        if known is None:
-            flying = tuple(flight.task for flight in fronts)
-            known = table[key] = self._contention.rates(kernel, flying)
-        return known
+        return self._contention.rates(kernel, tuple([f.task for f in fronts]))
 
     @staticmethod
     def _next_end(fronts: list[Flight], rates: Rates) -> tuple[float, Flight | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel, Task
 
@@ -91,6 +92,8 @@ class Timeline:
 
     totals: Totals
     tasks: Mapping[Task, TaskTime]
+    prices: Mapping[Task, Price]
+    """What the tasks cost alone, those in arms of a branch that were not taken too."""
 
     @property
     def step_seconds(self) -> float:

@@ -60,10 +60,9 @@ class Collective:
 
     kind: str
     name: str
-    operand_bytes: int
+    operands: tuple[tuple[str, int], ...]
+    """Element type and bytes of every array that is sent; none for a `recv`."""
     result_bytes: int
-    operand_count: int
-    element_types: tuple[str, ...]
     groups: Groups
     channel_id: int
     is_sync: bool
@@ -78,6 +77,21 @@ class Collective:
     """What stands in the schedule for it; None for a collective made by hand."""
     computation: Computation | None = None
     """Where that instruction is."""
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes that are sent."""
+        return sum(nbytes for _, nbytes in self.operands)
+
+    @property
+    def operand_count(self) -> int:
+        """Arrays that the compiler combined."""
+        return len(self.operands)
+
+    @property
+    def element_types(self) -> tuple[str, ...]:
+        """Their types, each once."""
+        return tuple(dict.fromkeys(kind for kind, _ in self.operands))
 
     @property
     def bytes(self) -> int:
@@ -127,12 +141,11 @@ def read_collective(
     return Collective(
         kind=kind,
         name=outer.name,
-        operand_bytes=operand_bytes,
-        result_bytes=_result_bytes(instruction, kind, operand_bytes),
-        operand_count=len(operands),
-        element_types=tuple(
-            dict.fromkeys(leaf.type for o in operands for leaf in o.shape.leaves)
+        operands=tuple(
+            (operand.shape.leaves[0].type, operand.shape.byte_size)
+            for operand in operands
         ),
+        result_bytes=_result_bytes(instruction, kind, operand_bytes),
         groups=_groups(module, instruction, kind).placed(module.placement),
         channel_id=instruction.proto.channel_id,
         is_sync=bool(settings.get("is_sync", False))

@@ -1,11 +1,10 @@
-"""Tables of measurements, and the tasks that their rows describe."""
+"""Rows of tables, measured or to be predicted, and the tasks that they describe."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -13,18 +12,30 @@ import numpy as np
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo.collective import KINDS, POINT_TO_POINT, Collective
+from lagom_jax.hlo.elements import ELEMENT_TYPES, element_bytes
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
+from lagom_jax.measure.table import Cells, RowError, parse_table, whole
 from lagom_jax.schedule.program import Kernel
 
+COLLECTIVE_COLUMNS = (
+    "gpu",
+    "op",
+    "devices",
+    "groups",
+    "group_size",
+    "tensor_bytes",
+)
+MATMUL_COLUMNS = ("gpu", "batch", "m", "n", "k", "types")
+MEASURED = "microseconds"
+"""The column of what was measured."""
 _TYPES = re.compile(r"(\w+)x(\w+)->(\w+)$")
-Row = TypeVar("Row")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """One measured collective."""
+    """One collective."""
 
     gpu: str
     op: str
@@ -34,7 +45,8 @@ class CollectiveRow:
     group_size: int | None
     tensor_bytes: int
     """On the larger side."""
-    microseconds: float
+    microseconds: float = 0.0
+    """0 where nobody measured it."""
     hosts: int = 0
     """Hosts that the GPUs were on; 0 where nobody said, then they fill hosts."""
     line: int = 0
@@ -42,16 +54,20 @@ class CollectiveRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MatmulRow:
-    """One measured matrix product."""
+    """One matrix product."""
 
     gpu: str
     matmul: Matmul
-    microseconds: float
+    microseconds: float = 0.0
+    """0 where nobody measured it."""
     line: int = 0
 
 
+Row = TypeVar("Row", CollectiveRow, MatmulRow)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Table(Generic[Row]):
+class Readings(Generic[Row]):
     """The rows of a file that could be read."""
 
     rows: tuple[Row, ...]
@@ -59,7 +75,69 @@ class Table(Generic[Row]):
     """What could not be used, with line numbers."""
 
 
-def read_collectives(text: str, origin: str = "the table") -> Table[CollectiveRow]:
+def collective_row(cells: Cells) -> CollectiveRow:
+    """The collective that a row of a table names, whether it was measured or not.
+
+    Args:
+        cells: Of the columns `COLLECTIVE_COLUMNS`, and any others.
+
+    Raises:
+        RowError: The row says something impossible.
+
+    Example:
+        >>> row = {"gpu": "h100", "op": "all-gather", "devices": "8"}
+        >>> row |= {"groups": "1", "group_size": "8", "tensor_bytes": "1048576"}
+        >>> collective_row(row).group_size
+        8
+    """
+    op = cells["op"].strip()
+    if op not in KINDS:
+        raise RowError(f"op is {op!r}; known are {', '.join(sorted(KINDS))}")
+    devices = whole(cells, "devices")
+    groups = size = None
+    if op not in POINT_TO_POINT:
+        groups, size = whole(cells, "groups"), whole(cells, "group_size")
+        if groups * size > devices:
+            raise RowError(f"{groups} groups of {size} do not fit on {devices} devices")
+    return CollectiveRow(
+        gpu=cells["gpu"].strip(),
+        op=op,
+        devices=devices,
+        groups=groups,
+        group_size=size,
+        tensor_bytes=whole(cells, "tensor_bytes", 0),
+    )
+
+
+def matmul_row(cells: Cells) -> MatmulRow:
+    """The product that a row of a table names, whether it was measured or not.
+
+    Args:
+        cells: Of the columns `MATMUL_COLUMNS`, and any others.
+
+    Raises:
+        RowError: The row says something impossible.
+
+    Example:
+        >>> row = {"gpu": "h100", "batch": "1", "types": "bf16xbf16->f32"}
+        >>> matmul_row(row | {"m": "64", "n": "32", "k": "16"}).matmul.out
+        'f32'
+    """
+    types = _TYPES.match(cells["types"].strip())
+    if not types:
+        raise RowError(
+            f"types is {cells['types']!r}; write LHSxRHS->RESULT, as bf16xbf16->bf16"
+        )
+    for name in types.groups():
+        if name not in ELEMENT_TYPES:
+            known = ", ".join(sorted(ELEMENT_TYPES))
+            raise RowError(f"types has {name!r}; known are {known}")
+    batch, m, n, k = (whole(cells, name) for name in ("batch", "m", "n", "k"))
+    matmul = Matmul(batch, m, n, k, types[1], types[2], types[3])
+    return MatmulRow(cells["gpu"].strip(), matmul)
+
+
+def read_collectives(text: str, origin: str = "the table") -> Readings[CollectiveRow]:
     r"""Reads measured collectives.
 
     Args:
@@ -77,13 +155,18 @@ def read_collectives(text: str, origin: str = "the table") -> Table[CollectiveRo
         ...     "h100,all-gather,8,1,8,1048576,24.5\n"
         ...     "h100,all-gather,8,1,8,huge,24.5\n"
         ... ).skipped
-        ("line 3: tensor_bytes is 'huge'",)
+        ("line 3: tensor_bytes is 'huge', not a whole number",)
     """
-    columns = ("gpu", "op", "devices", "tensor_bytes", "microseconds")
-    return _read(text, origin, columns, _collective_row)
+
+    def read(cells: Cells) -> CollectiveRow:
+        row = collective_row(cells)
+        whole(cells, "tensor_bytes")
+        return dataclasses.replace(row, microseconds=_time(cells))
+
+    return _read(text, origin, COLLECTIVE_COLUMNS, read)
 
 
-def read_matmuls(text: str, origin: str = "the table") -> Table[MatmulRow]:
+def read_matmuls(text: str, origin: str = "the table") -> Readings[MatmulRow]:
     """Reads measured matrix products.
 
     Args:
@@ -94,8 +177,11 @@ def read_matmuls(text: str, origin: str = "the table") -> Table[MatmulRow]:
     Raises:
         MeasurementError: A column is missing, or no row can be used.
     """
-    columns = ("gpu", "batch", "m", "n", "k", "types", "microseconds")
-    return _read(text, origin, columns, _matmul_row)
+
+    def read(cells: Cells) -> MatmulRow:
+        return dataclasses.replace(matmul_row(cells), microseconds=_time(cells))
+
+    return _read(text, origin, MATMUL_COLUMNS, read)
 
 
 def of_cluster(gpu: str, cluster: Cluster) -> bool:
@@ -113,15 +199,15 @@ def of_cluster(gpu: str, cluster: Cluster) -> bool:
 def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
     """The collective that a row is about; None if the cluster is too small for it."""
     pairs = row.op in POINT_TO_POINT
-    devices = max(2, row.devices) if pairs else row.devices
-    hosts = row.hosts or -(-devices // cluster.gpus_per_host)
-    if devices > cluster.devices or hosts > cluster.hosts:
-        return None
-    each = -(-devices // hosts)
-    if each > cluster.gpus_per_host:
+    grouped = (row.groups or 1) * (row.group_size or row.devices)
+    devices = max(2, row.devices) if pairs else grouped
+    full = cluster.gpus_per_host
+    hosts = row.hosts or -(-devices // full)
+    each = -(-devices // hosts) if row.hosts else full
+    if hosts > cluster.hosts or each > full:
         return None
     ids = np.arange(devices)
-    ids = ids // each * cluster.gpus_per_host + ids % each
+    ids = ids // each * full + ids % each
     if pairs:
         members = np.stack([ids, np.roll(ids, -1)], axis=1)[: row.devices]
     else:
@@ -135,10 +221,8 @@ def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
     return Collective(
         kind=row.op,
         name=f"line {row.line}",
-        operand_bytes=operand,
+        operands=(("f32", operand),),
         result_bytes=result,
-        operand_count=1,
-        element_types=("f32",),
         groups=Groups(members, point_to_point=pairs),
         channel_id=1,
         is_sync=True,
@@ -152,88 +236,35 @@ def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
 def kernel_of(row: MatmulRow) -> Kernel:
     """The kernel that a row is about."""
     one = row.matmul
-    read = one.batch * one.k * (one.m * _bits(one.lhs) + one.n * _bits(one.rhs)) // 8
-    written = one.batch * one.m * one.n * _bits(one.out) // 8
-    work = Work("matmul", float(one.flops), read, written, (one,))
+    lhs, rhs, out = (element_bytes(name) for name in (one.lhs, one.rhs, one.out))
+    read = one.batch * one.k * (one.m * lhs + one.n * rhs)
+    written = one.batch * one.m * one.n * out
+    work = Work("matmul", float(one.flops), round(read), round(written), (one,))
     return Kernel(f"line {row.line}", work)
 
 
-def _bits(element_type: str) -> int:
-    """Bits of an element: the first number in the name of its type."""
-    found = re.search(r"\d+", element_type)
-    return int(found[0]) if found else 8
-
-
 def _read(
-    text: str,
-    origin: str,
-    columns: Iterable[str],
-    read_row: Callable[[Mapping[str, str], int], Row],
-) -> Table[Row]:
-    lines = csv.DictReader(text.splitlines(), restval="")
-    missing = [name for name in columns if name not in (lines.fieldnames or ())]
-    if missing:
-        raise MeasurementError(
-            f"{origin} has no column {', '.join(missing)}; its first line must be "
-            "names of columns, see docs/calibration.md"
-        )
+    text: str, origin: str, columns: tuple[str, ...], read: Callable[[Cells], Row]
+) -> Readings[Row]:
     rows: list[Row] = []
     skipped: list[str] = []
-    for fields in lines:
-        try:
-            rows.append(read_row(fields, lines.line_num))
-        except ValueError as error:
-            skipped.append(f"line {lines.line_num}: {error}")
+    for outcome in parse_table(text, (*columns, MEASURED), origin).each(read):
+        if outcome.result is None:
+            skipped.append(f"line {outcome.line}: {outcome.problem}")
+        else:
+            rows.append(dataclasses.replace(outcome.result, line=outcome.line))
     if not rows:
         first = f" ({skipped[0]})" if skipped else ""
         raise MeasurementError(f"{origin} has no row that can be used{first}")
-    return Table(tuple(rows), tuple(skipped))
+    return Readings(tuple(rows), tuple(skipped))
 
 
-def _collective_row(fields: Mapping[str, str], line: int) -> CollectiveRow:
-    op = fields["op"].strip()
-    if op not in KINDS:
-        raise ValueError(f"op is {op!r}, which is no collective")
-    devices = _whole(fields, "devices")
-    pairs = op in POINT_TO_POINT
-    groups = None if pairs else _whole(fields, "groups")
-    size = None if pairs else _whole(fields, "group_size")
-    if groups and size and groups * size > devices:
-        raise ValueError(f"{groups} groups of {size} are more than {devices} devices")
-    return CollectiveRow(
-        gpu=fields["gpu"].strip(),
-        op=op,
-        devices=groups * size if groups and size else devices,
-        groups=groups,
-        group_size=size,
-        tensor_bytes=_whole(fields, "tensor_bytes"),
-        microseconds=_time(fields),
-        line=line,
-    )
-
-
-def _matmul_row(fields: Mapping[str, str], line: int) -> MatmulRow:
-    types = _TYPES.match(fields["types"].strip())
-    if not types:
-        raise ValueError(f"types is {fields['types']!r}; write bf16xbf16->bf16")
-    batch, m, n, k = (_whole(fields, name) for name in ("batch", "m", "n", "k"))
-    matmul = Matmul(batch, m, n, k, types[1], types[2], types[3])
-    return MatmulRow(fields["gpu"].strip(), matmul, _time(fields), line)
-
-
-def _whole(fields: Mapping[str, str], name: str) -> int:
-    text = (fields.get(name) or "").strip()
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"{name} is {text!r}")
-    return int(text)
-
-
-def _time(fields: Mapping[str, str]) -> float:
-    text = (fields["microseconds"] or "").strip()
+def _time(cells: Cells) -> float:
+    text = cells[MEASURED].strip()
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ValueError(f"microseconds is {text!r}")
+        raise RowError(f"{MEASURED} is {text!r}, not a time")
     return value

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import price_of
+from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.measure.overlay import Match
 from lagom_jax.measure.rows import CollectiveRow, MatmulRow, collective_of, kernel_of
@@ -54,7 +55,7 @@ def key_of(task: Task, cluster: Cluster) -> Key | None:
     ):
         return None
     ranks = 0 if task.groups.point_to_point else task.groups.size
-    scope = "between" if _leaves(task, cluster) else "inside"
+    scope = "between" if span_of(task.groups, cluster).domains > 1 else "inside"
     return Key("collective", task.kind, scope, ranks)
 
 
@@ -121,13 +122,3 @@ def _sample(
     predicted = price_of(task, prices).seconds
     if key is not None and predicted > 0 and seconds > 0:
         yield Sample(key, size_of(task), predicted, seconds)
-
-
-def _leaves(collective: Collective, cluster: Cluster) -> bool:
-    """Whether it crosses the border of a scale-up domain."""
-    members = collective.groups.members
-    if not members.size:
-        # Pairs that the compiler did not write down may be any.
-        return cluster.devices > cluster.scale_up_size
-    domains = members // cluster.scale_up_size
-    return bool((domains != domains[:, :1]).any())

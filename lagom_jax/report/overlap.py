@@ -20,7 +20,16 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.provenance import compiled_for_gpu
 from lagom_jax.report.causes import Surroundings, cause
 from lagom_jax.report.units import counted
-from lagom_jax.schedule.program import Block, Branch, Kernel, Launch, Loop, Program, Run
+from lagom_jax.schedule.program import (
+    Block,
+    Branch,
+    Kernel,
+    Launch,
+    Loop,
+    Program,
+    Run,
+    Task,
+)
 from lagom_jax.schedule.slack import independent_seconds
 
 # How many collectives, the most exposed first, get their independent work looked up.
@@ -165,7 +174,6 @@ def report_program(
         notes: What the reader must know of how the program came here.
     """
     timeline = replay(program, prices, contention)
-    alone = _alone_by_name(program, prices)
     return Report(
         program=name or program.name,
         description=description,
@@ -180,7 +188,7 @@ def report_program(
         peak_memory_bytes=peak_memory_bytes,
         memory_bytes=cluster.gpu.memory_bytes,
         pricing=pricing,
-        collectives=_collectives(program, timeline, cluster, prices, alone),
+        collectives=_collectives(program, timeline, cluster),
         collective_kinds=_collective_kinds(timeline),
         kernel_kinds=_kernel_kinds(timeline),
         notes=(*notes, *_notes(program, timeline, cluster)),
@@ -192,20 +200,19 @@ def _collectives(
     program: Program,
     timeline: Timeline,
     cluster: Cluster,
-    prices: Prices,
-    alone: Mapping[str, float],
 ) -> tuple[CollectiveReport, ...]:
     synchronous = {c for c, _, sync in program.collectives() if sync}
     ranked = sorted(
         timeline.collectives().items(),
         key=lambda item: (-item[1].exposed_seconds, -item[1].seconds, item[0].name),
     )
+    alone = _alone_by_name(program, timeline.prices)
     slack = independent_seconds([c for c, _ in ranked[:_LOOKED_UP]], alone)
     return tuple(
         _collective(
             collective,
             times,
-            prices.collective(collective),
+            timeline.prices[collective],
             Surroundings(collective in synchronous, slack.get(collective)),
             cluster,
         )
@@ -251,7 +258,7 @@ def _collective(
     )
 
 
-def _alone_by_name(program: Program, prices: Prices) -> dict[str, float]:
+def _alone_by_name(program: Program, prices: Mapping[Task, Price]) -> dict[str, float]:
     """Seconds per execution of everything that computes, by instruction name."""
     alone: dict[str, float] = {}
 
@@ -263,8 +270,8 @@ def _alone_by_name(program: Program, prices: Prices) -> dict[str, float]:
             task = node.task
             if not isinstance(task, Kernel):
                 return 0.0
-            if task.name not in alone:
-                alone[task.name] = prices.kernel(task).seconds
+            # A loop that never runs has tasks without a price.
+            alone[task.name] = prices[task].seconds if task in prices else 0.0
             return alone[task.name]
         if isinstance(node, Loop):
             alone[node.name] = node.trips * total(node.body)

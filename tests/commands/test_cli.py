@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lagom_jax import Cluster, analyze, cli
+from lagom_jax import Cluster, analyze
 from lagom_jax.commands import clusters, tracebacks
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console
 from lagom_jax.errors import ClusterError, LagomError
+
+from ..command_line import lagom, write_dump
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -54,17 +56,6 @@ def step(state, batch):
 number = 3
 """
 
-DUMP = """HloModule step, is_scheduled=true, num_partitions=4
-
-ENTRY main {
-  x = f32[1024] parameter(0)
-  start = (f32[1024], f32[4096]) all-gather-start(x), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true
-  work = f32[1024] multiply(x, x)
-  done = f32[4096] all-gather-done(start)
-  ROOT out = (f32[4096], f32[1024]) tuple(done, work)
-}
-"""
-
 
 @pytest.fixture
 def mine(tmp_path):
@@ -75,19 +66,7 @@ def mine(tmp_path):
 
 @pytest.fixture
 def dump(tmp_path):
-    path = tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
-    path.write_text(DUMP)
-    return path
-
-
-def lagom(capsys, *words):
-    """Exit code, what it printed, and what it complained about."""
-    try:
-        code = cli.main([str(word) for word in words])
-    except SystemExit as stop:
-        code = stop.code
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return write_dump(tmp_path, devices=4)
 
 
 VERBS = ["report", "predict", "validate", "calibrate", "clusters", "doctor"]
@@ -136,7 +115,7 @@ def test_report_of_a_dump(capsys, dump):
     assert (code, err) == (0, "")
     document = json.loads(out)
     (row,) = document["collectives"]
-    assert (row["kind"], row["bytes"], row["group_size"]) == ("all-gather", 16384, 4)
+    assert (row["kind"], row["bytes"], row["group_size"]) == ("all-gather", 1 << 26, 4)
     assert row["executions"] == 1
     assert not row["sync"]
 

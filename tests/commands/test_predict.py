@@ -11,7 +11,7 @@ import pytest
 import lagom_jax.cost
 from lagom_jax.commands.validate import FITTED, all_scores, markdown
 
-from .test_cli import dump, lagom  # noqa: F401
+from ..command_line import lagom, write_dump
 
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured"
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
@@ -112,7 +112,8 @@ def test_a_table_that_is_not_there(capsys):
     assert "no_such.csv" in err
 
 
-def test_a_program_is_one_object(capsys, dump):  # noqa: F811
+def test_a_program_is_one_object(capsys, tmp_path):
+    dump = write_dump(tmp_path, devices=4)
     code, out, _ = lagom(capsys, "predict", "program", dump, "--cluster", "h100:1x4")
     found = json.loads(out)
     parts = ("compute_seconds", "exposed_seconds", "waiting_seconds")

@@ -32,10 +32,8 @@ def collective(name, *, nbytes=1 << 20, kind="all-gather", ranks=(0, 1), **more)
     settings = {
         "kind": kind,
         "name": name,
-        "operand_bytes": nbytes // len(ranks),
+        "operands": (("bf16", nbytes // len(ranks)),),
         "result_bytes": nbytes,
-        "operand_count": 1,
-        "element_types": ("bf16",),
         "groups": Groups(np.array([ranks])),
         "channel_id": 1,
         "is_sync": False,

@@ -113,28 +113,56 @@ def test_contention_never_makes_a_step_shorter(block, prices, factors, flying):
     assert slowed.step_seconds >= free * (1 - 1e-9)
 
 
-@given(
-    st.lists(st.one_of(BLOCKS, BLOCKS.map(lambda b: (Loop("l", b, 9, True),)))),
-    PRICES,
-    FACTORS,
-    st.sets(st.sampled_from("def"), min_size=1),
-    st.sampled_from([0.25, 0.5, 2.0]),
+STEPS = st.lists(
+    st.one_of(BLOCKS, BLOCKS.map(lambda block: (Loop("l", block, 9, True),)))
+).map(lambda blocks: program(*(node for block in blocks for node in block)))
+CHANGES = st.tuples(
+    st.sets(st.sampled_from("def"), min_size=1), st.sampled_from([0.25, 0.5, 2.0])
 )
-@settings(max_examples=300)
-def test_what_if_equals_a_replay_from_the_start(blocks, prices, factors, names, by):
-    step = program(*(node for block in blocks for node in block))
-    baseline = Baseline(step, ByName(prices), Slowing(factors))
-    changed = frozenset(n.task for n in LAUNCHES.values() if n.task.name in names)
-    new_prices = ByName({k: v * (by if k in names else 1) for k, v in prices.items()})
-    new_slowing = Slowing({k: 0.5 if k in names else v for k, v in factors.items()})
+
+
+def under(step, change, prices, factors):
+    """The changed tasks, and the prices and the contention with them."""
+    names, by = change
     # The synchronous collective is another task that goes by one of these names.
-    if any(t.name in names and t not in changed for t, _, _ in step.tasks()):
-        changed |= {t for t, _, _ in step.tasks() if t.name in names}
-    found = baseline.what_if(changed, new_prices, new_slowing)
-    expected = replay(step, new_prices, new_slowing).totals
-    assert dataclasses.asdict(found) == pytest.approx(
-        dataclasses.asdict(expected), rel=1e-9, abs=1e-9
-    )
+    launched = {node.task for node in LAUNCHES.values()}
+    tasks = launched | {task for task, _, _ in step.tasks()}
+    changed = frozenset(task for task in tasks if task.name in names)
+    new_prices = {k: v * (by if k in names else 1) for k, v in prices.items()}
+    new_factors = {k: 0.5 if k in names else v for k, v in factors.items()}
+    return changed, new_prices, new_factors
+
+
+def replayed(step, prices, factors):
+    return dataclasses.asdict(replay(step, ByName(prices), Slowing(factors)).totals)
+
+
+def near(totals):
+    return pytest.approx(totals, rel=1e-9, abs=1e-9)
+
+
+@given(STEPS, PRICES, FACTORS, CHANGES)
+@settings(max_examples=300)
+def test_what_if_equals_a_replay_from_the_start(step, prices, factors, change):
+    baseline = Baseline(step, ByName(prices), Slowing(factors))
+    changed, prices, factors = under(step, change, prices, factors)
+    found = baseline.what_if(changed, ByName(prices), Slowing(factors))
+    assert dataclasses.asdict(found) == near(replayed(step, prices, factors))
+
+
+@given(STEPS, PRICES, FACTORS, CHANGES, CHANGES)
+@settings(max_examples=300)
+def test_an_adopted_change_is_a_baseline_like_any(step, prices, factors, one, other):
+    """It has the totals of a replay, and answers the next question as a new one does."""
+    first = Baseline(step, ByName(prices), Slowing(factors))
+    before = dataclasses.asdict(first.totals)
+    changed, prices, factors = under(step, one, prices, factors)
+    adopted = first.adopt(changed, ByName(prices), Slowing(factors))
+    assert dataclasses.asdict(adopted.totals) == near(replayed(step, prices, factors))
+    changed, prices, factors = under(step, other, prices, factors)
+    found = adopted.what_if(changed, ByName(prices), Slowing(factors))
+    assert dataclasses.asdict(found) == near(replayed(step, prices, factors))
+    assert dataclasses.asdict(first.totals) == before
 
 
 def test_what_if_nothing_changes():

@@ -21,13 +21,13 @@ from lagom_jax.cost.kernel_constants import (
 )
 from lagom_jax.cost.matmul import (
     Problems,
-    element_bytes,
     formula,
     matmul_seconds,
     predicted,
     rate_of,
 )
 from lagom_jax.errors import ClusterError
+from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.matmul import Matmul
 
 COST = Path(lagom_jax.cost.__file__).parent

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import lagom_jax.cost
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import collective_price
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.matmul import matmul_seconds
@@ -34,7 +33,7 @@ STREAMED = ("all-gather", "all-reduce", "reduce-scatter", "collective-broadcast"
 
 def price(kind="all-gather", nbytes=1 << 28, ranks=range(8), cluster=H100):
     asked = collective("c", kind=kind, nbytes=nbytes, ranks=tuple(ranks))
-    return collective_price(asked, cluster, load_constants(cluster.gpu.name))
+    return CostModel.of(cluster).collective(asked)
 
 
 @pytest.mark.parametrize("name", Cluster.names())
@@ -139,7 +138,7 @@ def test_a_group_of_one_costs_a_launch():
 
 def test_one_shot_kernels_cost_microseconds():
     asked = collective("c", kind="all-reduce", nbytes=4, one_shot_kernel=True)
-    assert collective_price(asked, H100, CONSTANTS).seconds < 2e-5
+    assert CostModel.of(H100).collective(asked).seconds < 2e-5
 
 
 SIZES = st.integers(0, 1 << 34)

@@ -10,6 +10,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import (
+    RatesOfLoads,
     SharedGpu,
     SharingConstants,
     cache_pressure,
@@ -131,7 +132,9 @@ def test_cache_pressure_is_a_share(channels, chunk, gpu):
 def test_rates_are_speeds(share, tiles, channels, chunk, rate, link, gpu, c):
     flying = load(channels, chunk, rate, share=link)
     shared = SharedGpu(
-        gpu, c, lambda _: KernelLoad(share, 2.0, tiles), lambda _: flying
+        RatesOfLoads(gpu, c),
+        lambda _: KernelLoad(share, 2.0, tiles),
+        lambda _: flying,
     )
     found = shared.rates(kernel("k"), (collective("c"), kernel("copy")))
     assert 0 < found.kernel <= 1

@@ -16,6 +16,7 @@ ROOMS = (
     "hlo",
     "schedule",
     "cost",
+    "search",
     "measure",
     "report",
     "analysis",
@@ -31,6 +32,7 @@ WITHOUT_JAX = (
     "hlo",
     "schedule",
     "cost",
+    "search",
     "report",
 )
 LONGEST_FILE = 500
@@ -108,8 +110,9 @@ def test_importing_changes_nothing():
 
 
 def test_importing_the_tracing_side_starts_no_backend():
+    # Importing jax sets variables of its own.
     run_python(
-        "import os; before = dict(os.environ)\n"
+        "import os, jax; before = dict(os.environ)\n"
         "import lagom_jax.compile.deviceless, lagom_models\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 import lagom_jax
-from lagom_jax import cli
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price
 from lagom_jax.errors import MeasurementError
@@ -18,30 +17,17 @@ from lagom_jax.measure.samples import samples_of_match
 from lagom_jax.measure.xplane import read_profile, summarise
 from lagom_jax.schedule.program import Loop
 
+from ..command_line import lagom, write_dump
 from ..cost.programs import ByName, kernel, launch, program, run, wait
 from .gpu_profile import step_of_two_gpus
 from .test_nccl_tests import output
 
 H100 = Cluster.parse("h100:1x2")
-DUMP = """HloModule jit_step, is_scheduled=true, num_partitions=2
-
-ENTRY main {
-  x = f32[4194304] parameter(0)
-  start = (f32[4194304], f32[8388608]) all-gather-start(x), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
-  work = f32[4194304] multiply(x, x)
-  done = f32[8388608] all-gather-done(start)
-  loop_add_fusion.1 = f32[4194304] add(work, work)
-  last = f32[4194304] tanh(loop_add_fusion.1)
-  ROOT out = (f32[8388608], f32[4194304]) tuple(done, last)
-}
-"""
 
 
 @pytest.fixture
 def dump(tmp_path):
-    path = tmp_path / "jit_step.after_optimizations.txt"
-    path.write_text(DUMP)
-    return path
+    return write_dump(tmp_path, devices=2)
 
 
 @pytest.fixture
@@ -59,15 +45,6 @@ def profile(*ops, steps=2, seconds=3.0):
         for place, op in enumerate(ops)
     ]
     return summarise(events)
-
-
-def lagom(capsys, *words):
-    try:
-        code = cli.main([str(word) for word in words])
-    except SystemExit as stop:
-        code = stop.code
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
 
 
 SIMPLE = program(run("a"), launch("c", 1), run("b"), wait(1))

@@ -7,6 +7,7 @@ import pytest
 import lagom_jax.cost
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import MeasurementError
+from lagom_jax.hlo.work import Matmul
 from lagom_jax.measure.rows import (
     CollectiveRow,
     collective_of,
@@ -30,14 +31,15 @@ def test_every_row_of_the_measurements_can_be_read():
 
 
 BAD = {
-    "h100,all-gather,8,1,8,0,24.5": "tensor_bytes is '0'",
+    "h100,all-gather,8,1,8,0,24.5": "tensor_bytes is 0; it must be 1 or more",
     "h100,all-gather,8,1,8,1024,-1": "microseconds is '-1'",
     "h100,all-gather,8,1,8,1024,nan": "microseconds is 'nan'",
     "h100,all-gather,8,1,8,1024,": "microseconds is ''",
-    "h100,gather,8,1,8,1024,1": "no collective",
+    "h100,gather,8,1,8,1024,1": "op is 'gather'; known are",
     "h100,all-gather,8,,8,1024,1": "groups is ''",
-    "h100,all-gather,8,4,8,1024,1": "more than 8",
-    "h100,all-gather": "devices is ''",
+    "h100,all-gather,8,4,8,1024,1": "4 groups of 8 do not fit on 8 devices",
+    "h100,all-gather": "too few columns",
+    "h100,all-gather,8,1,8,1024,1,2": "too many",
 }
 
 
@@ -58,7 +60,23 @@ def test_types_of_a_matmul_must_be_written_so(types):
     found = read_matmuls(
         f"{MATMULS}h100,1,8,8,8,{types},5\nh100,1,8,8,8,f32xf32->f32,5\n"
     )
-    assert "write bf16xbf16->bf16" in found.skipped[0]
+    assert "as bf16xbf16->bf16" in found.skipped[0]
+
+
+def test_a_type_that_no_array_has():
+    found = read_matmuls(
+        f"{MATMULS}h100,1,8,8,8,f32xf33->f32,5\nh100,1,8,8,8,f32xf32->f32,5\n"
+    )
+    assert "types has 'f33'; known are" in found.skipped[0]
+
+
+def test_columns_are_found_by_name_and_others_left_alone():
+    (row,) = read_matmuls(
+        "types, note ,n,m,k,batch,microseconds,gpu\n"
+        'f32xf32->f32,"two\nlines",2,1,3,4,5,h100\n'
+    ).rows
+    assert row.matmul == Matmul(4, 1, 2, 3, "f32", "f32", "f32")
+    assert (row.microseconds, row.line) == (5.0, 3)
 
 
 def test_a_missing_column_is_named():
@@ -76,6 +94,7 @@ def test_ranks_lie_on_their_hosts():
     group = {"op": "all-gather", "groups": 1}
     assert members(**group, devices=4, group_size=4) == [[0, 1, 2, 3]]
     assert members(**group, devices=4, group_size=4, hosts=2) == [[0, 1, 8, 9]]
+    assert members(**group, devices=9, group_size=9) == [list(range(9))]
     assert members(**group, devices=16, group_size=16) == [list(range(16))]
     assert members(**group, devices=32, group_size=32) is None
     assert members(**group, devices=4, group_size=4, hosts=3) is None

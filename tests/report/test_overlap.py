@@ -8,7 +8,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.report import report_program
 from lagom_jax.report.document import FORMAT_VERSION, to_document
 from lagom_jax.report.text import to_text
-from lagom_jax.schedule.program import Launch, Loop, Run, Stream
+from lagom_jax.schedule.program import Branch, Launch, Loop, Run, Stream
 
 from ..cost.programs import ByName, collective, program, run, wait
 
@@ -57,6 +57,28 @@ def test_figures_of_a_half_hidden_collective():
     assert row.hidden_seconds == pytest.approx(10e-3)
     assert [b.what for b in row.hidden_by] == ["fusion"]
     assert row.why.startswith("computation stands still for it 2.00 ms a run")
+
+
+def test_every_task_is_priced_once():
+    asked = []
+
+    class Counting(ByName):
+        def kernel(self, kernel):
+            asked.append(kernel.name)
+            return super().kernel(kernel)
+
+        def collective(self, collective):
+            asked.append(collective.name)
+            return super().collective(collective)
+
+    gather = Launch(collective("gather"), Stream.COLLECTIVE, 1)
+    arms = Branch("branch", ((run("long"),), (run("short"),)))
+    never = Loop("never", (run("idle"),), 0, True)
+    step = program(gather, arms, never, Loop("loop", (run("k"),), 3, True), wait(1))
+    seconds = {"gather": 9.0, "long": 2.0, "short": 1.0, "k": 1.0, "idle": 1.0}
+    report = report_program(step, CLUSTER, Counting(seconds), pricing="by hand")
+    assert sorted(asked) == ["gather", "k", "long", "short"]
+    assert report.step_seconds == 9.0
 
 
 def test_the_worst_comes_first():

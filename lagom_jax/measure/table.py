@@ -1,0 +1,133 @@
+"""Tables as CSV: columns by name, rows with their line numbers, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
+
+from lagom_jax.errors import LagomError, MeasurementError
+
+Cells: TypeAlias = Mapping[str, str]
+Row = TypeVar("Row")
+
+
+class RowError(LagomError):
+    """A row that says something impossible; the others are still read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome(Generic[Row]):
+    """What came of one row: a result, or what is wrong with the row."""
+
+    line: int
+    """Its number in the file."""
+    cells: Cells
+    """Text by column; empty if there are more or fewer cells than columns."""
+    result: Row | None
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """A file of rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    """Line numbers and cells."""
+
+    def each(self, read: Callable[[Cells], Row]) -> list[Outcome[Row]]:
+        r"""What a function makes of the rows; a bad one does not stop the others.
+
+        Args:
+            read: Raises a LagomError where a row says something impossible.
+
+        Example:
+            >>> table = parse_table("m,n\n1,2\nx,2\n1\n", ["m"])
+            >>> for outcome in table.each(lambda cells: whole(cells, "m")):
+            ...     print(outcome.line, outcome.result, outcome.problem)
+            2 1
+            3 None m is 'x', not a whole number
+            4 None has too many or too few columns
+        """
+        return [self._outcome(line, row, read) for line, row in self.rows]
+
+    def _outcome(
+        self, line: int, row: tuple[str, ...], read: Callable[[Cells], Row]
+    ) -> Outcome[Row]:
+        if len(row) != len(self.columns):
+            return Outcome(line, {}, None, "has too many or too few columns")
+        cells = dict(zip(self.columns, row, strict=True))
+        try:
+            return Outcome(line, cells, read(cells))
+        except LagomError as error:
+            return Outcome(line, cells, None, str(error))
+
+
+def load_text(path: str | Path) -> str:
+    """What is in a text file.
+
+    Raises:
+        MeasurementError: It cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise MeasurementError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MeasurementError(f"{path} is not a text file") from None
+
+
+def parse_table(
+    text: str, needed: Sequence[str], origin: str | Path = "the table"
+) -> Table:
+    r"""Reads CSV.
+
+    Args:
+        text: Its first line names the columns.
+        needed: Columns that it must have; it may have others.
+        origin: The name of the file, for messages.
+
+    Raises:
+        MeasurementError: A column is missing, or it is no CSV.
+
+    Example:
+        >>> parse_table("gpu, m\nh100, 128\n", ["m"]).rows
+        ((2, ('h100', '128')),)
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        rows = [(reader.line_num, tuple(row)) for row in reader if row]
+    except csv.Error as error:
+        raise MeasurementError(f"{origin}, line {reader.line_num}: {error}") from None
+    columns = tuple(name.strip() for name in rows[0][1]) if rows else ()
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise MeasurementError(
+            f"{origin} has no column {', '.join(missing)}; its first line must name "
+            f"{', '.join(needed)}"
+        )
+    return Table(columns, tuple(rows[1:]))
+
+
+def whole(cells: Cells, column: str, least: int = 1) -> int:
+    """A whole number from a row.
+
+    Raises:
+        RowError: It is none, or less than `least`.
+
+    Example:
+        >>> whole({"m": "128"}, "m")
+        128
+    """
+    text = cells.get(column, "").strip()
+    try:
+        value = int(text)
+    except ValueError:
+        raise RowError(f"{column} is {text!r}, not a whole number") from None
+    if not least <= value < 1 << 62:
+        raise RowError(f"{column} is {value}; it must be {least} or more")
+    return value

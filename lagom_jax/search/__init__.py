@@ -1,0 +1,1 @@
+"""Which settings make the step shortest: what can be set, and four ways to choose."""

@@ -1,0 +1,73 @@
+"""The calls that NCCL makes of one collective, and so what a tuner can know of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lagom_jax.cost.span import Span
+from lagom_jax.hlo.collective import Collective
+
+# In a group of operations NCCL goes through them by ascending size and takes those
+# together whose traffic is below four times that of the first.
+_TOGETHER = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Call:
+    """What a tuner is told about a call.
+
+    Example:
+        >>> str(Call("all-gather", 64, 8, 16 << 20))
+        'all-gather of 16777216 bytes over 64 ranks in 8 domains'
+    """
+
+    function: str
+    ranks: int
+    domains: int
+    nbytes: int
+    """As NCCL adds them up: on the larger side, over the operands taken together."""
+
+    def __str__(self) -> str:
+        """In words."""
+        return (
+            f"{self.function} of {self.nbytes} bytes over {self.ranks} ranks in "
+            f"{self.domains} domain{'s' if self.domains > 1 else ''}"
+        )
+
+
+def calls_of(collective: Collective, span: Span) -> tuple[Call, ...]:
+    """The calls of one launch of a collective; several if its operands differ much.
+
+    Args:
+        collective: The collective.
+        span: How its groups lie on the cluster.
+    """
+    larger = collective.bytes // max(1, collective.operand_bytes)
+    return tuple(
+        Call(collective.kind, span.size, span.domains, larger * nbytes)
+        for nbytes in aggregated(collective.operands)
+    )
+
+
+def aggregated(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+    """Bytes of each call that NCCL makes of operands in one group.
+
+    Args:
+        operands: Element type and bytes of each.
+
+    Example:
+        >>> aggregated((("bf16", 1000), ("bf16", 3999), ("bf16", 4000)))
+        (4999, 4000)
+        >>> aggregated((("bf16", 1000), ("f32", 1000)))
+        (1000, 1000)
+    """
+    found: list[int] = []
+    for kind in sorted({kind for kind, _ in operands}):
+        first = 0
+        for nbytes in sorted(nbytes for other, nbytes in operands if other == kind):
+            if first and nbytes < _TOGETHER * first:
+                found[-1] += nbytes
+            else:
+                found.append(nbytes)
+                first = nbytes
+    return tuple(found)

@@ -1,0 +1,103 @@
+"""What NCCL can be told on a given installation, and how finely."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from lagom_jax.cost.setting import MOST_CHANNELS
+from lagom_jax.errors import LagomError
+
+
+class ControlsError(LagomError):
+    """No such controls."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Controls:
+    """What can be set, and which collectives can be told apart.
+
+    Example:
+        >>> named("tuner").sets
+        ('algorithm', 'protocol', 'channels', 'chunk')
+    """
+
+    name: str
+    meaning: str
+    """In words, for help texts and reports."""
+    tells_apart: str
+    """`nothing`: one choice for all collectives of a step; `sizes`: a choice for each
+    call that differs in function, ranks, domains or bytes; `places`: for each
+    collective of the program."""
+    sets: tuple[str, ...]
+    """Of `algorithm`, `protocol`, `channels`, `threads`, `chunk`."""
+    most_channels: int | None = None
+    """More than the communicator has by itself; None where that cannot be."""
+
+
+_PRESETS: Final = (
+    Controls(
+        "caps",
+        "XLA's own caps on channels, one for collectives and one for sends",
+        "nothing",
+        ("channels",),
+    ),
+    Controls(
+        "tuner",
+        "a tuner plugin on a stock NCCL, which knows calls by function, ranks and size",
+        "sizes",
+        ("algorithm", "protocol", "channels", "chunk"),
+    ),
+    Controls(
+        "sequence",
+        "a tuner plugin that also counts calls, and so knows every collective",
+        "places",
+        ("algorithm", "protocol", "channels", "chunk"),
+    ),
+    Controls(
+        "fork",
+        "an NCCL that was changed to take threads per call, and up to 64 channels",
+        "sizes",
+        ("algorithm", "protocol", "channels", "threads", "chunk"),
+        MOST_CHANNELS,
+    ),
+)
+PRESETS: Final[Mapping[str, Controls]] = {preset.name: preset for preset in _PRESETS}
+"""The controls that have a name."""
+
+
+def named(name: str) -> Controls:
+    """The controls of a name.
+
+    Raises:
+        ControlsError: There are none.
+    """
+    if name not in PRESETS:
+        raise ControlsError(f"no controls {name!r}; known are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """Which values are tried."""
+
+    channels: tuple[int, ...]
+    chunk_shares: tuple[float, ...]
+    """Of the largest chunk that the buffers hold."""
+    threads: tuple[int, ...]
+    protocols: tuple[str, ...] = ("ll", "ll128", "simple")
+
+
+FINE: Final = Grid(
+    channels=(*range(1, 9), *range(10, 17, 2), *range(20, 33, 4), 40, 48, 56, 64),
+    chunk_shares=(1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1),
+    threads=(96, 128, 192, 256, 320, 384, 448, 512, 544, 640),
+)
+COARSE: Final = Grid(
+    channels=(1, 2, 4, 8, 16, 32),
+    chunk_shares=(1 / 16, 1 / 3, 1),
+    threads=(512, 640),
+    protocols=("ll128", "simple"),
+)
+"""Few enough to try every combination of a handful of groups."""

@@ -1,0 +1,225 @@
+"""What can be set in a program: groups of collectives, and the choices of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_default import REDUCING, nccl_default, offered
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.peers import p2p_channels
+from lagom_jax.cost.setting import (
+    CHUNK_GRAIN,
+    MOST_CHANNELS,
+    Setting,
+    largest_chunk,
+    threads_range,
+)
+from lagom_jax.cost.span import Span, span_of
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.schedule.program import Program
+from lagom_jax.search.calls import Call, calls_of
+from lagom_jax.search.controls import FINE, Controls, Grid
+
+# Below this NCCL's own rounding could leave nothing of a chunk.
+_LEAST_CHUNK = 16 << 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cap:
+    """At most so many channels, and the rest as NCCL chooses."""
+
+    channels: int
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"at most {self.channels} channel{'s' if self.channels > 1 else ''}"
+
+
+Candidate: TypeAlias = Setting | Cap | None
+"""What a group can be told; None leaves it alone."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Collectives that cannot be told apart, and so are told the same."""
+
+    name: str
+    sites: tuple[Collective, ...]
+    calls: tuple[Call, ...]
+    """What NCCL sees of them; empty where a cap binds them."""
+    usual: tuple[Setting, ...]
+    """What NCCL chooses for each site by itself."""
+    candidates: tuple[Candidate, ...]
+    """What can be tried; the first is None."""
+
+    def setting(self, site: int, candidate: Candidate) -> Setting:
+        """How a site runs under a candidate."""
+        usual = self.usual[site]
+        if candidate is None:
+            return usual
+        if isinstance(candidate, Cap):
+            channels = min(usual.channels, candidate.channels)
+            return dataclasses.replace(usual, channels=channels)
+        return candidate
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """All that can be set in a program."""
+
+    groups: tuple[Group, ...]
+    fixed: tuple[tuple[Collective, str], ...]
+    """Collectives that cannot be set, and why."""
+
+    @property
+    def combinations(self) -> int:
+        """How many different plans there are."""
+        product = 1
+        for group in self.groups:
+            product *= len(group.candidates)
+        return product
+
+
+def space_of(
+    program: Program, cluster: Cluster, controls: Controls, grid: Grid = FINE
+) -> Space:
+    """What can be set in a program.
+
+    Args:
+        program: The step.
+        cluster: What it runs on.
+        controls: What can be set, and told apart.
+        grid: Which values are tried.
+
+    Example:
+        >>> from lagom_jax.search.controls import named
+        >>> h100 = Cluster.parse("h100:1x8")
+        >>> space_of(Program("p", (), 8), h100, named("tuner")).combinations
+        1
+    """
+    facts = nccl_facts(cluster)
+    fixed: list[tuple[Collective, str]] = []
+    exchanges: list[tuple[Collective, Span]] = []
+    called: list[tuple[Collective, Span]] = []
+    for site in dict.fromkeys(found for found, _, _ in program.collectives()):
+        span = span_of(site.groups, cluster)
+        if span.size == 1:
+            fixed.append((site, "its groups have one member"))
+        elif site.one_shot_kernel:
+            fixed.append((site, "XLA runs it as a kernel of its own, without NCCL"))
+        elif site.kind in REDUCING:
+            called.append((site, span))
+        elif site.kind == "collective-broadcast":
+            fixed.append((site, "broadcasts are left to NCCL"))
+        else:
+            exchanges.append((site, span))
+    groups = _called_groups(called, cluster, controls, grid, facts)
+    if exchanges:
+        most = p2p_channels(facts)
+        caps = (None, *(Cap(1 << n) for n in range(most.bit_length() - 1)))
+        name = "sends and receives"
+        groups.append(_group(name, exchanges, (), caps, cluster))
+    return Space(tuple(groups), tuple(fixed))
+
+
+def _called_groups(
+    sites: list[tuple[Collective, Span]],
+    cluster: Cluster,
+    controls: Controls,
+    grid: Grid,
+    facts: NcclFacts,
+) -> list[Group]:
+    if not sites:
+        return []
+    if controls.tells_apart == "nothing":
+        caps = (None, *(Cap(n) for n in grid.channels if n < facts.channels))
+        return [_group("collectives", sites, (), caps, cluster)]
+    found: list[Group] = []
+    for members in _indistinguishable(sites, controls):
+        calls = tuple(
+            sorted({call for site, span in members for call in calls_of(site, span)})
+        )
+        site, span = max(members, key=lambda member: member[0].bytes)
+        candidates = _settings(site.kind, span, cluster, controls, grid, facts)
+        name = site.name if controls.tells_apart == "places" else str(calls[-1])
+        found.append(_group(name, members, calls, (None, *candidates), cluster))
+    return found
+
+
+def _group(
+    name: str,
+    members: list[tuple[Collective, Span]],
+    calls: tuple[Call, ...],
+    candidates: tuple[Candidate, ...],
+    cluster: Cluster,
+) -> Group:
+    usual = (
+        nccl_default(site.kind, float(site.bytes), span, cluster)
+        for site, span in members
+    )
+    sites = tuple(site for site, _ in members)
+    return Group(name, sites, calls, tuple(usual), candidates)
+
+
+def _indistinguishable(
+    sites: list[tuple[Collective, Span]], controls: Controls
+) -> Iterable[list[tuple[Collective, Span]]]:
+    """Sites that share a call, directly or through others."""
+    if controls.tells_apart == "places":
+        return [[member] for member in sites]
+    group_of: dict[Call, int] = {}
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for position, (site, span) in enumerate(sites):
+        calls = calls_of(site, span)
+        joined = sorted({group_of[call] for call in calls if call in group_of})
+        group = joined[0] if joined else position
+        for other in joined[1:]:
+            members[group] += members.pop(other)
+            for call, known in group_of.items():
+                if known == other:
+                    group_of[call] = group
+        for call in calls:
+            group_of[call] = group
+        members[group].append(position)
+    ordered = sorted(sorted(found) for found in members.values())
+    return [[sites[position] for position in found] for found in ordered]
+
+
+def _settings(
+    kind: str,
+    span: Span,
+    cluster: Cluster,
+    controls: Controls,
+    grid: Grid,
+    facts: NcclFacts,
+) -> tuple[Setting, ...]:
+    found: dict[Setting, None] = {}
+    for algorithm, protocol in offered(kind, span, cluster):
+        if protocol not in grid.protocols:
+            continue
+        own = facts.nvls_channels if algorithm == "nvls" else facts.channels
+        # A switch's channels are those of its hardware; no setting gives it more.
+        raised = algorithm != "nvls" and controls.most_channels
+        most = min(MOST_CHANNELS, raised or own)
+        low, high = threads_range(algorithm, protocol)
+        threads = [high]
+        if "threads" in controls.sets:
+            threads = [t for t in grid.threads if low <= t <= high]
+        for channels in grid.channels:
+            if channels <= most:
+                for count in threads:
+                    for chunk in _chunks(algorithm, protocol, grid):
+                        found[Setting(algorithm, protocol, channels, count, chunk)] = (
+                            None
+                        )
+    return tuple(found)
+
+
+def _chunks(algorithm: str, protocol: str, grid: Grid) -> list[int]:
+    grain, limit = CHUNK_GRAIN[protocol], largest_chunk(algorithm, protocol)
+    chunks = {int(limit * share) // grain * grain for share in grid.chunk_shares}
+    return sorted(chunk for chunk in chunks if chunk >= min(_LEAST_CHUNK, limit))
