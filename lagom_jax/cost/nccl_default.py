@@ -8,6 +8,7 @@ it knows neither channels nor chunks (docs/model.md).
 
 from __future__ import annotations
 
+import functools
 import math
 
 from lagom_jax.cluster import Cluster
@@ -18,6 +19,8 @@ from lagom_jax.cost.span import Span
 
 REDUCING = ("all-reduce", "all-gather", "reduce-scatter")
 _P2P_THREADS = 512
+_MOST_OCTAVES = 48
+_HALVINGS = 20
 
 
 def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Setting:
@@ -49,13 +52,41 @@ def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Sett
             _P2P_THREADS,
             min(facts.p2p_chunk_bytes, limit),
         )
+    algorithm, protocol = _chosen(kind, nbytes, span, facts)
+    return _resources(nbytes, span, facts, algorithm, protocol)
+
+
+@functools.lru_cache(maxsize=1024)
+def simple_from(kind: str, ranks: int, facts: NcclFacts) -> float:
+    """The fewest bytes that NCCL sends in the Simple protocol inside one domain.
+
+    Example:
+        >>> facts = nccl_facts(Cluster.parse("h100"))
+        >>> round(simple_from("all-gather", 8, facts) / 2**20)
+        23
+        >>> simple_from("all-reduce", 8, facts) < 2**20
+        True
+    """
+    span = Span(ranks, 1, ranks)
+
+    def simple(bits: float) -> bool:
+        return _chosen(kind, 2.0**bits, span, facts)[1] == "simple"
+
+    above = float(next((b for b in range(_MOST_OCTAVES) if simple(b)), _MOST_OCTAVES))
+    below = above - 1 if 0 < above < _MOST_OCTAVES else above
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2
+        below, above = (below, middle) if simple(middle) else (middle, above)
+    return 2.0**above
+
+
+def _chosen(kind: str, nbytes: float, span: Span, facts: NcclFacts) -> tuple[str, str]:
     times = {
         choice: time
         for choice in _offered(kind, span, facts)
         if (time := _modelled(kind, nbytes, span, facts, *choice)) < math.inf
     }
-    algorithm, protocol = min(times, key=lambda choice: times[choice])
-    return _resources(nbytes, span, facts, algorithm, protocol)
+    return min(times, key=lambda choice: times[choice])
 
 
 def offered(kind: str, span: Span, cluster: Cluster) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from lagom_jax.cluster import Cluster
 ByProtocol = Mapping[str, float]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class NcclFacts:
     """What NCCL assumes about a GPU and its links. GB are 1e9 bytes.
 
