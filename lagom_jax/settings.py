@@ -84,6 +84,12 @@ def find_settings_of_dump(
 
     Raises:
         LagomError: As `find_settings` and `analyze_dump` raise it.
+
+    Example:
+        >>> find_settings_of_dump("no_such_dump.txt", "h100:1x8")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
     return tune_scheduled(
         read_scheduled(path, cluster),

@@ -147,11 +147,18 @@ class Tuning:
         return took / could if could > 0 else 0.0
 
     def __str__(self) -> str:
-        """The tuning as a table."""
-        # The room of tables reads this one; only asking for it brings it in.
-        from lagom_jax.report.tuning import tuning_to_text
-
-        return tuning_to_text(self)
+        """A line for the step, and one for each group that is told something."""
+        before, after = self.before.step_seconds, self.after.step_seconds
+        head = (
+            f"{self.program} on {self.cluster}: {1e3 * before:.4g} ms -> "
+            f"{1e3 * after:.4g} ms, {self.speedup:.3f} times NCCL's own choices"
+        )
+        told = (
+            f"  {group.name}: {group.usual} -> {group.chosen}: {group.why}"
+            for group in self.groups
+            if group.chosen is not None
+        )
+        return "\n".join((head, *told))
 
     def to_json(self) -> str:
         """Indented JSON text, the same text for the same tuning."""
