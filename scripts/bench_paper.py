@@ -2,7 +2,7 @@
 
     python scripts/bench_paper.py                        # prints the table
     python scripts/bench_paper.py --json OUT             # and writes it as JSON
-    python scripts/bench_paper.py --docs                 # rewrites docs/benchmarks/paper.md
+    python scripts/bench_paper.py --docs                 # rewrites docs/benchmarks
     python scripts/bench_paper.py --cluster a40-nvlink:2x8 --policy lagom
 
 The models, parallelisms and micro batches are the paper's, compiled by XLA's GPU
@@ -144,9 +144,9 @@ def page(found: dict[str, list[Row]], versions: dict[str, str]) -> str:
         "",
         f"Made by `python scripts/bench_paper.py --docs`: Python "
         f"{platform.python_version()}, {made}. All times are predicted; columns of "
-        "policies are speedups over NCCL's own choices. *floor* is what no settings can "
-        "exceed for this schedule (every collective at its fastest, no contention), and "
-        "*paper* the range that was measured there, on A40s with PyTorch. "
+        "policies are speedups over NCCL's own choices. *floor* is what no settings "
+        "can exceed for this schedule (every collective at its fastest, no "
+        "contention), and *paper* the range measured there, on A40s with PyTorch. "
         "[What the figures say](../search.md#the-papers-table).",
     ]
     for controls, listed in found.items():
