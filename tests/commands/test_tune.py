@@ -1,0 +1,138 @@
+"""`lagom tune` as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ..command_line import lagom, write_dump
+
+ALL_COLLECTIVES = """\
+HloModule jit_step, is_scheduled=true, num_partitions=8
+
+ENTRY main {
+  x = f32[4194304] parameter(0)
+  start = (f32[4194304], f32[33554432]) all-gather-start(x), channel_id=1, \
+replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, use_global_device_ids=true
+  ROOT done = f32[33554432] all-gather-done(start)
+}
+"""
+
+
+def tune(capsys, *words):
+    code, out, complaint = lagom(capsys, "tune", *words)
+    assert "Traceback" not in out + complaint
+    return code, out, complaint
+
+
+def test_a_dump_is_tuned(capsys, tmp_path):
+    dump = write_dump(tmp_path, 8)
+    code, out, _ = tune(capsys, dump, "--cluster", "h100:1x8")
+    assert code == 0
+    assert "Choices, those that give the most first" in out
+    assert "no settings can make this schedule shorter" in out
+
+
+def test_the_policies_stand_side_by_side(capsys, tmp_path):
+    dump = write_dump(tmp_path, 8)
+    words = ["--policy", "lagom", "--policy", "autoccl", "--policy", "exhaustive"]
+    code, out, _ = tune(capsys, dump, "--cluster", "h100:1x8", "--json", *words)
+    assert code == 0
+    found = json.loads(out)
+    by_name = {row["policy"]: row for row in found["policies"]}
+    assert list(by_name) == ["lagom", "autoccl", "exhaustive"]
+    assert by_name["lagom"]["speedup_vs_nccl"] >= 1.0
+    best = by_name["exhaustive"]["step_seconds"]
+    assert best <= by_name["lagom"]["step_seconds"] <= 1.01 * best
+    assert found["after"]["step_seconds"] == by_name["lagom"]["step_seconds"]
+    assert found["floor_seconds"] <= best
+
+
+def test_every_choice_says_why_and_what_it_gives(capsys, tmp_path):
+    dump = write_dump(tmp_path, 8)
+    _, out, _ = tune(capsys, dump, "--cluster", "h100:1x8", "--json")
+    found = json.loads(out)
+    gains = [group["step_change"] for group in found["groups"]]
+    assert all(gain <= 0 for gain in gains)
+    before, after = found["before"]["step_seconds"], found["after"]["step_seconds"]
+    # One group: what it gives is all that is given.
+    assert after - before == pytest.approx(sum(gains))
+    for group in found["groups"]:
+        assert group["why"]
+        assert (group["chosen"] is None) == group["why"].startswith("left alone")
+
+
+def test_a_step_that_is_all_collectives(capsys, tmp_path):
+    dump = tmp_path / "all.txt"
+    dump.write_text(ALL_COLLECTIVES)
+    code, out, _ = tune(capsys, dump, "--cluster", "h100:1x8", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["before"]["compute_seconds"] == 0
+    assert found["after"]["step_seconds"] <= found["before"]["step_seconds"]
+
+
+def test_a_step_without_collectives(capsys, tmp_path):
+    dump = tmp_path / "none.txt"
+    dump.write_text(
+        "HloModule jit_step, is_scheduled=true\n\n"
+        "ENTRY main {\n  x = f32[1024] parameter(0)\n  ROOT y = f32[1024] tanh(x)\n}\n"
+    )
+    code, out, _ = tune(capsys, dump, "--cluster", "h100:1x1")
+    assert code == 0
+    assert "nothing here can be set" in out
+    assert "leave NCCL's own choices alone" in out
+
+
+@pytest.mark.parametrize("controls", ["caps", "tuner", "sequence", "fork"])
+def test_all_controls_answer(capsys, tmp_path, controls):
+    dump = write_dump(tmp_path, 8)
+    words = [dump, "--cluster", "a40-nvlink:1x8", "--controls", controls, "--json"]
+    code, out, _ = tune(capsys, *words)
+    assert code == 0
+    assert json.loads(out)["controls"].startswith(f"{controls}: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lama-3-8b", "--cluster", "h100:8x8"], "did you mean llama-3-8b?"),
+        (["llama-3-8b", "--cluster", "h100:8x9"], "h100"),
+        (
+            [
+                *["llama-3-8b", "--cluster", "h100:1x8", "--parallelism", "tp"],
+                "--model-axis=3",
+            ],
+            "does not divide",
+        ),
+        (["nothing.txt", "--cluster", "h100:1x8"], "nothing.txt"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(capsys, words, told):
+    code, _, complaint = tune(capsys, *words)
+    assert code == 2
+    assert told in complaint
+
+
+def test_an_unknown_policy_is_refused_before_anything_is_compiled(capsys):
+    words = ["llama-3-8b", "--cluster", "h100:8x8", "--policy", "best"]
+    code, _, complaint = tune(capsys, *words)
+    assert code == 2
+    assert "invalid choice: 'best'" in complaint
+
+
+def test_the_same_bytes_in_any_process(tmp_path):
+    dump = write_dump(tmp_path, 8)
+    words = ["tune", str(dump), "--cluster", "a40-nvlink:1x8", "--json"]
+    words += ["--policy", "lagom", "--policy", "autoccl"]
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-m", "lagom_jax", *words],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4711")
+    }
+    assert len(outputs) == 1
