@@ -162,7 +162,7 @@ def formula(
     feed = rows * lhs + columns * rhs
     feed = feed / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
     depth = np.ceil(k / parts / _STEP) * _STEP
-    depth = np.where(parts > 1, np.maximum(depth, _LEAST_PART), depth)
+    depth = np.maximum(depth, _LEAST_PART * (parts > 1))
     partial_sums = batch * m * n * parts * 2 * _ACCUMULATOR_BYTES
     join = constants.join_seconds + partial_sums / (
         constants.join_share * gpu.memory_bytes_per_s
