@@ -27,6 +27,9 @@ _PARTS = [1, 2, 4, 8, 16]
 _CHOICES = np.array([(*tile, parts) for tile in _TILES for parts in _PARTS], float)
 # Elements of k that a tile takes in at a time.
 _STEP = 64
+# However short a part of a split is, it takes as long as one of so many elements of k:
+# filling and joining are paid for every part. Chosen by the scores of rows kept out.
+_LEAST_PART = 768
 # Arithmetic and memory traffic overlap well, but not where they take equally long.
 _SHARPNESS = 4
 _ACCUMULATOR_BYTES = 4
@@ -159,6 +162,7 @@ def formula(
     feed = rows * lhs + columns * rhs
     feed = feed / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
     depth = np.ceil(k / parts / _STEP) * _STEP
+    depth = np.maximum(depth, _LEAST_PART * (parts > 1))
     partial_sums = batch * m * n * parts * 2 * _ACCUMULATOR_BYTES
     join = constants.join_seconds + partial_sums / (
         constants.join_share * gpu.memory_bytes_per_s

@@ -95,6 +95,12 @@ def test_a_long_sum_is_split():
     assert bare(1, 64, 64, 16384, dear) == pytest.approx(whole / 4 + whole / 16)
 
 
+def test_a_short_sum_is_not_split():
+    free = dataclasses.replace(ARITHMETIC_ONLY, join_seconds=0.0)
+    assert bare(1, 64, 64, 768, free) == bare(1, 64, 64, 768)
+    assert bare(1, 64, 64, 1024, free) == pytest.approx(bare(1, 64, 64, 768))
+
+
 def test_memory_limits_thin_products():
     narrow = dataclasses.replace(ARITHMETIC_ONLY, memory_efficiency=0.5)
     moved = 2 * (64 * 1024 + 1024 * 1024 + 64 * 1024)

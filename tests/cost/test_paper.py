@@ -1,4 +1,7 @@
-"""The published effects of contention, on programs that we take for the paper's."""
+"""The published effects of contention, on programs that we take for the paper's.
+
+The figures that docs/model.md gives for them are held here as well.
+"""
 
 import pytest
 
@@ -18,6 +21,8 @@ NCCL = Setting("ring", "simple", 8, 544, 2 << 20)
 AUTOCCL = Setting("ring", "simple", 61, 544, 2 << 20)
 LAGOM = Setting("ring", "simple", 2, 544, 684 << 10)
 FEW = Setting("ring", "simple", 4, 544, 1366 << 10)
+# How far a figure that docs/model.md writes may be from what the model says.
+FIGURE = 0.02
 
 
 def matmul(name, m, n, k):
@@ -59,13 +64,16 @@ def backward(*collectives):
     return program(Loop("layers", body, 32, True))
 
 
-def test_pattern_one():
-    """An all-gather beside feed-forward matmuls: 0.87 and 1.35 are reported."""
+@pytest.mark.parametrize(
+    ("setting", "reported", "documented"), [(AUTOCCL, 0.87, 0.91), (LAGOM, 1.35, 1.34)]
+)
+def test_pattern_one(setting, reported, documented):
+    """An all-gather beside feed-forward matmuls."""
     gather = layer("gather")
     step = forward(gather)
-    default = seconds(step, {gather: NCCL})
-    assert default / seconds(step, {gather: AUTOCCL}) == pytest.approx(0.87, abs=0.15)
-    assert default / seconds(step, {gather: LAGOM}) == pytest.approx(1.35, abs=0.15)
+    found = seconds(step, {gather: NCCL}) / seconds(step, {gather: setting})
+    assert found == pytest.approx(reported, abs=0.15)
+    assert found == pytest.approx(documented, abs=FIGURE)
 
 
 def test_pattern_two():
@@ -74,9 +82,10 @@ def test_pattern_two():
     step = backward(gather, scatter)
     default = seconds(step, {gather: NCCL, scatter: NCCL})
     both = seconds(step, {gather: LAGOM, scatter: FEW})
-    alone = seconds(step, {gather: NCCL, scatter: FEW})
+    only_scatter = seconds(step, {gather: NCCL, scatter: FEW})
     assert default / both == pytest.approx(1.43, abs=0.15)
-    assert default / alone > 1.2
+    assert default / both == pytest.approx(1.47, abs=FIGURE)
+    assert default / only_scatter == pytest.approx(1.26, abs=FIGURE)
     assert default / seconds(step, {gather: AUTOCCL, scatter: AUTOCCL}) < 1.0
 
 
@@ -87,14 +96,37 @@ def test_collectives_that_are_not_the_bottleneck():
     slow, few = (seconds(backward(gather), {gather: s}) for s in (NCCL, LAGOM))
     assert slow / alone == pytest.approx(1.35, abs=0.1)
     assert slow / few > 1.3
+    assert slow / alone == pytest.approx(1.38, abs=FIGURE)
+    assert few / alone == pytest.approx(1.03, abs=FIGURE)
+
+
+def times_as_long(cluster, setting=None):
+    """Three large matmuls beside an all-gather: the least and the most."""
+    gather = collective("gather", nbytes=1 << 30, ranks=tuple(range(8)))
+    model = CostModel.of(Cluster.parse(cluster))
+    if setting is not None:
+        model = model.under({gather: setting})
+    sizes = [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096)]
+    rates = [model.contention().rates(matmul("k", *s), (gather,)) for s in sizes]
+    found = [1 / rate.kernel for rate in rates]
+    return min(found), max(found)
 
 
 @pytest.mark.parametrize(
-    "size", [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096)]
+    ("cluster", "least", "most"),
+    [
+        ("a40-nvlink:1x8", 3.83, 4.03),
+        ("a100:1x8", 1.93, 1.94),
+        # Users report 1.3 to 1.4; no constant was chosen for it.
+        ("h100:1x8", 1.23, 1.35),
+        ("b200:1x8", 1.32, 1.34),
+    ],
 )
-def test_large_matmuls_beside_nccl_on_hopper(size):
-    """Users report 30 to 40 % longer; no constant was chosen for it."""
-    model = CostModel.of(Cluster.parse("h100:1x8"))
-    gather = collective("gather", nbytes=1 << 30, ranks=tuple(range(8)))
-    found = model.contention().rates(matmul("k", *size), (gather,))
-    assert 1.23 < 1 / found.kernel < 1.4
+def test_large_matmuls_beside_nccl(cluster, least, most):
+    assert times_as_long(cluster) == pytest.approx((least, most), rel=0.02)
+
+
+@pytest.mark.parametrize(("channels", "about"), [(32, 2.9), (48, 7.5)])
+def test_more_in_flight_than_the_cache_holds_on_hopper(channels, about):
+    setting = Setting("ring", "simple", channels, 544, 2 << 20)
+    assert times_as_long("h100:1x8", setting) == pytest.approx((about, about), rel=0.05)
