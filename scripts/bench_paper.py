@@ -155,7 +155,7 @@ def page(found: dict[str, list[Row]], versions: dict[str, str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="The Lagom paper's table.")
     parser.add_argument("--cluster", action="append", help="default: all four")
     parser.add_argument("--policy", action="append", choices=tuple(POLICIES))
     parser.add_argument("--controls", choices=tuple(PRESETS), default="fork")

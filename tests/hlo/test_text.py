@@ -313,7 +313,7 @@ def test_in_process_and_isolated_parsing_agree():
     assert content(parse_text(MODULE, isolated=False)) == content(parse_text(MODULE))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_text_gives_a_module_or_an_error_of_ours(data):
     parts = re.split(r"(\W)", data.draw(st.sampled_from([MODULE, dump(2024)])))

@@ -12,7 +12,7 @@ from tests.hlo.kernels import fused, one, work_of
 from tests.texts import parse
 
 SIZES = st.integers(1, 12)
-few = hypothesis.settings(max_examples=60, deadline=None)
+few = hypothesis.settings(max_examples=60)
 
 
 def shape(sizes, type_="f32"):

@@ -59,7 +59,7 @@ def test_bytes_of_every_model(name: str, parallelism: str, scan: bool) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2, derandomize=True)
 @pytest.mark.parametrize("parallelism", lagom_models.parallelisms("olmoe-1b-7b"))
 @given(
     model_axis=st.sampled_from([2, 4, 8]),
