@@ -71,7 +71,7 @@ def compile_scheduled(
         description,
         compiled.memory.peak_bytes,
         compiled.versions,
-        (*lowered.notes, *map(_without_prefix, compiled.warnings)),
+        (*lowered.notes, *compiled.notes, *map(_without_prefix, compiled.warnings)),
     )
 
 

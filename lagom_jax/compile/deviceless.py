@@ -14,6 +14,7 @@ from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError
 
+_TRITON = "xla_gpu_enable_triton_gemm"
 DEFAULT_TIMEOUT_S = 1800.0
 
 # How XLA begins a line that is a warning or an error.
@@ -76,6 +77,8 @@ class CompiledStep:
     """The compiler options in effect, the user's own among them."""
     warnings: tuple[str, ...] = ()
     """What the compiler itself warned of, as when memory cannot be made to suffice."""
+    notes: tuple[str, ...] = ()
+    """What had to be done otherwise than asked."""
 
 
 def compile_step(
@@ -146,20 +149,16 @@ def _compile(
 ) -> CompiledStep:
     _check_device_count(lowered, target)
     effective = _checked_options({**(options or {}), **lowered.compiler_options})
-    answer = child.ask_once(
-        {
-            "target_text": target.text,
-            "topology": target.topology,
-            "device_order": lowered.device_order,
-            "tuple_args": lowered.tuple_args,
-            "propagate_to_inputs": lowered.allow_propagation_to_inputs,
-            "propagate_to_outputs": lowered.allow_propagation_to_outputs,
-            "options": effective,
-            "settings": lowered.settings,
-        },
-        lowered.stablehlo,
-        timeout_s=timeout_s,
-    )
+    answer = _ask(lowered, target, effective, timeout_s)
+    notes: tuple[str, ...] = ()
+    if failures.lacks_tiles(answer) and _TRITON not in effective:
+        # With a GPU XLA would have tried which tiles its own matmul kernels can take.
+        effective[_TRITON] = False
+        notes = (
+            f"compiled with {_TRITON}=false: without a GPU XLA finds no tiles for one "
+            "of its own matmul kernels",
+        )
+        answer = _ask(lowered, target, effective, timeout_s)
     header = answer.header
     if header is None or not header["ok"]:
         raise failures.explain(answer, lowered.name, target.name, timeout_s)
@@ -175,7 +174,27 @@ def _compile(
         serialise_seconds=header["serialise_seconds"],
         versions=toolchain.versions,
         options=effective,
+        notes=notes,
         warnings=tuple(filter(_WARNING.match, answer.printed)),
+    )
+
+
+def _ask(
+    lowered: LoweredStep, target: Target, options: dict[str, Any], timeout_s: float
+) -> child.Answer:
+    return child.ask_once(
+        {
+            "target_text": target.text,
+            "topology": target.topology,
+            "device_order": lowered.device_order,
+            "tuple_args": lowered.tuple_args,
+            "propagate_to_inputs": lowered.allow_propagation_to_inputs,
+            "propagate_to_outputs": lowered.allow_propagation_to_outputs,
+            "options": options,
+            "settings": lowered.settings,
+        },
+        lowered.stablehlo,
+        timeout_s=timeout_s,
     )
 
 

@@ -51,6 +51,20 @@ _BROKEN_TOOLCHAIN = re.compile(
 )
 
 
+def lacks_tiles(answer: Answer) -> bool:
+    """Whether XLA found no tiles for one of its own matmul kernels.
+
+    Example:
+        >>> refused = {"ok": False, "message": "INTERNAL: Couldn't find output tile "}
+        >>> lacks_tiles(Answer(refused, b"", 0, False, ()))
+        True
+    """
+    header = answer.header
+    return header is not None and "Couldn't find output tile" in str(
+        header.get("message", "")
+    )
+
+
 def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomError:
     """The error to raise for an answer that holds no module.
 
