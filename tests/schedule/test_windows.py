@@ -96,7 +96,9 @@ def test_a_loop_over_whose_edge_something_is_under_way_stays_whole():
     step = program(run("b"), shared, Loop("l", body, 8, True), run("c"), wait(1))
     assert sizes(step) == [(1, 1), (4, 1)]
     prices = ByName({"a": 1.0, "b": 1.0, "c": 5.0, "d": 3.0})
-    assert added_up(step, prices, None).step_seconds == replay(step, prices).step_seconds
+    assert (
+        added_up(step, prices, None).step_seconds == replay(step, prices).step_seconds
+    )
 
 
 def test_a_loop_that_leaves_something_under_way_stays_whole():
