@@ -175,19 +175,24 @@ class _Component:
     def _look_around(self, choice: Choice) -> Choice:
         groups = self._stage.space.groups
         near = {group: Neighbours(groups[group]) for group in self._members}
+        # Where nothing has changed since the last look there is nothing new to see.
+        news = set(self._members)
         for _ in range(_SWEEPS):
             before = choice
             for group in self._members:
-                around = near[group].of(choice[group], groups[group].usual[0])
-                options = [
-                    replaced(choice, group, candidate)
-                    for candidate in (*around, *self._worth_a_try[group])
-                ]
-                choice = self._better(choice, options)
+                if group in news:
+                    around = near[group].of(choice[group], groups[group].usual[0])
+                    options = [
+                        replaced(choice, group, candidate)
+                        for candidate in (*around, *self._worth_a_try[group])
+                    ]
+                    choice = self._better(choice, options)
             if self._policy.jointly:
-                choice = self._move_two(choice)
-            if choice == before:
+                choice = self._move_two(choice, news)
+            changed = [g for g in self._members if choice[g] != before[g]]
+            if not changed:
                 break
+            news = {*changed, *(other for g in changed for other in self._met[g])}
         return choice
 
     def _better(self, choice: Choice, options: list[Choice]) -> Choice:
@@ -197,11 +202,11 @@ class _Component:
             return best
         return choice
 
-    def _move_two(self, choice: Choice) -> Choice:
+    def _move_two(self, choice: Choice, news: set[int]) -> Choice:
         """Two groups along their paths, each up or down."""
         for one in self._members:
             for other in self._met[one]:
-                if other > one:
+                if other > one and (one in news or other in news):
                     options = [
                         replaced(replaced(choice, one, a), other, b)
                         for a in self._beside(choice, one)
