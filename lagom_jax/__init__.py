@@ -12,6 +12,9 @@ from lagom_jax.cluster import Cluster as Cluster
 from lagom_jax.errors import LagomError as LagomError
 from lagom_jax.report import CollectiveReport as CollectiveReport
 from lagom_jax.report import Report as Report
+from lagom_jax.search.tuning import Tuning as Tuning
+from lagom_jax.settings import find_settings as find_settings
+from lagom_jax.settings import find_settings_of_dump as find_settings_of_dump
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,6 +22,9 @@ __all__ = [
     "CollectiveReport",
     "LagomError",
     "Report",
+    "Tuning",
     "analyze",
     "analyze_dump",
+    "find_settings",
+    "find_settings_of_dump",
 ]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
-from lagom_jax.errors import ClusterError, HloError
-from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
-
-_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
 
 def analyze(
@@ -66,28 +62,16 @@ def analyze(
         >>> report.exposed_seconds
         0.0
     """
-    # Here and not above, so that importing lagom_jax does not import jax.
-    from lagom_jax.compile import compile_step, lower
-
-    where = _cluster(cluster)
-    lowered = lower(step, *args, **kwargs)
-    compiled = compile_step(lowered, where, compiler_options)
-    return analyze_module(
-        read_module(compiled.module_bytes),
-        where,
-        name=name or lowered.name,
+    scheduled = compile_scheduled(
+        step,
+        *args,
+        cluster=cluster,
+        compiler_options=compiler_options,
+        name=name,
         description=description,
-        peak_memory_bytes=compiled.memory.peak_bytes,
-        versions=compiled.versions,
-        notes=(*lowered.notes, *map(_without_prefix, compiled.warnings)),
-        calibration=calibration,
-        profile=profile,
+        **kwargs,
     )
-
-
-def _without_prefix(line: str) -> str:
-    """A line of XLA's log without its level, time, process and place."""
-    return f"XLA: {_LOG_PREFIX.sub('', line)}"
+    return report_scheduled(scheduled, calibration=calibration, profile=profile)
 
 
 def analyze_dump(
@@ -117,75 +101,27 @@ def analyze_dump(
         ...
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
-    where = _cluster(cluster)
-    module, repairs = read_dump(path, where)
-    return analyze_module(
-        module, where, notes=repairs, calibration=calibration, profile=profile
+    return report_scheduled(
+        read_scheduled(path, cluster), calibration=calibration, profile=profile
     )
 
 
-def read_dump(path: str | Path, cluster: Cluster) -> tuple[Module, tuple[str, ...]]:
-    """Reads a dump of a program for a cluster.
-
-    Args:
-        path: As `analyze_dump` takes it.
-        cluster: What the program runs on.
-
-    Returns:
-        The module, and how the dump had to be mended to be read.
-
-    Raises:
-        HloError: As `analyze_dump` raises it.
-    """
-    found = read_bytes(path)
-    module = read_module(found.module)
-    if module.devices != cluster.devices:
-        raise HloError(
-            f"{found.path} is a program for {module.devices} device(s), but "
-            f"{cluster.name} has {cluster.devices}; name the cluster that it was "
-            f"compiled for, with {module.devices} device(s) in all"
-        )
-    return module, tuple(f"mended to be read: {repair}" for repair in found.repairs)
-
-
-def _cluster(named: object) -> Cluster:
-    if isinstance(named, Cluster):
-        return named
-    if isinstance(named, str):
-        return Cluster.parse(named)
-    raise ClusterError(
-        f"cluster={named!r} is {type(named).__name__}; give a name such as "
-        '"h100:8x8", or a lagom_jax.Cluster'
-    )
-
-
-def analyze_module(
-    module: Module,
-    cluster: Cluster,
+def report_scheduled(
+    scheduled: Scheduled,
     *,
-    name: str = "",
-    description: str = "",
-    peak_memory_bytes: int | None = None,
-    versions: Mapping[str, str] | None = None,
-    notes: Iterable[str] = (),
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
 ) -> Report:
-    """Reports the overlaps of a module that has been read.
+    """Reports the overlaps of a step that was scheduled.
 
     Args:
-        module: A scheduled module.
-        cluster: What it runs on.
-        name: What to call it in the report.
-        description: What it is, in a line.
-        peak_memory_bytes: Device memory at the fullest moment, where known.
-        versions: Of the compiler that made it, where known.
-        notes: What else the reader must know.
+        scheduled: The step.
         calibration: As `analyze` takes it.
-        profile: Of a run of the module, as `analyze` takes it.
+        profile: Of a run of it, as `analyze` takes it.
     """
+    cluster = scheduled.cluster
     model = CostModel.of(cluster)
-    program = build_program(module)
+    program = build_program(scheduled.module)
     refined = refine(
         program,
         cluster,
@@ -201,9 +137,9 @@ def analyze_module(
         # Times of a profile have what the tasks did to each other in them already.
         None if profile is not None else model.contention(),
         pricing=refined.source,
-        name=name,
-        description=description,
-        peak_memory_bytes=peak_memory_bytes,
-        versions=versions,
-        notes=(*notes, *refined.notes),
+        name=scheduled.name,
+        description=scheduled.description,
+        peak_memory_bytes=scheduled.peak_memory_bytes,
+        versions=scheduled.versions,
+        notes=(*scheduled.notes, *refined.notes),
     )

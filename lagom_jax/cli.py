@@ -20,12 +20,13 @@ from lagom_jax.commands import (
     predict,
     report,
     tracebacks,
+    tune,
     validate,
 )
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, predict, validate, calibrate, clusters, doctor)
+_VERBS = (report, tune, predict, validate, calibrate, clusters, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +36,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="lagom",
         description="Finds every overlap of communication and computation in a "
-        "compiled JAX training step, and says what it costs. Needs no GPU.",
+        "compiled JAX training step, says what it costs, and finds settings that "
+        "make the step shorter. Needs no GPU.",
         epilog="Start with: lagom report llama-3-8b --cluster h100:8x8",
     )
     top.add_argument("--version", action="version", version=f"lagom {__version__}")

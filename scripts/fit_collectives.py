@@ -77,10 +77,10 @@ class Smoothness:
     """0: similar where the bytes are, 1: where the bytes per rank are."""
 
 
-STREAMED = Smoothness(0.2, 0.2, 10.0, 3.0, 0.5)
+STREAMED = Smoothness(0.15, 0.15, 10.0, 3.0, 0.5)
 EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 # Permutes were measured at every power of two, so more can be told apart.
-PERMUTE = Smoothness(0.3, 0.2, 2.5, 3.0, 0.0)
+PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
 
 
 def smoothness(kind: str) -> Smoothness:
@@ -91,8 +91,14 @@ def smoothness(kind: str) -> Smoothness:
 
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
-    Streamed: ((6.0, 0.3, 2.0, 0.75, 2.0), (1.0, 2.0, 2.0, 0.3, 0.7)),
-    Exchanged: ((10.0, 0.3, 10.0, 25.0, 0.7, 2.0), (1.0, 2.0, 1.0, 0.5, 0.3, 0.7)),
+    Streamed: (
+        (6.0, 0.3, 2.0, 8.0, 0.75, 2.0, 2.0),
+        (1.0, 2.0, 2.0, 1.0, 0.3, 0.7, 1.0),
+    ),
+    Exchanged: (
+        (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0),
+        (1.0, 2.0, 1.0, 1.0, 0.5, 0.3, 0.3, 0.7, 1.0),
+    ),
 }
 
 
@@ -119,8 +125,9 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
     median, spread = PRIORS[form]
     start, precision = np.log(median), 1 / np.square(spread)
     if kind == "collective-permute":
-        # Each GPU has one peer, however many there are.
-        start[1], precision[1] = math.log(1e-6), 1e6
+        # Each GPU has one peer, however many there are, and channels limit it first.
+        for absent in (1, -1):
+            start[absent], precision[absent] = math.log(1e-6), 1e6
     scale = np.maximum(noise(rows.nbytes), 0.1)
 
     def predicted(logs: np.ndarray) -> np.ndarray:
@@ -144,9 +151,17 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
 def form_times(
     kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
 ) -> np.ndarray:
-    ranks = rows.job if kind == "collective-permute" else rows.ranks
-    pairs = zip(rows.nbytes, ranks, strict=True)
-    return np.array([form.microseconds(kind, s, int(n), peak, facts) for s, n in pairs])
+    placed = zip(rows.nbytes, spans(kind, rows), strict=True)
+    return np.array(
+        [form.microseconds(kind, s, span, peak, facts) for s, span in placed]
+    )
+
+
+def spans(kind: str, rows: Rows) -> list[Span]:
+    if kind == "collective-permute":
+        pairs = zip(rows.job, rows.ranks, strict=True)
+        return [Span(int(job), 1, 1, int(n)) for job, n in pairs]
+    return [Span(int(n), 1, int(n)) for n in rows.ranks]
 
 
 def _matern(distance: np.ndarray) -> np.ndarray:
@@ -212,33 +227,48 @@ def _monotone(
     peak: float,
     facts: NcclFacts,
 ) -> np.ndarray:
-    """Keeps the correction from falling faster than the form rises."""
+    """Keeps the correction from falling faster than the form rises.
+
+    The nearest such correction: knots that fall too fast meet at their mean, in which
+    those that are known better count more.
+    """
+    span = Span(ranks, 1, ranks)
+    # It rises least if the Simple protocol's latency is there from the start.
+    doubling = form.latency_per_doubling + form.simple_per_doubling
+    flat = dataclasses.replace(
+        form, latency_per_doubling=doubling, simple_per_doubling=0.0
+    )
     rise = [
         math.log(
-            form.microseconds(kind, s * 1.001, ranks, peak, facts)
-            / form.microseconds(kind, s, ranks, peak, facts)
+            flat.microseconds(kind, s * 1.001, span, peak, facts)
+            / flat.microseconds(kind, s, span, peak, facts)
         )
         / math.log2(1.001)
-        for s in sizes
+        for s in sizes[:-1]
     ]
-    held = row.copy()
-    for i in range(1, len(held)):
-        # The form's slope grows with the bytes, so its least is at the left knot; a
-        # little is left for the rounding of the table.
-        held[i] = max(held[i], held[i - 1] - max(0.0, rise[i - 1] - 2e-4))
-    return held
+    # The form's slope grows with the bytes, so its least is at the left knot; a little
+    # is left for the rounding of the table.
+    risen = np.concatenate([[0.0], np.cumsum(np.maximum(0.0, np.array(rise) - 2e-4))])
+    return _rising(row + risen, 1 / np.square(noise(sizes))) - risen
+
+
+def _rising(heights: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The nearest heights that nowhere fall: neighbours that do are pooled."""
+    pools: list[tuple[float, float, int]] = []
+    for height, weight in zip(heights, weights, strict=True):
+        mean, total, number = float(height), float(weight), 1
+        while pools and pools[-1][0] > mean:
+            other, heavy, more = pools.pop()
+            mean = (mean * total + other * heavy) / (total + heavy)
+            total, number = total + heavy, number + more
+        pools.append((mean, total, number))
+    return np.concatenate([np.full(number, mean) for mean, _, number in pools])
 
 
 def errors(surface: Surface, rows: Rows, facts: NcclFacts) -> np.ndarray:
-    spans = [
-        Span(int(job), 1, 1, int(n))
-        if surface.kind == "collective-permute"
-        else Span(int(n), 1, int(n))
-        for n, job in zip(rows.ranks, rows.job, strict=True)
-    ]
     times = [
         surface.seconds(s, span, surface.peak, facts) * 1e6
-        for s, span in zip(rows.nbytes, spans, strict=True)
+        for s, span in zip(rows.nbytes, spans(surface.kind, rows), strict=True)
     ]
     return np.abs(np.array(times) / rows.microseconds - 1)
 

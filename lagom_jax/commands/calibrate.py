@@ -11,7 +11,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lagom_jax.analysis import read_dump
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console, progress
@@ -38,6 +37,7 @@ from lagom_jax.measure.table import load_text
 from lagom_jax.measure.xplane import read_profile
 from lagom_jax.report.units import in_bytes
 from lagom_jax.schedule.build import build_program
+from lagom_jax.scheduled import read_scheduled
 
 _EXAMPLES = """\
 examples:
@@ -193,7 +193,7 @@ def _profile(
 
 def _module(arguments: argparse.Namespace, cluster: Cluster) -> Module:
     if arguments.dump:
-        return read_dump(arguments.dump, cluster)[0]
+        return read_scheduled(arguments.dump, cluster).module
     if not arguments.model:
         raise MeasurementError(
             "--profile needs the program that was run: give its --dump (--xla_dump_to, "
@@ -203,7 +203,7 @@ def _module(arguments: argparse.Namespace, cluster: Cluster) -> Module:
 
     subject = find_subject(arguments.model, cluster, {})
     if subject.dump is not None:
-        return read_dump(subject.dump, cluster)[0]
+        return read_scheduled(subject.dump, cluster).module
     with progress(f"compiling {subject.name} for {cluster.name} ..."):
         lowered = lower(subject.step, *subject.arguments)
         return read_module(compile_step(lowered, cluster).module_bytes)

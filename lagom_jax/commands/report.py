@@ -7,6 +7,12 @@ from typing import Any
 
 from lagom_jax.analysis import analyze, analyze_dump
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands.arguments import (
+    add_compiled,
+    add_output,
+    add_subject,
+    zoo_options,
+)
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, progress, writing
@@ -33,25 +39,8 @@ def add(verbs: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verb.add_argument(
-        "subject",
-        help="a model of the zoo (lagom_models), MODULE:FACTORY or FILE.py:FACTORY, a "
-        "dump (*after_optimizations.txt, .hlo.pb, compiled.as_text(), a folder that "
-        "--xla_dump_to filled), or - for a dump on standard input",
-    )
-    verb.add_argument(
-        "--cluster", required=True, help="such as h100:8x8; see `lagom clusters`"
-    )
-    verb.add_argument(
-        "--json", action="store_true", help="print JSON, see docs/report.md"
-    )
-    verb.add_argument(
-        "--rows",
-        type=_rows,
-        default=DEFAULT_ROWS,
-        metavar="N|all",
-        help="how many collectives to list (default: %(default)s)",
-    )
+    add_subject(verb)
+    add_output(verb, page="docs/report.md", rows=DEFAULT_ROWS)
     own = verb.add_argument_group("your own measurements, see docs/calibration.md")
     own.add_argument(
         "--calibration", metavar="FILE", help="what `lagom calibrate` wrote"
@@ -61,34 +50,14 @@ def add(verbs: Any) -> None:
         metavar="DIR",
         help="what jax.profiler.trace wrote while this very program ran",
     )
-    step = verb.add_argument_group("for a step that is compiled")
-    step.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an XLA option, such as xla_gpu_enable_pipelined_all_gather=true; may be "
-        "given several times",
-    )
-    zoo = verb.add_argument_group("for a model of the zoo")
-    zoo.add_argument(
-        "--parallelism", help="dp, fsdp, tp, tp-sp, tp-sliced, ep, pp (default: fsdp)"
-    )
-    zoo.add_argument("--layers", type=_positive, help="fewer layers than published")
-    zoo.add_argument("--batch", type=_positive, help="sequences in a micro batch")
-    zoo.add_argument("--sequence", type=_positive, help="tokens in a sequence")
-    zoo.add_argument("--model-axis", type=_positive, help="devices on the model axis")
-    zoo.add_argument("--tiny", action="store_true", help="a few layers, small ones")
-    zoo.add_argument(
-        "--unrolled", action="store_true", help="layers written out instead of a loop"
-    )
+    add_compiled(verb)
     verb.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     cluster = Cluster.parse(arguments.cluster)
-    subject = find_subject(arguments.subject, cluster, _zoo_options(arguments))
+    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
     report = _report(subject, cluster, arguments)
     with writing():
         if arguments.json:
@@ -117,26 +86,3 @@ def _report(
             description=subject.description,
             **measured,
         )
-
-
-def _zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    wanted = {
-        "parallelism": arguments.parallelism,
-        "layers": arguments.layers,
-        "batch": arguments.batch,
-        "sequence": arguments.sequence,
-        "model_axis": arguments.model_axis,
-        "tiny": arguments.tiny or None,
-        "scan": False if arguments.unrolled else None,
-    }
-    return {key: value for key, value in wanted.items() if value is not None}
-
-
-def _rows(text: str) -> int | None:
-    return None if text == "all" else _positive(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from lagom_jax.errors import LagomError
-from lagom_jax.report.text import WIDTH
+from lagom_jax.report.layout import WIDTH
 
 
 class OutputError(LagomError):

@@ -163,14 +163,15 @@ def _default(
     surface = load_surfaces(cluster.gpu.name).of(kind)
     facts = nccl_facts(cluster)
     peak = cluster.inside.bytes_per_s
-    latency = surface.form.latency(span.size) * 1e-6
+    protocol = nccl_default(kind, nbytes, span, cluster).protocol
+    latency = surface.form.latency(span.size, protocol) * 1e-6
     if span.domains == 1:
         seconds = surface.seconds(nbytes, span, peak, facts)
         return _Parts(seconds, latency, cluster.inside.kind, peak)
     if kind == "all-reduce":
         # NCCL takes a tree between domains where latency counts; only the members of
         # one domain wait for each other in turn.
-        latency = surface.form.latency(span.local) * 1e-6
+        latency = surface.form.latency(span.local, protocol) * 1e-6
     latency += constants.network_latency_seconds * math.ceil(math.log2(span.domains))
     bound, transfer, peak = _across(kind, nbytes, span, cluster, constants, surface)
     return _Parts(latency + transfer, latency, bound, peak)
@@ -187,7 +188,11 @@ def _across(
     """The link that limits, its seconds, and its peak for what each GPU sends."""
     moved = wire_bytes(kind, nbytes, span.size)
     inside = cluster.inside.bytes_per_s
-    inside_rate = inside * surface.form.link_share
+    own = nbytes / span.size / inside * 1e6
+
+    def inside_seconds(moved: float) -> float:
+        return surface.form.on_link(moved / inside * 1e6, own) * 1e-6
+
     network = cluster.between.bytes_per_s
     network_rate = network * constants.network_efficiency
     if kind in POINT_TO_POINT:
@@ -197,10 +202,10 @@ def _across(
         away = (span.size - span.local) / (span.size - 1)
         choices = [
             ("network", moved * away / network_rate, network / away),
-            (cluster.inside.kind, moved * (1 - away) / inside_rate, inside),
+            (cluster.inside.kind, inside_seconds(moved * (1 - away)), inside),
         ]
         return max(choices, key=lambda choice: choice[1])
     cards = network_rate * span.local
-    if span.local > 1 and inside_rate < cards:
-        return cluster.inside.kind, moved / inside_rate, inside
+    if span.local > 1 and inside_seconds(moved) > moved / cards:
+        return cluster.inside.kind, inside_seconds(moved), inside
     return "network", moved / cards, network * span.local

@@ -6,6 +6,7 @@ import dataclasses
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.prices import Price
+from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.work import Work
 
@@ -83,10 +84,11 @@ def _tiles(work: Work) -> int:
     )
 
 
-# Passes over memory for each byte that a GPU sends: a chunk is read, what arrives is
-# written; where it is reduced, the own part is read as well.
-_PASSES = {"all-reduce": 2.5, "reduce-scatter": 3.0}
-_COPY_PASSES = 2.0
+# Passes over memory for each byte that a GPU sends. In a ring or a tree, what arrives
+# is written to NCCL's buffer and read from there; then it is written to its place, or
+# added to the own part, which is read. An exchange also reads what it sends.
+_RING_PASSES = 3.0
+_EXCHANGE_PASSES = 4.0
 
 
 def memory_rate(kind: str, sent_bytes: float, seconds: float) -> float:
@@ -99,6 +101,8 @@ def memory_rate(kind: str, sent_bytes: float, seconds: float) -> float:
 
     Example:
         >>> memory_rate("all-gather", 1e9, 0.01)
-        200000000000.0
+        300000000000.0
     """
-    return _PASSES.get(kind, _COPY_PASSES) * sent_bytes / max(seconds, 1e-12)
+    exchanged = kind in POINT_TO_POINT or kind.endswith("all-to-all")
+    passes = _EXCHANGE_PASSES if exchanged else _RING_PASSES
+    return passes * sent_bytes / max(seconds, 1e-12)

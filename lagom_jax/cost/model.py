@@ -39,6 +39,10 @@ class _Memory:
         self._terms_of: dict[Collective, CollectiveTerms] = {}
         self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu.compute_capability))
 
+    def is_of(self, cluster: Cluster, constants: Constants) -> bool:
+        """Whether it was made for these."""
+        return self._cluster is cluster and self._constants is constants
+
     def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
         price = kernel_price(kernel.work, self._cluster, self._constants)
         return price, kernel_load(kernel.work, price, self._cluster.gpu)
@@ -94,13 +98,23 @@ class CostModel:
         default_factory=dict[Collective, Setting]
     )
     """How some collectives are run; the others as NCCL chooses by itself."""
-    _memory: _Memory = dataclasses.field(repr=False, compare=False, kw_only=True)
+    _memory: _Memory | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Forgets what another cluster's model, or other constants, worked out."""
+        known = self._memory
+        if known is None or not known.is_of(self.cluster, self.constants):
+            object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
+
+    @property
+    def _known(self) -> _Memory:
+        assert self._memory is not None  # __post_init__ saw to it
+        return self._memory
 
     @classmethod
     def of(cls, cluster: Cluster) -> CostModel:
         """The model of a cluster with the constants known for its GPU."""
-        constants = load_constants(cluster.gpu.name)
-        return cls(cluster, constants, _memory=_Memory(cluster, constants))
+        return cls(cluster, load_constants(cluster.gpu.name))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
         """The same model with other settings for some collectives.
@@ -127,22 +141,22 @@ class CostModel:
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return self._memory.kernels.of(kernel)[0]
+        return self._known.kernels.of(kernel)[0]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
-        return self._memory.collectives.of(collective, setting)[0]
+        return self._known.collectives.of(collective, setting)[0]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
-        return SharedGpu(self._memory.rates, self.kernel_load, self.collective_load)
+        return SharedGpu(self._known.rates, self.kernel_load, self.collective_load)
 
     def kernel_load(self, kernel: Kernel) -> KernelLoad:
         """What a kernel needs of the GPU."""
-        return self._memory.kernels.of(kernel)[1]
+        return self._known.kernels.of(kernel)[1]
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
         """What a collective takes of the GPU."""
         setting = self.settings.get(collective)
-        return self._memory.collectives.of(collective, setting)[1]
+        return self._known.collectives.of(collective, setting)[1]

@@ -8,6 +8,7 @@ it knows neither channels nor chunks (docs/model.md).
 
 from __future__ import annotations
 
+import functools
 import math
 
 from lagom_jax.cluster import Cluster
@@ -18,6 +19,8 @@ from lagom_jax.cost.span import Span
 
 REDUCING = ("all-reduce", "all-gather", "reduce-scatter")
 _P2P_THREADS = 512
+_MOST_OCTAVES = 48
+_HALVINGS = 20
 
 
 def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Setting:
@@ -49,13 +52,41 @@ def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Sett
             _P2P_THREADS,
             min(facts.p2p_chunk_bytes, limit),
         )
+    algorithm, protocol = _chosen(kind, nbytes, span, facts)
+    return _resources(nbytes, span, facts, algorithm, protocol)
+
+
+@functools.lru_cache(maxsize=1024)
+def simple_from(kind: str, ranks: int, facts: NcclFacts) -> float:
+    """The fewest bytes that NCCL sends in the Simple protocol inside one domain.
+
+    Example:
+        >>> facts = nccl_facts(Cluster.parse("h100"))
+        >>> round(simple_from("all-gather", 8, facts) / 2**20)
+        23
+        >>> simple_from("all-reduce", 8, facts) < 2**20
+        True
+    """
+    span = Span(ranks, 1, ranks)
+
+    def simple(bits: float) -> bool:
+        return _chosen(kind, 2.0**bits, span, facts)[1] == "simple"
+
+    above = float(next((b for b in range(_MOST_OCTAVES) if simple(b)), _MOST_OCTAVES))
+    below = above - 1 if 0 < above < _MOST_OCTAVES else above
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2
+        below, above = (below, middle) if simple(middle) else (middle, above)
+    return 2.0**above
+
+
+def _chosen(kind: str, nbytes: float, span: Span, facts: NcclFacts) -> tuple[str, str]:
     times = {
         choice: time
         for choice in _offered(kind, span, facts)
         if (time := _modelled(kind, nbytes, span, facts, *choice)) < math.inf
     }
-    algorithm, protocol = min(times, key=lambda choice: times[choice])
-    return _resources(nbytes, span, facts, algorithm, protocol)
+    return min(times, key=lambda choice: times[choice])
 
 
 def offered(kind: str, span: Span, cluster: Cluster) -> list[tuple[str, str]]:
@@ -71,11 +102,12 @@ def offered(kind: str, span: Span, cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def _offered(kind: str, span: Span, facts: NcclFacts) -> list[tuple[str, str]]:
-    found = [("ring", "ll"), ("ring", "ll128"), ("ring", "simple")]
+    protocols = ("ll", "ll128", "simple") if facts.ll128 else ("ll", "simple")
+    found = [("ring", protocol) for protocol in protocols]
     if kind == "collective-broadcast":
         return found
     if kind == "all-reduce":
-        found += [("tree", "ll"), ("tree", "ll128"), ("tree", "simple")]
+        found += [("tree", protocol) for protocol in protocols]
         if facts.nvls_efficiency and span.domains > 1:
             found.append(("nvls_tree", "simple"))
     elif span.domains == span.size and span.domains > 1:
@@ -112,24 +144,16 @@ def _bandwidth(
     # The model counts the channels of the graph, half of those in use.
     channels = facts.channels / 2
     steps = 2 * (n - 1) if kind == "all-reduce" else n - 1
-    if algorithm == "ring":
-        if protocol == "ll":
-            most = facts.by_domains(facts.ll_most_gb_per_s, domains)
-            bus = min(most, 0.5 * bus)
-        elif protocol == "ll128":
-            each = facts.by_domains(facts.ring_ll128_channel_gb_per_s, domains)
-            bus = min(0.92 * bus, channels * each)
-        return bus * n / steps
-    if algorithm == "tree":
-        each = facts.by_domains(facts.tree_channel_gb_per_s, domains)
-        if protocol == "ll":
-            most = facts.by_domains(facts.ll_most_gb_per_s, domains)
-            return 0.5 * min(bus / 3.8, most)
-        if protocol == "ll128":
-            each = facts.by_domains(facts.tree_ll128_channel_gb_per_s, domains)
-            share = 7 / 9 if domains == 1 else 15 / 16
-            return 0.5 * min(bus * share, channels * each)
-        return 0.5 * min(0.92 * bus, channels * each)
+    if algorithm in ("ring", "tree"):
+        rate = facts.link_gb_per_s(algorithm, protocol, bus, domains)
+        caps = {
+            ("ring", "ll128"): facts.ring_ll128_channel_gb_per_s,
+            ("tree", "ll128"): facts.tree_ll128_channel_gb_per_s,
+            ("tree", "simple"): facts.tree_channel_gb_per_s,
+        }.get((algorithm, protocol))
+        if caps is not None:
+            rate = min(rate, channels * facts.by_domains(caps, domains))
+        return rate * n / steps if algorithm == "ring" else 0.5 * rate
     if algorithm == "pat":
         return 0.75 * bus
     rate = inside * facts.nvls_efficiency

@@ -14,7 +14,7 @@ from lagom_jax.cluster import Cluster
 ByProtocol = Mapping[str, float]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class NcclFacts:
     """What NCCL assumes about a GPU and its links. GB are 1e9 bytes.
 
@@ -41,6 +41,8 @@ class NcclFacts:
     tree_channel_gb_per_s: tuple[float, float, float]
     nvls_efficiency: float
     """0 where the links cannot reduce or multicast."""
+    ll128: bool
+    """Whether NCCL uses LL128: not over PCIe, where 128 bytes may arrive in parts."""
     channels: int
     """Of a communicator."""
     nvls_channels: int
@@ -65,6 +67,31 @@ class NcclFacts:
             35.0
         """
         return values[0 if domains == 1 else 1 if domains == 2 else 2]
+
+    def link_gb_per_s(
+        self, algorithm: str, protocol: str, bus: float, domains: int
+    ) -> float:
+        """What a protocol reaches of a link, however many channels it has.
+
+        Args:
+            algorithm: `ring` or `tree`; the others reach what their own rate says.
+            protocol: The protocol.
+            bus: GB/s of the slowest link on the way.
+            domains: Scale-up domains that a group reaches into.
+
+        Example:
+            >>> facts = nccl_facts(Cluster.parse("h100:8x8"))
+            >>> facts.link_gb_per_s("ring", "ll", 360.0, 8)
+            35.0
+        """
+        if protocol == "ll":
+            most = self.by_domains(self.ll_most_gb_per_s, domains)
+            return min(most, bus / 3.8 if algorithm == "tree" else bus / 2)
+        if protocol == "ll128":
+            if algorithm == "tree":
+                return bus * (7 / 9 if domains == 1 else 15 / 16)
+            return 0.92 * bus
+        return 0.92 * bus if algorithm == "tree" else bus
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,6 +128,7 @@ def nccl_facts(cluster: Cluster) -> NcclFacts:
         tree_ll128_channel_gb_per_s=tuple(generation["tree_ll128_channel_gb_per_s"]),
         tree_channel_gb_per_s=tuple(generation["tree_channel_gb_per_s"]),
         nvls_efficiency=generation["nvls_efficiency"] if nvlink else 0.0,
+        ll128=nvlink,
         channels=generation["channels"],
         nvls_channels=generation["nvls_channels"],
         channel_gb_per_s=values["simple_channel_gb_per_s"][major],

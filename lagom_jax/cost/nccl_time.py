@@ -38,6 +38,7 @@ class Pipeline:
     fill: float
     """Chunks that pass before all ranks are busy."""
     link_gb_per_s: float
+    """What the protocol reaches of the slowest link on the way."""
 
 
 def structure_seconds(
@@ -83,7 +84,7 @@ def structure_seconds(
     on_channel = pipeline.wire_bytes / channels
     transfer = _limited(
         on_channel / (each * 1e3),
-        pipeline.wire_bytes / (pipeline.link_gb_per_s * payload * 1e3),
+        pipeline.wire_bytes / (pipeline.link_gb_per_s * 1e3),
     )
     steps = max(1.0, pipeline.hops + pipeline.far_hops)
     chunk = min(float(setting.chunk_bytes), max(1.0, on_channel / steps))
@@ -108,19 +109,21 @@ def _pipeline(
     link = facts.inside_gb_per_s
     if domains > 1:
         link = min(link, facts.network_gb_per_s * span.local)
+    algorithm, protocol = setting.algorithm, setting.protocol
+    reached = facts.link_gb_per_s(algorithm, protocol, link, domains)
     depth = math.log2(domains)
     twice = 2 if kind == "all-reduce" else 1
-    if setting.algorithm == "ring":
+    if algorithm == "ring":
         far = (domains - 1) * twice
-        return Pipeline(wire, (n - 1) * twice - far, far, 1.0, link)
-    if setting.algorithm == "tree":
+        return Pipeline(wire, (n - 1) * twice - far, far, 1.0, reached)
+    if algorithm == "tree":
         hops = round(2 * (n / domains - 1))
-        return Pipeline(2 * nbytes / 0.92, hops, 2 * depth, hops + 2 * depth, link)
-    if setting.algorithm == "pat":
+        return Pipeline(2 * nbytes, hops, 2 * depth, hops + 2 * depth, reached)
+    if algorithm == "pat":
         return Pipeline(wire / 0.75, 0, depth, depth, link)
     # The switch reduces and multicasts, so an all-reduce sends its data once.
     rate = facts.inside_gb_per_s * facts.nvls_efficiency
-    far = 2 * depth if setting.algorithm == "nvls_tree" else 0.0
+    far = 2 * depth if algorithm == "nvls_tree" else 0.0
     if far:
         rate = min(rate, link)
     return Pipeline(wire / twice, 1, far, 2.0 + far, rate)

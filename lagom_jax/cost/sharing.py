@@ -7,7 +7,7 @@
   kernel waits longer for its own bytes, and where both together ask for more than
   there is, both get less.
 - **Cache.** What the channels hold in flight, channels times chunk, pushes out what a
-  kernel meant to find again, and does not stay in the cache itself.
+  kernel meant to find again as soon as it no longer fits.
 
 The first depends on channels alone, the last on channels times chunk, so the two can be
 told apart: vary channels at a fixed product, or the chunk at fixed channels. Derivation
@@ -44,11 +44,8 @@ class SharingConstants:
     saturating_sm_share: float
     """The share of the SMs that already uses all of the memory bandwidth."""
     eviction: float
-    """Which part of what a kernel meant to find in the cache it reads again once what
-    is in flight fills the cache."""
-    spill: float
-    """How much more memory traffic a collective makes once what is in flight no longer
-    stays in the cache."""
+    """Which part of what a kernel meant to find in the cache it reads again once twice
+    as much is in flight as the cache holds."""
 
 
 @functools.cache
@@ -72,8 +69,7 @@ def load_sharing_constants(compute_capability: str) -> SharingConstants:
     return SharingConstants(
         persistent_kernels=known[generation],
         saturating_sm_share=record["saturating_sm_share"]["value"],
-        eviction=record["eviction"]["value"][generation],
-        spill=record["spill"]["value"],
+        eviction=record["eviction"]["value"],
     )
 
 
@@ -201,19 +197,27 @@ def memory_slowdown(
     constants: SharingConstants,
 ) -> float:
     """The part of `slowdown` that comes from memory bandwidth and cache."""
-    evicted = cache_pressure(beside, gpu)
     traffic = sum(load.memory_bytes_per_s for load in beside)
-    traffic *= 1.0 + constants.spill * evicted
     left = max(_LEAST_SHARE, 1.0 - traffic / gpu.memory_bytes_per_s)
-    again = constants.eviction * evicted * kernel.reuse
+    again = constants.eviction * cache_overflow(beside, gpu) * kernel.reuse
     stretched = (1.0 + again) / left
     return 1.0 + kernel.memory_share * (stretched - 1.0)
 
 
-def cache_pressure(beside: list[CollectiveLoad], gpu: Gpu) -> float:
-    """How much of the cache is taken by what is in flight, 0 to 1."""
+def cache_overflow(beside: list[CollectiveLoad], gpu: Gpu) -> float:
+    """0 while the cache holds what is in flight, 1 when that is twice as much.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> a40 = Cluster.parse("a40-nvlink").gpu
+        >>> def overflow(channels, chunk_bytes):
+        ...     load = CollectiveLoad(channels, chunk_bytes, 1e11, "nvlink", 0.5)
+        ...     return cache_overflow([load], a40)
+        >>> overflow(4, 1366 << 10), overflow(8, 2 << 20)
+        (0.0, 1.0)
+    """
     in_flight = sum(load.bytes_in_flight for load in beside)
-    return in_flight / (in_flight + gpu.l2_bytes)
+    return min(1.0, max(0.0, in_flight / gpu.l2_bytes - 1.0))
 
 
 def collective_slowdown(

@@ -30,6 +30,16 @@ class Span:
     pairs: int = 0
     """Sources with a target, in a point-to-point exchange."""
 
+    @property
+    def one_way(self) -> bool:
+        """Whether there are so few pairs that no device need both send and receive.
+
+        Example:
+            >>> Span(8, 1, 1, 4).one_way, Span(8, 1, 1, 8).one_way
+            (True, False)
+        """
+        return 0 < 2 * self.pairs <= self.size
+
 
 def span_of(groups: Groups, cluster: Cluster) -> Span:
     """How groups lie on a cluster.

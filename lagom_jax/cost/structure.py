@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from lagom_jax.cost.nccl_default import simple_from
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import default_parts
-from lagom_jax.cost.span import wire_bytes
+from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.hlo.collective import POINT_TO_POINT
 
 
@@ -22,9 +23,9 @@ class Streamed:
     """All-gather, reduce-scatter and all-reduce.
 
     Example:
-        >>> form = Streamed(6.0, 1.0, 0.0, 0.5, 1.0)
-        >>> form.latency(8)
-        13.0
+        >>> form = Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0)
+        >>> form.latency(8), form.latency(8, "simple")
+        (13.0, 22.0)
     """
 
     latency_microseconds: float
@@ -32,27 +33,46 @@ class Streamed:
     """Added for every rank but one."""
     latency_per_doubling: float
     """Added for every doubling of the ranks."""
+    simple_per_doubling: float
+    """So too, where NCCL has gone over to the Simple protocol."""
     link_share: float
     """Of the link's peak, that transfers reach."""
     copy_share: float
     """Rate at which a GPU handles its own piece, in link peaks."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take at the link's peak."""
 
-    def latency(self, ranks: int) -> float:
+    def latency(self, ranks: int, protocol: str = "ll") -> float:
         """Microseconds that do not depend on the bytes."""
+        doubling = self.latency_per_doubling
+        if protocol == "simple":
+            doubling += self.simple_per_doubling
         return (
             self.latency_microseconds
             + self.latency_per_rank * (ranks - 1)
-            + self.latency_per_doubling * math.log2(ranks)
+            + doubling * math.log2(ranks)
         )
 
+    def on_link(self, sent: float, own: float) -> float:
+        """Microseconds of what is sent and of a GPU's own piece.
+
+        Args:
+            sent: Microseconds that it would take at the link's peak.
+            own: So too for the own piece.
+        """
+        ramp = self.ramp * math.sqrt(sent)
+        return ramp + sent / self.link_share + own / self.copy_share
+
     def microseconds(
-        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
-        del facts
-        transfer = wire_bytes(kind, nbytes, ranks) / self.link_share
-        transfer += nbytes / ranks / self.copy_share
-        return self.latency(ranks) + transfer / peak * 1e6
+        ranks = span.size
+        simple = nbytes >= simple_from(kind, ranks, facts)
+        latency = self.latency(ranks, "simple" if simple else "ll")
+        sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        own = nbytes / ranks / peak * 1e6
+        return latency + self.on_link(sent, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,40 +80,59 @@ class Exchanged:
     """All-to-all and permute: sends and receives.
 
     Example:
-        >>> form = Exchanged(6.0, 0.5, 5.0, 22.0, 0.75, 2.0)
-        >>> form.latency(3)
-        7.0
+        >>> form = Exchanged(6.0, 0.5, 8.0, 5.0, 22.0, 1.4, 0.75, 2.0, 2.0)
+        >>> form.latency(3), form.latency(3, "simple")
+        (7.0, 15.0)
     """
 
     latency_microseconds: float
     latency_per_rank: float
     """Added for every rank but one; zero where each GPU has one peer."""
+    simple_latency: float
+    """Added where the Simple protocol is used."""
     ll_channel_gb_per_s: float
     """What one channel moves in the LL protocol."""
     simple_channel_gb_per_s: float
     """What one channel moves in the Simple protocol."""
+    one_way_gain: float
+    """Times that rate where no GPU need both send and receive."""
     link_share: float
     """Of the link's peak, that all channels together reach."""
     copy_share: float
     """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take at the link's peak."""
 
-    def latency(self, ranks: int) -> float:
+    def latency(self, ranks: int, protocol: str = "ll") -> float:
         """Microseconds that do not depend on the bytes."""
-        return self.latency_microseconds + self.latency_per_rank * (ranks - 1)
+        latency = self.latency_microseconds + self.latency_per_rank * (ranks - 1)
+        return latency + (self.simple_latency if protocol == "simple" else 0.0)
+
+    def on_link(self, sent: float, own: float) -> float:
+        """Microseconds of what is sent and of a GPU's own piece.
+
+        Args:
+            sent: Microseconds that it would take at the link's peak.
+            own: So too for the own piece.
+        """
+        ramp = self.ramp * math.sqrt(sent)
+        return ramp + sent / self.link_share + own / self.copy_share
 
     def microseconds(
-        self, kind: str, nbytes: float, ranks: int, peak: float, facts: NcclFacts
+        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
+        ranks = span.size
         parts = default_parts(kind, nbytes, ranks, facts)
-        rate = self.simple_channel_gb_per_s
-        if parts.protocol == "ll":
-            rate = self.ll_channel_gb_per_s
-        on_channel = parts.serial_bytes / (rate * 1e3)
-        on_link = wire_bytes(kind, nbytes, ranks) / self.link_share
-        if kind not in POINT_TO_POINT:
-            on_link += nbytes / ranks / self.copy_share
-        return self.latency(ranks) + max(on_channel, on_link / peak * 1e6)
+        latency = self.latency(ranks, parts.protocol)
+        rate = self.ll_channel_gb_per_s
+        if parts.protocol == "simple":
+            rate = self.simple_channel_gb_per_s
+            rate *= self.one_way_gain if span.one_way else 1.0
+        sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
+        own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
+        on_channel = parts.serial_bytes / (rate * 1e3) + self.ramp * math.sqrt(sent)
+        return latency + max(on_channel, self.on_link(sent, own))
 
 
 Form = Streamed | Exchanged

@@ -51,7 +51,7 @@ class Surface:
         self, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Seconds alone; `peak` is the link's bytes per second and direction."""
-        base = self.form.microseconds(self.kind, nbytes, span.size, peak, facts)
+        base = self.form.microseconds(self.kind, nbytes, span, peak, facts)
         # On another link, what counts is how long the bytes take, not how many.
         factor = self.correction(nbytes * self.peak / peak, span.pairs or span.size)
         return base * factor * 1e-6

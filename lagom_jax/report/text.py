@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.report.layout import WIDTH, as_text, cut, table
 from lagom_jax.report.origin import short_origin
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
 from lagom_jax.report.units import counted, in_bytes, in_percent, in_seconds
 
 DEFAULT_ROWS = 15
-WIDTH = 140
-"""Columns where there is no screen to ask."""
 _WIDE = 110
 _EXPLAINED = 5
 _WORTH_A_WORD = 0.005
-_SHRINK = ("collective", "where")
-_LEFT = ("collective", "kind", "hidden behind", "where", "kernels")
 
 
 def render(
@@ -48,10 +44,7 @@ def to_text(
     report: Report, *, rows: int | None = DEFAULT_ROWS, width: int = WIDTH
 ) -> str:
     """The report as plain text."""
-    console = Console(width=width, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(report, rows=rows, width=width))
-    return captured.get()
+    return as_text(render(report, rows=rows, width=width), width)
 
 
 def _headline(report: Report) -> RenderableType:
@@ -97,19 +90,10 @@ def _memory(report: Report) -> tuple[str, str]:
     return f"\n  peak memory {of}", ""
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for column in columns:
-        justify = "left" if column in _LEFT else "right"
-        # Where space is short it is taken from the columns that are only words.
-        table.add_column(column, justify=justify, no_wrap=column not in _SHRINK)
-    return table
-
-
 def _kinds(report: Report) -> RenderableType:
     if not report.collective_kinds:
         return Text("  no collectives: nothing is communicated\n")
-    table = _table(
+    shown = table(
         "Communication by kind",
         "collective",
         "sites",
@@ -120,7 +104,7 @@ def _kinds(report: Report) -> RenderableType:
         "of step",
     )
     for total in report.collective_kinds:
-        table.add_row(
+        shown.add_row(
             total.kind,
             str(total.count),
             f"{total.executions:g}",
@@ -129,30 +113,30 @@ def _kinds(report: Report) -> RenderableType:
             in_seconds(total.exposed_seconds),
             in_percent(total.exposed_seconds, report.step_seconds),
         )
-    return Group(table, Text())
+    return Group(shown, Text())
 
 
 def _kernels(report: Report) -> RenderableType:
-    table = _table("Computation by kind", "kernels", "runs/step", "time", "of step")
-    shown: tuple[KindTotal, ...] = report.kernel_kinds[:6]
-    for total in shown:
-        table.add_row(
+    shown = table("Computation by kind", "kernels", "runs/step", "time", "of step")
+    kinds: tuple[KindTotal, ...] = report.kernel_kinds[:6]
+    for total in kinds:
+        shown.add_row(
             total.kind,
             f"{total.executions:g}",
             in_seconds(total.seconds),
             in_percent(total.seconds, report.step_seconds),
         )
-    return Group(table, Text())
+    return Group(shown, Text())
 
 
 def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableType:
     shown = report.collectives if rows is None else report.collectives[:rows]
     columns = ["collective", "bytes", "group", "runs", "time", "hidden", "exposed"]
     columns += ["link use", "hidden behind", "where"] if wide else ["where"]
-    table = _table("Collectives, the most exposed first", *columns)
+    listed = table("Collectives, the most exposed first", *columns)
     for row in shown:
         cells: list[Text | str] = [
-            _cut(_name(row)),
+            cut(_name(row)),
             in_bytes(row.bytes),
             _group(row),
             f"{row.executions:g}",
@@ -162,10 +146,10 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
         ]
         if wide:
             cells += [_link_use(row), _hidden_behind(row)]
-        table.add_row(*cells, _cut(_where(row)))
+        listed.add_row(*cells, cut(_where(row)))
     left = len(report.collectives) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
-    return Group(table, *more, Text(), *_why(report, shown), Text())
+    return Group(listed, *more, Text(), *_why(report, shown), Text())
 
 
 def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
@@ -215,13 +199,6 @@ def _hidden_behind(row: CollectiveReport) -> str:
         for beside in row.hidden_by[:1]
         if beside.seconds > 0.01 * row.seconds
     )
-
-
-def _cut(words: str | Text) -> Text:
-    """A cell that loses its end instead of growing a second line."""
-    text = Text(words) if isinstance(words, str) else words
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
 
 
 def _where(row: CollectiveReport) -> str:

@@ -21,6 +21,18 @@ def in_seconds(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def in_signed_seconds(seconds: float) -> str:
+    """A difference of durations, with its sign.
+
+    Example:
+        >>> in_signed_seconds(-0.0032), in_signed_seconds(0.0)
+        ('-3.20 ms', '0')
+    """
+    if seconds == 0:
+        return "0"
+    return f"{'-' if seconds < 0 else '+'}{in_seconds(abs(seconds))}"
+
+
 def in_bytes(count: float) -> str:
     """An amount of data, in powers of a thousand.
 

@@ -52,7 +52,10 @@ class Found:
 class Policy(Protocol):
     """Chooses candidates for all groups of a program."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
 
     def choose(self, stage: Stage) -> Found:
         """The choice, and how it was found."""

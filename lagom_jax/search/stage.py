@@ -136,6 +136,11 @@ class Stage:
             known = self._known[position][key] = self._replay(scene, choice)
         return known
 
+    def candidates_of(self, site: Collective) -> int:
+        """How many candidates a collective's group has; 1 where it has no group."""
+        place = self._place.get(site)
+        return 1 if place is None else len(self.space.groups[place[0]].candidates)
+
     def price(self, site: Collective, candidate: int) -> Price:
         """What a collective costs alone under a candidate of its group."""
         return self._correct(self._under(site, candidate)).collective(site)

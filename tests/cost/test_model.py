@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import collective_price
+from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.setting import Setting
+from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.schedule.program import Kernel
 
@@ -57,7 +58,16 @@ def under(model, task, setting):
 def test_prices_do_not_depend_on_what_was_asked_before(questions):
     model = CostModel.of(CLUSTER)
     for task, setting in questions:
-        expected = collective_price(task, CLUSTER, model.constants, setting)
+        terms = CollectiveTerms.of(
+            task.kind,
+            float(task.bytes),
+            span_of(task.groups, CLUSTER),
+            CLUSTER,
+            model.constants,
+            task.operand_count,
+            one_shot=task.one_shot_kernel,
+        )
+        expected = terms.price(setting)
         assert under(model, task, setting).collective(task) == expected
         # Another that is like it.
         alike = copy.copy(task)

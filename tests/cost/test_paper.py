@@ -17,6 +17,7 @@ LAYER_BYTES = 157_000_000
 NCCL = Setting("ring", "simple", 8, 544, 2 << 20)
 AUTOCCL = Setting("ring", "simple", 61, 544, 2 << 20)
 LAGOM = Setting("ring", "simple", 2, 544, 684 << 10)
+FEW = Setting("ring", "simple", 4, 544, 1366 << 10)
 
 
 def matmul(name, m, n, k):
@@ -34,50 +35,66 @@ def seconds(step, settings):
     return replay(step, model, model.contention()).step_seconds
 
 
-def test_pattern_one():
-    """An all-gather beside feed-forward matmuls: 0.87 and 1.35 are reported."""
-    gather = layer("gather")
+def forward(gather):
+    """The parameters of a layer, beside the feed-forward of the one before."""
     body = (
         Launch(gather, Stream.COLLECTIVE, 1),
         Run(matmul("up", TOKENS, HIDDEN, WIDTH)),
         Run(matmul("down", TOKENS, WIDTH, HIDDEN)),
         wait(1),
     )
-    step = program(Loop("layers", body, 32, True))
+    return program(Loop("layers", body, 32, True))
+
+
+def backward(*collectives):
+    """One layer's feed-forward backwards, beside the collectives of its neighbours."""
+    body = (
+        *(Launch(c, Stream.COLLECTIVE, token) for token, c in enumerate(collectives)),
+        Run(matmul("down, to inputs", TOKENS, HIDDEN, WIDTH)),
+        Run(matmul("down, to weights", HIDDEN, WIDTH, TOKENS)),
+        Run(matmul("up, to inputs", TOKENS, WIDTH, HIDDEN)),
+        Run(matmul("up, to weights", WIDTH, HIDDEN, TOKENS)),
+        wait(*range(len(collectives))),
+    )
+    return program(Loop("layers", body, 32, True))
+
+
+def test_pattern_one():
+    """An all-gather beside feed-forward matmuls: 0.87 and 1.35 are reported."""
+    gather = layer("gather")
+    step = forward(gather)
     default = seconds(step, {gather: NCCL})
     assert default / seconds(step, {gather: AUTOCCL}) == pytest.approx(0.87, abs=0.15)
     assert default / seconds(step, {gather: LAGOM}) == pytest.approx(1.35, abs=0.15)
 
 
-def test_pattern_two_has_the_reported_direction():
-    """Several collectives: 1.43 is reported, and not reached here."""
+def test_pattern_two():
+    """Several collectives, of which the reduce-scatter's change is given: 1.43."""
     gather, scatter = layer("gather"), layer("scatter", "reduce-scatter")
-    body = (
-        Launch(gather, Stream.COLLECTIVE, 1),
-        Run(matmul("up", TOKENS, HIDDEN, WIDTH)),
-        Run(matmul("down", TOKENS, WIDTH, HIDDEN)),
-        wait(1),
-        Launch(scatter, Stream.COLLECTIVE, 2),
-        Run(matmul("up, to inputs", TOKENS, WIDTH, HIDDEN)),
-        Run(matmul("down, to inputs", TOKENS, HIDDEN, WIDTH)),
-        Run(matmul("up, to weights", WIDTH, HIDDEN, TOKENS)),
-        Run(matmul("down, to weights", HIDDEN, WIDTH, TOKENS)),
-        wait(2),
-    )
-    step = program(Loop("layers", body, 32, True))
-    few = Setting("ring", "simple", 4, 544, 1366 << 10)
+    step = backward(gather, scatter)
     default = seconds(step, {gather: NCCL, scatter: NCCL})
-    assert default / seconds(step, {gather: NCCL, scatter: few}) > 1.02
-    assert default / seconds(step, {gather: LAGOM, scatter: few}) > 1.05
+    both = seconds(step, {gather: LAGOM, scatter: FEW})
+    alone = seconds(step, {gather: NCCL, scatter: FEW})
+    assert default / both == pytest.approx(1.43, abs=0.15)
+    assert default / alone > 1.2
     assert default / seconds(step, {gather: AUTOCCL, scatter: AUTOCCL}) < 1.0
+
+
+def test_collectives_that_are_not_the_bottleneck():
+    """Reported: they slow a step by up to 35 %, and settings change that by over 30."""
+    gather = layer("gather")
+    alone = seconds(backward(), {})
+    slow, few = (seconds(backward(gather), {gather: s}) for s in (NCCL, LAGOM))
+    assert slow / alone == pytest.approx(1.35, abs=0.1)
+    assert slow / few > 1.3
 
 
 @pytest.mark.parametrize(
     "size", [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096)]
 )
 def test_large_matmuls_beside_nccl_on_hopper(size):
-    """Users report 30 to 40 % longer."""
+    """Users report 30 to 40 % longer; no constant was chosen for it."""
     model = CostModel.of(Cluster.parse("h100:1x8"))
     gather = collective("gather", nbytes=1 << 30, ranks=tuple(range(8)))
     found = model.contention().rates(matmul("k", *size), (gather,))
-    assert 1.25 < 1 / found.kernel < 1.45
+    assert 1.23 < 1 / found.kernel < 1.4

@@ -172,5 +172,5 @@ def test_a_small_all_reduce_over_many_domains_grows_with_their_logarithm():
         for n in (2, 4, 8, 128)
     ]
     steps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert steps[0] == pytest.approx(steps[1])
-    assert steps[2] == pytest.approx(4 * steps[0])
+    assert steps[0] == pytest.approx(steps[1], rel=1e-4)
+    assert steps[2] == pytest.approx(4 * steps[0], rel=1e-4)

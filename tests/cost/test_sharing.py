@@ -13,7 +13,7 @@ from lagom_jax.cost.sharing import (
     RatesOfLoads,
     SharedGpu,
     SharingConstants,
-    cache_pressure,
+    cache_overflow,
     collective_slowdown,
     memory_slowdown,
     slowdown,
@@ -25,7 +25,7 @@ from .programs import collective, kernel
 
 H100 = Cluster.parse("h100").gpu
 A40 = Cluster.parse("a40-nvlink").gpu
-CONSTANTS = SharingConstants(True, 0.45, 1.0, 1.0)
+CONSTANTS = SharingConstants(True, 0.45, 1.0)
 SMOOTH = dataclasses.replace(CONSTANTS, persistent_kernels=False)
 
 
@@ -123,9 +123,19 @@ def test_channels_at_the_same_amount_in_flight_do_not_touch_the_cache(
     assert pair[0] == pytest.approx(pair[1], rel=1e-4)
 
 
+def test_what_fits_into_the_cache_evicts_nothing():
+    own = KernelLoad(0.2, 20.0, 1000)
+    small, fits, twice = (
+        memory_slowdown(own, [load(1, size)], A40, CONSTANTS)
+        for size in (1 << 20, A40.l2_bytes, 2 * A40.l2_bytes)
+    )
+    assert small == fits
+    assert twice > 4 * fits
+
+
 @given(CHANNELS, CHUNKS, GPUS)
-def test_cache_pressure_is_a_share(channels, chunk, gpu):
-    assert 0 < cache_pressure([load(channels, chunk)], gpu) < 1
+def test_cache_overflow_is_a_share(channels, chunk, gpu):
+    assert 0 <= cache_overflow([load(channels, chunk)], gpu) <= 1
 
 
 @given(SHARES, TILES, CHANNELS, CHUNKS, st.floats(0, 5e12), SHARES, GPUS, EITHER)
@@ -152,6 +162,6 @@ def test_the_load_of_a_matmul():
     )
 
 
-def test_reductions_read_more():
-    rates = [memory_rate(k, 1e9, 1.0) for k in ("all-gather", "reduce-scatter")]
-    assert rates == [2e9, 3e9]
+def test_an_exchange_reads_what_it_sends_as_well():
+    rates = [memory_rate(k, 1e9, 1.0) for k in ("reduce-scatter", "all-to-all")]
+    assert rates == [3e9, 4e9]

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import lagom_jax.cost
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import collective_seconds
+from lagom_jax.cost.nccl_default import nccl_default, simple_from
+from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.span import Span, span_of
 from lagom_jax.cost.surface import load_record, load_surfaces
 from lagom_jax.errors import ClusterError
@@ -85,10 +87,10 @@ def test_more_bytes_take_more_time(kind, name, bits, more):
 def test_far_beyond_the_measurements_only_the_bandwidth_counts(kind, name):
     cluster, span = Cluster.parse(name), Span(8, 1, 8)
     once, twice = (
-        collective_seconds(kind, nbytes, span, cluster) for nbytes in (2e12, 4e12)
+        collective_seconds(kind, nbytes, span, cluster) for nbytes in (2e14, 4e14)
     )
     assert twice / once == pytest.approx(2, rel=1e-3)
-    rate = 2e12 * 7 / 8 / once * (2 if kind == "all-reduce" else 1)
+    rate = 2e14 * 7 / 8 / once * (2 if kind == "all-reduce" else 1)
     assert 0.4 < rate / cluster.inside.bytes_per_s < 1.1
 
 
@@ -114,6 +116,31 @@ def test_a_permute_splits_its_message_past_16_mib():
         collective_seconds("collective-permute", s, span, cluster) for s in sizes
     )
     assert split < 0.7 * whole
+
+
+@pytest.mark.parametrize("name", ["h100", "b200"])
+def test_a_channel_is_faster_where_gpus_send_or_receive_but_not_both(name):
+    """As measured: 64 MiB take longer between eight pairs of GPUs than four."""
+    cluster = Cluster.parse(name)
+    few, all_of_them = (
+        collective_seconds("collective-permute", 64 << 20, Span(8, 1, 1, n), cluster)
+        for n in (4, 8)
+    )
+    assert few < 0.95 * all_of_them
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_latency_of_simple_comes_where_nccl_goes_over_to_it(kind, ranks):
+    cluster, span = Cluster.parse("b200"), Span(ranks, 1, ranks)
+    start = simple_from(kind, ranks, nccl_facts(cluster))
+    assert nccl_default(kind, start, span, cluster).protocol == "simple"
+    assert nccl_default(kind, start * 0.99, span, cluster).protocol != "simple"
+    before, after, later = (
+        collective_seconds(kind, start * share, span, cluster)
+        for share in (0.999, 1.001, 1.003)
+    )
+    assert after - before > 10 * (later - after)
 
 
 def test_latency_grows_with_ranks():

@@ -19,7 +19,9 @@ ROOMS = (
     "search",
     "measure",
     "report",
+    "scheduled",
     "analysis",
+    "settings",
     "commands",
     "cli",
 )

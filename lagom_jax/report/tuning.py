@@ -1,0 +1,186 @@
+"""A tuning for a terminal: before and after, and every choice with its reason."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lagom_jax.cost.setting import Setting
+from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.report.layout import WIDTH, as_text, cut, table
+from lagom_jax.report.units import (
+    counted,
+    in_bytes,
+    in_percent,
+    in_seconds,
+    in_signed_seconds,
+)
+from lagom_jax.search.tuning import GroupTuning, Tuning
+
+DEFAULT_ROWS = 15
+_WIDE = 110
+_EXPLAINED = 8
+
+
+def render_tuning(
+    tuning: Tuning, *, rows: int | None = DEFAULT_ROWS, width: int = WIDTH
+) -> RenderableType:
+    """The tuning as something rich can print.
+
+    Args:
+        tuning: What to show.
+        rows: How many groups of collectives to list; None for all.
+        width: Columns of the screen; on a narrow one the least needed are left out.
+    """
+    parts: list[RenderableType] = [_headline(tuning)]
+    if len(tuning.policies) > 1:
+        parts.append(_policies(tuning))
+    parts.append(_groups(tuning, rows, wide=width >= _WIDE))
+    if tuning.fixed:
+        parts.append(_fixed(tuning))
+    parts.append(Text(f"Can be told: {tuning.controls}", "dim"))
+    parts.extend(Text(f"note: {note}", style="yellow") for note in tuning.notes)
+    parts.append(Text(f"All times are predicted. Prices: {tuning.pricing}", "dim"))
+    return Group(*parts)
+
+
+def tuning_to_text(
+    tuning: Tuning, *, rows: int | None = DEFAULT_ROWS, width: int = WIDTH
+) -> str:
+    """The tuning as plain text."""
+    return as_text(render_tuning(tuning, rows=rows, width=width), width)
+
+
+def _headline(tuning: Tuning) -> RenderableType:
+    before, after = tuning.before, tuning.after
+    text = Text()
+    text.append(tuning.program, "bold")
+    text.append(f" on {tuning.cluster} ({counted(tuning.devices, 'device')})\n")
+    text.append(f"{tuning.description}\n\n" if tuning.description else "\n", "dim")
+    told = [group for group in tuning.groups if group.chosen is not None]
+    text.append(f"  step {in_seconds(before.step_seconds)}", "bold")
+    if told:
+        text.append(f" → {in_seconds(after.step_seconds)}", "bold")
+        text.append(f", {tuning.speedup:.3f}× NCCL's own choices", "bold green")
+    else:
+        text.append(": leave NCCL's own choices alone", "bold green")
+    text.append(
+        f"\n  no settings can make this schedule shorter than "
+        f"{in_seconds(tuning.floor_seconds)} "
+        f"({_times(before.step_seconds, tuning.floor_seconds)}); "
+        f"{in_percent(tuning.share_of_bound, 1)} of that is reached\n"
+    )
+    for what, one, other in (
+        ("computation", before.compute_seconds, after.compute_seconds),
+        (
+            "  of it contention",
+            before.contention_seconds,
+            after.contention_seconds,
+        ),
+        ("exposed communication", before.exposed_seconds, after.exposed_seconds),
+        ("communication", before.communication_seconds, after.communication_seconds),
+    ):
+        text.append(f"  {what:<22} {in_seconds(one):>8}")
+        if told:
+            change = in_signed_seconds(other - one)
+            text.append(f" → {in_seconds(other):>8}  {change:>9}")
+        text.append("\n")
+    return text
+
+
+def _times(one: float, other: float) -> str:
+    return f"{one / other:.3f}×" if other else "-"
+
+
+def _policies(tuning: Tuning) -> RenderableType:
+    shown = table("Policies", "policy", "step", "vs NCCL", "scored")
+    shown.add_row("nccl", in_seconds(tuning.before.step_seconds), "1.000×", "")
+    for result in tuning.policies:
+        if result.policy != "nccl":
+            shown.add_row(
+                result.policy,
+                in_seconds(result.step_seconds),
+                f"{result.speedup_vs_nccl:.3f}×",
+                str(result.evaluations),
+            )
+    return Group(shown, Text())
+
+
+def _groups(tuning: Tuning, rows: int | None, *, wide: bool) -> RenderableType:
+    if not tuning.groups:
+        return Text("  nothing here can be set: no collective goes through NCCL\n")
+    shown = tuning.groups if rows is None else tuning.groups[:rows]
+    columns = ["collective", "bytes", "ranks", "sites"]
+    columns += ["NCCL's own"] if wide else []
+    columns += ["chosen", "communication", "computation", "step"]
+    columns += ["H", "region"] if wide else []
+    listed = table("Choices, those that give the most first", *columns)
+    for group in shown:
+        cells: list[Text | str] = [
+            cut(group.kind),
+            in_bytes(group.bytes),
+            _ranks(group),
+            str(len(group.sites)),
+        ]
+        if wide:
+            cells.append(_setting(group.usual))
+        cells += [
+            "left alone" if group.chosen is None else _setting(group.chosen),
+            in_signed_seconds(group.communication_change),
+            in_signed_seconds(group.computation_change),
+            Text(in_signed_seconds(group.step_change), _colour(group)),
+        ]
+        if wide:
+            cells += ["" if group.price is None else f"{group.price:.2g}", group.region]
+        listed.add_row(*cells)
+    left = len(tuning.groups) - len(shown)
+    more = [Text(f" and {left} more: --rows all", "dim")] if left else []
+    return Group(listed, *more, Text(), *_why(tuning, shown), Text())
+
+
+def _why(tuning: Tuning, shown: tuple[GroupTuning, ...]) -> list[Text]:
+    return [
+        Text.assemble(" ", (_title(group), "bold"), f": {group.why}")
+        for group in shown[:_EXPLAINED]
+    ]
+
+
+def _title(group: GroupTuning) -> str:
+    return f"{group.kind} {in_bytes(group.bytes)} over {group.ranks}"
+
+
+def _ranks(group: GroupTuning) -> str:
+    if group.kind in POINT_TO_POINT:
+        return str(group.ranks)
+    if group.domains == 1:
+        return str(group.ranks)
+    return f"{group.ranks} in {group.domains}"
+
+
+def _setting(text: str) -> str:
+    """A setting as people say it."""
+    if "/" not in text:
+        return text
+    setting = Setting.parse(text)
+    return (
+        f"{setting.algorithm} {setting.protocol} {setting.channels}×"
+        f"{_kib(setting.chunk_bytes)}"
+    )
+
+
+def _kib(nbytes: int) -> str:
+    return f"{nbytes / 1024:.0f}K" if nbytes < 1 << 20 else f"{nbytes / (1 << 20):.3g}M"
+
+
+def _colour(group: GroupTuning) -> str:
+    return "green" if group.step_change < 0 else ""
+
+
+def _fixed(tuning: Tuning) -> RenderableType:
+    reasons: dict[str, int] = {}
+    for _, why in tuning.fixed:
+        reasons[why] = reasons.get(why, 0) + 1
+    words = "; ".join(
+        f"{counted(count, 'collective')}: {why}" for why, count in reasons.items()
+    )
+    return Text(f"Cannot be set: {words}\n", "dim")

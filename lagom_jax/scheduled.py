@@ -1,0 +1,121 @@
+"""A training step as XLA scheduled it: compiled just now, or read from a dump."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.errors import ClusterError, HloError
+from lagom_jax.hlo import Module, read_bytes, read_module
+
+_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """A scheduled module, and what is known of where it came from."""
+
+    module: Module
+    cluster: Cluster
+    name: str = ""
+    description: str = ""
+    """What it is, in a line."""
+    peak_memory_bytes: int | None = None
+    """Device memory at the fullest moment; None where only a dump is known."""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Of the compiler that made it, where known."""
+    notes: tuple[str, ...] = ()
+
+
+def compile_scheduled(
+    step: Callable[..., Any],
+    *args: Any,
+    cluster: str | Cluster,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str = "",
+    description: str = "",
+    **kwargs: Any,
+) -> Scheduled:
+    """Compiles a training step for a cluster.
+
+    Args:
+        step: As `lagom_jax.analyze` takes it.
+        *args: Its arguments, likewise.
+        cluster: What to compile for.
+        compiler_options: XLA options, as `lowered.compile` takes them.
+        name: What to call the step; by default its own name.
+        description: What it is, in a line.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        ClusterError: No such cluster.
+        ToolchainError: XLA's GPU compiler is not installed as it must be.
+        CompileError: The compiler refused the step.
+        StepError: The step cannot be traced, or is for another number of devices than
+            the cluster has, or an option is unknown.
+    """
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile import compile_step, lower
+
+    where = cluster_named(cluster)
+    lowered = lower(step, *args, **kwargs)
+    compiled = compile_step(lowered, where, compiler_options)
+    return Scheduled(
+        read_module(compiled.module_bytes),
+        where,
+        name or lowered.name,
+        description,
+        compiled.memory.peak_bytes,
+        compiled.versions,
+        (*lowered.notes, *map(_without_prefix, compiled.warnings)),
+    )
+
+
+def _without_prefix(line: str) -> str:
+    """A line of XLA's log without its level, time, process and place."""
+    return f"XLA: {_LOG_PREFIX.sub('', line)}"
+
+
+def read_scheduled(path: str | Path, cluster: str | Cluster) -> Scheduled:
+    """Reads a dump of a program for a cluster.
+
+    Args:
+        path: As `lagom_jax.analyze_dump` takes it.
+        cluster: What the program runs on.
+
+    Raises:
+        ClusterError: No such cluster.
+        HloError: The file is not there, not HLO, not scheduled, or for another number
+            of devices than the cluster has.
+    """
+    where = cluster_named(cluster)
+    found = read_bytes(path)
+    module = read_module(found.module)
+    if module.devices != where.devices:
+        raise HloError(
+            f"{found.path} is a program for {module.devices} device(s), but "
+            f"{where.name} has {where.devices}; name the cluster that it was "
+            f"compiled for, with {module.devices} device(s) in all"
+        )
+    repairs = tuple(f"mended to be read: {repair}" for repair in found.repairs)
+    return Scheduled(module, where, notes=repairs)
+
+
+def cluster_named(named: object) -> Cluster:
+    """A cluster, by its name or as it is.
+
+    Raises:
+        ClusterError: It is neither.
+    """
+    if isinstance(named, Cluster):
+        return named
+    if isinstance(named, str):
+        return Cluster.parse(named)
+    raise ClusterError(
+        f"cluster={named!r} is {type(named).__name__}; give a name such as "
+        '"h100:8x8", or a lagom_jax.Cluster'
+    )

@@ -1,0 +1,46 @@
+"""The shortest that a schedule can become by settings alone, whatever they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lagom_jax.cost.ledger import Ledger
+from lagom_jax.cost.prices import Price
+from lagom_jax.cost.replay import Machine
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.schedule.program import Kernel
+from lagom_jax.search.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fastest:
+    """Every collective at the fastest of its candidates."""
+
+    stage: Stage
+
+    def kernel(self, kernel: Kernel) -> Price:
+        """As it is: no setting changes a kernel alone."""
+        return Price(self.stage.kernel(kernel)[0], "")
+
+    def collective(self, collective: Collective) -> Price:
+        """The least over all candidates."""
+        candidates = range(self.stage.candidates_of(collective))
+        prices = (self.stage.price(collective, each) for each in candidates)
+        return min(prices, key=lambda price: price.seconds)
+
+
+def floors(stage: Stage) -> tuple[float, ...]:
+    """For each scene the least seconds of one execution.
+
+    The schedule stays; every collective takes the least time that any candidate gives
+    it, and nothing is in anything's way. As no task then ends later than it can, no
+    choice makes a step shorter than the sum of its scenes' floors.
+    """
+    found: list[float] = []
+    for scene in stage.scenes:
+        machine, ledger = Machine(_Fastest(stage)), Ledger(detailed=False)
+        for node in scene.block:
+            machine.node(node, ledger)
+        machine.streams.drain(ledger)
+        found.append(ledger.totals.step_seconds)
+    return tuple(found)

@@ -1,0 +1,318 @@
+"""What a search decided for a program, what it gives, and why: a record for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.prices import Prices
+from lagom_jax.cost.span import span_of
+from lagom_jax.cost.timeline import Totals
+from lagom_jax.errors import LagomError
+from lagom_jax.schedule.program import Program
+from lagom_jax.search.autoccl import AutoCcl
+from lagom_jax.search.controls import FINE, Controls, Grid
+from lagom_jax.search.exhaustive import Exhaustive
+from lagom_jax.search.floor import floors
+from lagom_jax.search.lagom import Lagom
+from lagom_jax.search.policy import Default, Found, Policy, replaced, scenes_of
+from lagom_jax.search.reasons import Change, reason
+from lagom_jax.search.space import Group, space_of
+from lagom_jax.search.stage import Choice, Stage
+
+FORMAT_VERSION: Final = 1
+"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+    "nccl": Default,
+    "autoccl": AutoCcl,
+    "lagom": Lagom,
+    "exhaustive": Exhaustive,
+}
+"""The ways to choose, by name."""
+
+
+class PolicyError(LagomError):
+    """No such policy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepParts:
+    """Where a step's time goes."""
+
+    step_seconds: float
+    compute_seconds: float
+    contention_seconds: float
+    """The part of `compute_seconds` by which collectives slowed kernels down."""
+    communication_seconds: float
+    """Collectives, hidden or not."""
+    exposed_seconds: float
+    waiting_seconds: float
+
+    @classmethod
+    def of(cls, totals: Totals) -> StepParts:
+        """The same figures, for good."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: getattr(totals, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupTuning:
+    """What was decided for collectives that have one setting in common."""
+
+    name: str
+    kind: str
+    bytes: int
+    """Of its largest collective."""
+    ranks: int
+    domains: int
+    sites: tuple[str, ...]
+    """The collectives, as the program names them."""
+    calls: tuple[str, ...]
+    """What NCCL sees of them; empty where a cap binds them all."""
+    usual: str
+    """What NCCL chooses by itself for the largest."""
+    chosen: str | None
+    """What it is told; None where it is left alone."""
+    communication_seconds: float
+    """Its collectives' time in a step as it was."""
+    communication_change: float
+    computation_change: float
+    """Of the kernels in its windows; all three of these as if the others' settings
+    had been chosen already."""
+    step_change: float
+    """What the choice adds to the step: negative, or 0 where it is left alone."""
+    most_to_win: float
+    """No setting of it could take more than this from the step as chosen."""
+    price: float | None
+    """`H` when its last step was accepted: seconds of computation for each second of
+    communication; None where nothing was bought."""
+    region: str
+    """`hidden`, `exposed` or `balanced`; empty for other policies than Lagom."""
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """What one policy makes of the program."""
+
+    policy: str
+    step_seconds: float
+    speedup_vs_nccl: float
+    evaluations: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a policy decided for one program, and what the model says it gives.
+
+    All times are predicted.
+    """
+
+    program: str
+    description: str
+    cluster: str
+    devices: int
+    controls: str
+    policy: str
+    pricing: str
+    before: StepParts
+    """With everything left to NCCL."""
+    after: StepParts
+    floor_seconds: float
+    """No settings can make this schedule shorter: every collective at its fastest, and
+    nothing in anything's way."""
+    groups: tuple[GroupTuning, ...]
+    """Those that give the most first."""
+    fixed: tuple[tuple[str, str], ...]
+    """Collectives that cannot be set, and why."""
+    policies: tuple[PolicyResult, ...]
+    versions: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than with NCCL's own choices."""
+        before, after = self.before.step_seconds, self.after.step_seconds
+        return before / after if after else 1.0
+
+    @property
+    def share_of_bound(self) -> float:
+        """The part of what settings could give that was taken, from 0 to 1."""
+        could = self.before.step_seconds - self.floor_seconds
+        took = self.before.step_seconds - self.after.step_seconds
+        return took / could if could > 0 else 0.0
+
+    def __str__(self) -> str:
+        """A line for the step, and one for each group that is told something."""
+        before, after = self.before.step_seconds, self.after.step_seconds
+        head = (
+            f"{self.program} on {self.cluster}: {1e3 * before:.4g} ms -> "
+            f"{1e3 * after:.4g} ms, {self.speedup:.3f} times NCCL's own choices"
+        )
+        told = (
+            f"  {group.name}: {group.usual} -> {group.chosen}: {group.why}"
+            for group in self.groups
+            if group.chosen is not None
+        )
+        return "\n".join((head, *told))
+
+    def to_json(self) -> str:
+        """Indented JSON text, the same text for the same tuning."""
+        document = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps(document, indent=2, allow_nan=False)
+
+
+def policy_named(name: str) -> Policy:
+    """A policy by its name.
+
+    Raises:
+        PolicyError: There is none.
+
+    Example:
+        >>> policy_named("lagom").name
+        'lagom'
+    """
+    if name not in POLICIES:
+        raise PolicyError(f"no policy {name!r}; known are {', '.join(POLICIES)}")
+    return POLICIES[name]()
+
+
+def tune_program(
+    program: Program,
+    cluster: Cluster,
+    model: CostModel,
+    *,
+    controls: Controls,
+    policies: Sequence[Policy] = (Lagom(),),
+    grid: Grid = FINE,
+    correct: Callable[[Prices], Prices] = lambda prices: prices,
+    pricing: str = "",
+    name: str = "",
+    description: str = "",
+    versions: tuple[tuple[str, str], ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Tuning:
+    """Chooses settings for a program.
+
+    Args:
+        program: The step.
+        cluster: What it runs on.
+        model: Prices and contention.
+        controls: What can be set, and told apart.
+        policies: How to choose; the first decides, the others are compared with it.
+        grid: Which values are tried.
+        correct: What the user's own measurements make of the model's prices.
+        pricing: Where the prices come from; by default what the model says.
+        name: What to call the program.
+        description: What it is, in a line.
+        versions: Of the compiler that made it.
+        notes: What else the reader must know.
+
+    Example:
+        >>> from lagom_jax.search.controls import named
+        >>> h100, empty = Cluster.parse("h100:1x8"), Program("p", (), 8)
+        >>> tune_program(
+        ...     empty, h100, CostModel.of(h100), controls=named("tuner")).speedup
+        1.0
+    """
+    stage = Stage(program, space_of(program, cluster, controls, grid), model, correct)
+    before = stage.score(stage.untouched).totals
+    found = [policy.choose(stage) for policy in policies]
+    after = [stage.score(each.choice).totals for each in found]
+    first, least = found[0], floors(stage)
+    return Tuning(
+        program=name or program.name,
+        description=description,
+        cluster=cluster.name,
+        devices=program.devices,
+        controls=f"{controls.name}: {controls.meaning}",
+        policy=policies[0].name,
+        pricing=pricing or model.source,
+        before=StepParts.of(before),
+        after=StepParts.of(after[0]),
+        floor_seconds=sum(
+            scene.times * floor
+            for scene, floor in zip(stage.scenes, least, strict=True)
+        ),
+        groups=_groups(stage, cluster, first, least),
+        fixed=tuple((site.name, why) for site, why in stage.space.fixed),
+        policies=tuple(
+            PolicyResult(
+                policy.name,
+                totals.step_seconds,
+                before.step_seconds / totals.step_seconds if before.step_seconds else 1,
+                each.evaluations,
+            )
+            for policy, each, totals in zip(policies, found, after, strict=True)
+        ),
+        versions=versions,
+        notes=(*notes, *_notes(program)),
+    )
+
+
+def _notes(program: Program) -> list[str]:
+    return [
+        f"how often the loop {name} runs is not known; it is counted once"
+        for name in program.unknown_loops()
+    ]
+
+
+def _groups(
+    stage: Stage, cluster: Cluster, found: Found, least: tuple[float, ...]
+) -> tuple[GroupTuning, ...]:
+    numbers = range(len(stage.space.groups))
+    tuned = [_group(stage, cluster, number, found, least) for number in numbers]
+    return tuple(
+        sorted(tuned, key=lambda g: (g.step_change, -g.communication_seconds, g.name))
+    )
+
+
+def _group(
+    stage: Stage,
+    cluster: Cluster,
+    number: int,
+    found: Found,
+    least: tuple[float, ...],
+) -> GroupTuning:
+    group: Group = stage.space.groups[number]
+    candidate = group.candidates[found.choice[number]]
+    scenes = scenes_of(stage, (number,))
+    without: Choice = replaced(found.choice, number, 0)
+    one, other = stage.score(without, scenes), stage.score(found.choice, scenes)
+    own = one.own_seconds.get(number, 0.0)
+    floor = sum(stage.scenes[scene].times * least[scene] for scene in scenes)
+    largest = max(range(len(group.sites)), key=lambda i: group.sites[i].bytes)
+    span = span_of(group.sites[largest].groups, cluster)
+    change = Change(
+        communication=other.own_seconds.get(number, 0.0) - own,
+        computation=other.totals.compute_seconds - one.totals.compute_seconds,
+        step=other.step_seconds - one.step_seconds,
+        most_to_win=max(0.0, other.step_seconds - floor),
+        exposed=one.totals.exposed_seconds,
+        contention=one.totals.contention_seconds,
+    )
+    prices = [move.price for move in found.moves if move.group == number]
+    region = found.regions.get(number, "")
+    return GroupTuning(
+        name=group.name,
+        kind=group.sites[largest].kind,
+        bytes=group.sites[largest].bytes,
+        ranks=span.size,
+        domains=span.domains,
+        sites=tuple(site.name for site in group.sites),
+        calls=tuple(str(call) for call in group.calls),
+        usual=str(group.usual[largest]),
+        chosen=None if candidate is None else str(candidate),
+        communication_seconds=own,
+        communication_change=change.communication,
+        computation_change=change.computation,
+        step_change=change.step,
+        most_to_win=change.most_to_win,
+        price=prices[-1] if prices and candidate is not None else None,
+        region=region,
+        why=reason(change, region, changed=candidate is not None),
+    )
