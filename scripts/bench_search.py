@@ -3,10 +3,10 @@
     python scripts/bench_search.py           # prints, and rewrites docs/benchmarks/
 
 Growth is measured on steps made by hand, with as many groups as are asked for: in
-windows of their own, in pairs, and in one chain. The ablation runs on steps of the model
-zoo as `bench_paper.py` compiles them, and the last table on the real module of
-`bench_analysis.py`. Times are CPU seconds of the one thread that works, from the program
-to the choice.
+windows of their own, in pairs, and in one chain. The ablation runs on steps of the
+model zoo as `bench_paper.py` compiles them, and the last table on the real module of
+`bench_analysis.py`. Times are CPU seconds of the one thread that works, from the
+program to the choice.
 """
 
 from __future__ import annotations
