@@ -45,17 +45,19 @@ class Lagom:
     back or change algorithm and protocol."""
     jointly: bool = True
     """Whether that search also moves two groups at once that share a window."""
-    least_gain: float = 1e-4
-    """Groups whose choice gives less than this share of the step are left alone."""
+    least_gain: float = 5e-4
+    """Groups are left alone where that costs less than their part of this share of the
+    step: all of them together cost less than the share."""
 
     def choose(self, stage: Stage) -> Found:
         """One component after another: they have nothing to do with each other."""
         choice = stage.untouched
         evaluations, moves, regions = 0, list[Move](), dict[int, str]()
         before = stage.score(choice).step_seconds
+        least = self.least_gain * before / max(1, len(choice))
         for members in stage.components():
             search = _Component(self, stage, members)
-            choice, region = search.run(choice, self.least_gain * before)
+            choice, region = search.run(choice, least)
             evaluations += search.score.evaluations
             moves += search.moves
             regions |= dict.fromkeys(members, region)

@@ -243,6 +243,17 @@ def test_what_gives_next_to_nothing_is_left_alone():
     assert Lagom().choose(stage).choice == (0,)
 
 
+def test_what_is_left_alone_costs_next_to_nothing_together():
+    """Each of many groups gives little, and all of them a lot."""
+    stage = stage_of(apart(24), A40)
+    default = seconds(stage, stage.untouched)
+    least = seconds(stage, Lagom(least_gain=0.0).choose(stage).choice)
+    share = (default - least) / default / 2
+    chosen = seconds(stage, Lagom(least_gain=share).choose(stage).choice)
+    assert least <= chosen <= least + share * default
+    assert Lagom(least_gain=4 * share).choose(stage).choice == stage.untouched
+
+
 @pytest.mark.parametrize("controls", PRESETS)
 @pytest.mark.parametrize(
     "policy", [Lagom(), AutoCcl(), Exhaustive()], ids=lambda p: p.name
