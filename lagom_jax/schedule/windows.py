@@ -11,7 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Wait
+from lagom_jax.schedule.program import (
+    Block,
+    Branch,
+    Launch,
+    Loop,
+    Node,
+    Program,
+    Wait,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +51,7 @@ def windows(program: Program) -> tuple[Window, ...]:
 
 def _cut(block: Block, times: int) -> Iterator[Window]:
     stretch: list[Block] = []
-    under_way: set[int] = set()
+    under_way: frozenset[int] = frozenset()
 
     def done() -> Iterator[Window]:
         if stretch:
@@ -52,53 +60,47 @@ def _cut(block: Block, times: int) -> Iterator[Window]:
 
     quiet = True
     for node in block:
-        if isinstance(node, Loop) and not under_way and not _left_under_way(node.body):
+        # A body that begins with nothing under way and leaves nothing under way is
+        # the same each time.
+        if isinstance(node, Loop) and not under_way and not _left(node.body):
             yield from done()
             yield from _cut(node.body, times * node.trips)
             quiet = True
             continue
-        launched, waited = _tokens((node,))
-        if launched and quiet:
+        if quiet and _launches(node):
             # Kernels with nothing beside them need not share a window with others.
             yield from done()
             quiet = False
         stretch.append((node,))
-        under_way |= launched
-        under_way -= waited
+        under_way = _left((node,), under_way)
         if not under_way and not quiet:
             yield from done()
             quiet = True
     yield from done()
 
 
-def _left_under_way(block: Block) -> set[int]:
-    """Tokens that a body's edges see: launched or waited for on one side only."""
-    open_: set[int] = set()
-    foreign: set[int] = set()
-    for node in block:
-        launched, waited = _tokens((node,))
-        foreign |= waited - open_ - launched
-        open_ |= launched
-        open_ -= waited
-    return open_ | foreign
-
-
-def _tokens(block: Block) -> tuple[set[int], set[int]]:
-    """Tokens that a block launches, and those it waits for."""
-    launched: set[int] = set()
-    waited: set[int] = set()
+def _left(block: Block, under_way: frozenset[int] = frozenset()) -> frozenset[int]:
+    """Tokens that may be under way after a block."""
     for node in block:
         if isinstance(node, Launch):
-            launched.add(node.token)
+            under_way |= {node.token}
         elif isinstance(node, Wait):
-            waited.update(node.tokens)
+            under_way -= frozenset(node.tokens)
         elif isinstance(node, Loop):
-            inner = _tokens(node.body)
-            launched |= inner[0]
-            waited |= inner[1]
-        elif isinstance(node, Branch):
-            for arm in node.arms:
-                inner = _tokens(arm)
-                launched |= inner[0]
-                waited |= inner[1]
-    return launched, waited
+            # Once says it all: what an iteration leaves, the next one leaves too.
+            after = _left(node.body, under_way)
+            under_way = after if node.trips else under_way
+        elif isinstance(node, Branch) and node.arms:
+            # Which arm is taken depends on settings.
+            under_way = frozenset[int]().union(
+                *(_left(arm, under_way) for arm in node.arms)
+            )
+    return under_way
+
+
+def _launches(node: Node) -> bool:
+    if isinstance(node, Loop):
+        return any(map(_launches, node.body))
+    if isinstance(node, Branch):
+        return any(_launches(inner) for arm in node.arms for inner in arm)
+    return isinstance(node, Launch)

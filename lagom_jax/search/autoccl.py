@@ -84,16 +84,32 @@ class _GroupTuner:
     def best(self) -> int:
         """The fastest candidate that was found; 0 is NCCL's own."""
         best, least = 0, self._cost(0)
-        running = list(self._descents)
+        for descent in self._descents:
+            found, cost = descent.best
+            if cost < least:
+                best, least = found, cost
+        running = [d for d in self._descents if not d.is_behind(least)]
+        self._hand_on(self._descents, running)
         while running:
-            for descent in list(running):
-                if not descent.advance():
-                    running.remove(descent)
+            still: list[_Descent] = []
+            for descent in running:
+                goes_on = descent.advance()
                 found, cost = descent.best
                 if cost < least:
                     best, least = found, cost
-            running = [d for d in running if not d.is_behind(least)]
+                if goes_on:
+                    still.append(descent)
+            still = [d for d in still if not d.is_behind(least)]
+            self._hand_on(running, still)
+            running = still
         return best
+
+    @staticmethod
+    def _hand_on(before: list[_Descent], running: list[_Descent]) -> None:
+        """Shares what those that are over have left among those that are not."""
+        left = sum(d.give_up() for d in before if d not in running)
+        for number, descent in enumerate(running):
+            descent.budget += (left + number) // len(running)
 
 
 class _Descent:
@@ -109,7 +125,8 @@ class _Descent:
     ) -> None:
         self._places = places
         self._cost = cost
-        self._budget = budget
+        self.budget = budget
+        self._first_budget = budget
         self._dice = dice
         self._seen: dict[Place, float] = {}
         self._axes = [
@@ -118,8 +135,10 @@ class _Descent:
             if len({place[axis] for place in places}) > 1 or axis == 0
         ]
         ordered = sorted(places)
-        for place in ordered[:: max(1, -(-len(ordered) // samples))]:
-            self._visit(place)
+        # A stride, shaken: a plain one would meet the same chunk each time.
+        stride = max(1, -(-len(ordered) // samples))
+        for start in range(0, len(ordered), stride):
+            self._visit(dice.choice(ordered[start : start + stride]))
         self._sampled = len(self._seen)
         self._starts = 1
         self._begin(min(self._seen, key=lambda p: (self._seen[p], p)))
@@ -144,16 +163,22 @@ class _Descent:
     def _trained(self) -> int:
         return len(self._seen) - self._sampled
 
+    def give_up(self) -> int:
+        """What is left of its budget, to be spent elsewhere."""
+        left = max(0, self.budget - self._trained)
+        self.budget -= left
+        return left
+
     def is_behind(self, least: float) -> bool:
         """Whether this subspace is not worth going on with."""
         cost = self.best[1]
-        if self._trained >= 0.1 * self._budget and cost > _BEHIND * least:
+        if self._trained >= 0.1 * self._first_budget and cost > _BEHIND * least:
             return True
         return len(self._seen) >= _FIRST_LOOK and cost > _HOPELESS * least
 
     def advance(self) -> bool:
         """Surveys once; False when this descent is over."""
-        if self._trained >= self._budget or len(self._seen) == len(self._places):
+        if self._trained >= self.budget or len(self._seen) == len(self._places):
             return False
         here = self._seen[self._here]
         ahead = self._survey()
@@ -186,12 +211,13 @@ class _Descent:
                 ahead.append((along, across / along**2, place))
         ahead.sort()
         count = max(_SURVEYED, int(self._step * len(ahead)))
-        left = self._budget - self._trained
+        left = self.budget - self._trained
         return [place for _, _, place in ahead[:count][-_SURVEYED:]][:left]
 
     def _restart(self) -> bool:
         unseen = sorted(place for place in self._places if place not in self._seen)
-        if self._starts == _STARTS or not unseen:
+        spent = self._trained >= self.budget
+        if self._starts == _STARTS or spent or not unseen:
             return False
         self._starts += 1
         place = self._dice.choice(unseen)

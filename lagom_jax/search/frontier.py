@@ -9,7 +9,9 @@ computing time, at the price `H = (y' - y) / (x - x')` of the Lagom paper.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
+from collections.abc import Callable
 
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.hlo.collective import Collective
@@ -17,6 +19,7 @@ from lagom_jax.schedule.program import Kernel
 from lagom_jax.search.stage import Stage
 
 LONGEST_PATH = 16
+RUNGS = 16
 # Times closer than this are the same: a path is not for tenths of a percent.
 _SAME = 1e-3
 
@@ -30,16 +33,6 @@ class Point:
     """Of the group's collectives in a step, alone."""
     taken_seconds: float
     """Computing time lost to them where kernels run beside them all the time."""
-
-
-def frontier(stage: Stage, group: int) -> tuple[Point, ...]:
-    """The path of a group, from the cheapest candidate to the fastest.
-
-    Args:
-        stage: The program and the model.
-        group: The group's number.
-    """
-    return path(points(stage, group))
 
 
 def path(found: list[Point], longest: int = LONGEST_PATH) -> tuple[Point, ...]:
@@ -58,6 +51,31 @@ def path(found: list[Point], longest: int = LONGEST_PATH) -> tuple[Point, ...]:
     while len(best) > longest:
         del best[min(range(1, len(best) - 1), key=lambda i: _missed(best, i))]
     return tuple(best)
+
+
+def rungs(found: list[Point], most: int = RUNGS) -> tuple[Point, ...]:
+    """The cheapest point of each length of time, from fast to slow.
+
+    A path leaves out what is slower and no cheaper. Beside collectives on other streams
+    that can be worth it all the same: what takes longer takes less of the links.
+
+    Example:
+        >>> found = [Point(1, 1.0, 1.0), Point(2, 4.0, 2.0), Point(3, 3.9, 3.0)]
+        >>> [point.candidate for point in rungs(found)]
+        [1, 2]
+    """
+    timed = [point for point in found if point.seconds > 0.0]
+    if not timed:
+        return ()
+    least = min(point.seconds for point in timed)
+    longest = max(point.seconds for point in timed)
+    width = math.log(longest / least) / most or 1.0
+    cheapest: dict[int, Point] = {}
+    for point in sorted(timed, key=_fast_first):
+        rung = min(most - 1, int(math.log(point.seconds / least) / width))
+        if rung not in cheapest or point.taken_seconds < cheapest[rung].taken_seconds:
+            cheapest[rung] = point
+    return tuple(cheapest.values())
 
 
 def _fast_first(point: Point) -> tuple[float, float, int]:
@@ -96,6 +114,13 @@ def points(stage: Stage, group: int) -> list[Point]:
         Point(candidate, seconds, _taken(stage, asynchronous, candidate))
         for seconds, candidate in fastest.values()
     ]
+
+
+def seconds_alone(stage: Stage, group: int) -> Callable[[int], float]:
+    """What tells the time of a group's collectives in a step, alone, of a candidate."""
+    beside, alone = _sites(stage, group)
+    sites = [*((site, times) for site, times, _ in beside), *alone]
+    return lambda candidate: _seconds(stage, sites, candidate)
 
 
 def _seconds(

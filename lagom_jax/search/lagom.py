@@ -7,9 +7,8 @@ search around what it found. docs/search.md says which of these steps was worth 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
-from lagom_jax.search.frontier import Point, frontier
+from lagom_jax.search.frontier import path, points, rungs, seconds_alone
 from lagom_jax.search.neighbours import Neighbours
 from lagom_jax.search.policy import (
     Found,
@@ -25,6 +24,9 @@ from lagom_jax.search.stage import Choice, Score, Stage
 # Shares of a step below this are no improvement, but rounding.
 _WORTH = 1e-6
 _SWEEPS = 8
+# A window may hold many groups; a group looks at so many of them, which keeps the
+# evaluations in proportion to the groups.
+_PARTNERS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,17 +45,19 @@ class Lagom:
     back or change algorithm and protocol."""
     jointly: bool = True
     """Whether that search also moves two groups at once that share a window."""
-    least_gain: float = 1e-4
-    """Groups whose choice gives less than this share of the step are left alone."""
+    least_gain: float = 5e-4
+    """Groups are left alone where that costs less than their part of this share of the
+    step: all of them together cost less than the share."""
 
     def choose(self, stage: Stage) -> Found:
         """One component after another: they have nothing to do with each other."""
         choice = stage.untouched
         evaluations, moves, regions = 0, list[Move](), dict[int, str]()
         before = stage.score(choice).step_seconds
+        least = self.least_gain * before / max(1, len(choice))
         for members in stage.components():
             search = _Component(self, stage, members)
-            choice, region = search.run(choice, self.least_gain * before)
+            choice, region = search.run(choice, least)
             evaluations += search.score.evaluations
             moves += search.moves
             regions |= dict.fromkeys(members, region)
@@ -67,8 +71,19 @@ class _Component:
         self._policy = policy
         self._stage = stage
         self._members = members
-        self._paths: dict[int, tuple[Point, ...]] = {
-            group: frontier(stage, group) for group in members
+        self._met = {group: _nearest(stage, group) for group in members}
+        self._seconds = {group: seconds_alone(stage, group) for group in members}
+        found = {group: points(stage, group) for group in members}
+        self._paths = {group: path(found[group]) for group in members}
+        self._worth_a_try = {
+            group: [
+                point.candidate
+                for point in (
+                    *self._paths[group],
+                    *(rungs(found[group]) if self._met[group] else ()),
+                )
+            ]
+            for group in members
         }
         self.score = Scorer(stage, scenes_of(stage, members))
         self.moves: list[Move] = []
@@ -87,7 +102,13 @@ class _Component:
                 region = "exposed"
             best = min((self._descend(start), best), key=self._cost)
         if self._policy.look_around:
-            best = self._look_around(best)
+            for place in dict.fromkeys((best, fastest)):
+                made = len(self.moves)
+                ended = self._look_around(place)
+                if self._cost(ended) < self._cost(best):
+                    best = ended
+                else:
+                    del self.moves[made:]
         return self._take_back(best, choice, least), region
 
     def _cost(self, choice: Choice) -> float:
@@ -113,11 +134,11 @@ class _Component:
                     prices[group] = self._price(choice, after, group)
             group = min(open_, key=lambda g: prices[g])
             after = self._next(choice, group, places)
-            self._record(group, choice, after)
+            self._record(choice, after)
             choice = after
             places[group] += 1
             # Its own price is another now, and so is that of all who share a window.
-            met = {group, *self._neighbours(group)}
+            met = {group, *self._met[group]}
             prices = {g: price for g, price in prices.items() if g not in met}
             better = self._cost(choice) < self._cost(best) * (1 - _WORTH)
             best, idle = (choice, 0) if better else (best, idle + 1)
@@ -126,77 +147,83 @@ class _Component:
     def _next(self, choice: Choice, group: int, places: dict[int, int]) -> Choice:
         return replaced(choice, group, self._paths[group][places[group] + 1].candidate)
 
-    def _price(self, before: Choice, after: Choice, group: int) -> float:
-        """`H`; without bound where the collective does not get faster."""
+    def _price(self, before: Choice, after: Choice, *groups: int) -> float:
+        """`H`; without bound where the collectives do not get faster."""
         one, other = self.score(before), self.score(after)
-        saved = one.own_seconds.get(group, 0.0) - other.own_seconds.get(group, 0.0)
+        saved = sum(
+            one.own_seconds.get(group, 0.0) - other.own_seconds.get(group, 0.0)
+            for group in groups
+        )
         added = other.totals.compute_seconds - one.totals.compute_seconds
         if saved <= 0:
             return -float("inf") if added < 0 else float("inf")
         return added / saved
 
-    def _neighbours(self, group: int) -> set[int]:
-        """Groups that share a window with one."""
-        scenes = self._stage.scenes
-        return {g for s in self._stage.scenes_of[group] for g in scenes[s].groups}
-
-    def _record(self, group: int, before: Choice, after: Choice) -> None:
-        price = self._price(before, after, group)
-        self.moves.append(
+    def _record(self, before: Choice, after: Choice) -> None:
+        changed = [g for g in self._members if before[g] != after[g]]
+        price = self._price(before, after, *changed)
+        seconds = self.score(after).step_seconds
+        self.moves += [
             Move(
                 group,
                 before[group],
                 after[group],
                 None if abs(price) == float("inf") else price,
-                self.score(after).step_seconds,
+                seconds,
             )
-        )
+            for group in changed
+        ]
 
     def _look_around(self, choice: Choice) -> Choice:
         groups = self._stage.space.groups
         near = {group: Neighbours(groups[group]) for group in self._members}
+        # Where nothing has changed since the last look there is nothing new to see.
+        news = set(self._members)
         for _ in range(_SWEEPS):
             before = choice
             for group in self._members:
-                around = near[group].of(choice[group], groups[group].usual[0])
-                options = [replaced(choice, group, c) for c in around]
-                choice = self._better(choice, options, group)
+                if group in news:
+                    around = near[group].of(choice[group], groups[group].usual[0])
+                    options = [
+                        replaced(choice, group, candidate)
+                        for candidate in (*around, *self._worth_a_try[group])
+                    ]
+                    choice = self._better(choice, options)
             if self._policy.jointly:
-                choice = self._move_two(choice)
-            if choice == before:
+                choice = self._move_two(choice, news)
+            changed = [g for g in self._members if choice[g] != before[g]]
+            if not changed:
                 break
+            news = {*changed, *(other for g in changed for other in self._met[g])}
         return choice
 
-    def _better(self, choice: Choice, options: list[Choice], group: int) -> Choice:
+    def _better(self, choice: Choice, options: list[Choice]) -> Choice:
         best = min(options, key=self._cost, default=choice)
         if self._cost(best) < self._cost(choice) * (1 - _WORTH):
-            self._record(group, choice, best)
+            self._record(choice, best)
             return best
         return choice
 
-    def _move_two(self, choice: Choice) -> Choice:
-        """One group up its path and another down."""
-        for one, other in itertools.combinations(self._members, 2):
-            if other in self._neighbours(one):
-                options = [
-                    replaced(replaced(choice, one, a), other, b)
-                    for a in self._beside(choice, one)
-                    for b in self._beside(choice, other)
-                ]
-                choice = self._better(choice, options, one)
+    def _move_two(self, choice: Choice, news: set[int]) -> Choice:
+        """Two groups along their paths, each up or down."""
+        for one in self._members:
+            for other in self._met[one]:
+                if other > one and (one in news or other in news):
+                    options = [
+                        replaced(replaced(choice, one, a), other, b)
+                        for a in self._beside(choice, one)
+                        for b in self._beside(choice, other)
+                    ]
+                    choice = self._better(choice, options)
         return choice
 
     def _beside(self, choice: Choice, group: int) -> list[int]:
         """The next places on a group's path, seen from where it is."""
         path = self._paths[group]
-        own = self._seconds(group, choice[group])
+        own = self._seconds[group](choice[group])
         faster = [p for p in path if p.seconds < own]
         slower = [p for p in path if p.seconds > own]
         return [p.candidate for p in (*slower[-1:], *faster[:1])]
-
-    def _seconds(self, group: int, candidate: int) -> float:
-        site = self._stage.space.groups[group].sites[0]
-        return self._stage.price(site, candidate).seconds
 
     def _take_back(self, choice: Choice, before: Choice, least: float) -> Choice:
         """Leaves alone what gives next to nothing, and never returns worse."""
@@ -205,6 +232,13 @@ class _Component:
             if self._cost(alone) <= self._cost(choice) + least:
                 choice = alone
         return choice if self._cost(choice) < self._cost(before) else before
+
+
+def _nearest(stage: Stage, group: int) -> list[int]:
+    """Groups that share a window with one: those nearest to it in the program."""
+    scenes = (stage.scenes[position] for position in stage.scenes_of[group])
+    met = {other for scene in scenes for other in scene.groups} - {group}
+    return sorted(met, key=lambda other: (abs(other - group), other))[:_PARTNERS]
 
 
 def _is_hidden(score: Score) -> bool:
