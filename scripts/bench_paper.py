@@ -163,11 +163,11 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="rewrite docs/benchmarks/paper.md, with the controls fork and tuner",
+        help="rewrite docs/benchmarks/paper.md, with the controls fork, tuner, sequence",
     )
     asked = parser.parse_args()
     policies = asked.policy or ["nccl", "autoccl", "lagom"]
-    kinds = ["fork", "tuner"] if asked.docs else [asked.controls]
+    kinds = ["fork", "tuner", "sequence"] if asked.docs else [asked.controls]
     import_jax()
     found: dict[str, list[Row]] = {controls: [] for controls in kinds}
     versions: dict[str, str] = {}
