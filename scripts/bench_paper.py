@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="rewrite docs/benchmarks/paper.md, with the controls fork, tuner, sequence",
+        help="rewrite docs/benchmarks/paper.md, for three kinds of controls",
     )
     asked = parser.parse_args()
     policies = asked.policy or ["nccl", "autoccl", "lagom"]
