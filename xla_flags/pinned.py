@@ -88,7 +88,7 @@ def pinned_by_environment(
     *,
     home: str = "",
 ) -> tuple[Pin, ...]:
-    """All that an environment pins: `XLA_FLAGS` and NCCL's variables and files.
+    r"""All that an environment pins: `XLA_FLAGS` and NCCL's variables and files.
 
     Args:
         environ: Environment variables.
@@ -99,12 +99,12 @@ def pinned_by_environment(
         Every setting; the last one of a name that counts is in effect.
 
     Example:
-        >>> files = {"/etc/nccl.conf": "NCCL_MAX_CTAS=8\\nNCCL_ALGO=ring"}
+        >>> files = {"/etc/nccl.conf": "NCCL_MAX_CTAS=8\nNCCL_ALGO=ring"}
         >>> environ = {"NCCL_MAX_CTAS": "16", "PATH": "/bin"}
         >>> for pin in pinned_by_environment(environ, files.get):
         ...     print(pin.name, pin.value, pin.where)
-        NCCL_MAX_CTAS 8 /etc/nccl.conf
         NCCL_ALGO ring /etc/nccl.conf
+        NCCL_MAX_CTAS 8 /etc/nccl.conf
         NCCL_MAX_CTAS 16 the environment
     """
     pins = list(pinned_by_xla_flags(environ.get("XLA_FLAGS", ""), read))
@@ -132,8 +132,8 @@ def pinned_by_options(options: Mapping[str, object]) -> tuple[Pin, ...]:
         Every setting; over those of `XLA_FLAGS` they win.
 
     Example:
-        >>> pinned_by_options({"xla_gpu_enable_pipelined_p2p": "true"})[0].problem
-        "xla_gpu_enable_pipelined_p2p is a bool: as a compiler option it cannot be 'true'"
+        >>> pinned_by_options({"xla_gpu_autotune_level": "4"})[0].value
+        4
     """
     pins: list[Pin] = []
     for name, given in options.items():
@@ -148,21 +148,54 @@ def pinned_by_options(options: Mapping[str, object]) -> tuple[Pin, ...]:
 
 
 def in_effect(pins: Iterable[Pin]) -> dict[str, Pin]:
-    """The setting of each name that wins.
+    """The setting of each name that is in effect.
+
+    The last one wins. In `XLA_FLAGS` lists of strings, maps, and changes to a default
+    are added to those before them instead.
 
     Args:
         pins: Those of the environment first, then those of `compiler_options`.
 
     Returns:
-        By name, the last that counts.
+        By name, what counts in the end.
 
     Example:
         >>> pins = pinned_by_xla_flags("--xla_gpu_autotune_level=0")
         >>> pins += pinned_by_options({"xla_gpu_autotune_level": 4})
         >>> in_effect(pins)["xla_gpu_autotune_level"].value
         4
+        >>> twice = "--xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"
+        >>> in_effect(pinned_by_xla_flags(twice))["xla_disable_hlo_passes"].value
+        ('a', 'b')
     """
-    return {pin.name: pin for pin in pins if pin.counts}
+    found: dict[str, Pin] = {}
+    for pin in pins:
+        if pin.counts:
+            found[pin.name] = _added(found.get(pin.name), pin)
+    return found
+
+
+def _added(earlier: Pin | None, later: Pin) -> Pin:
+    flag = later.flag
+    if earlier is None or flag is None or later.where == "compiler_options":
+        return later
+    match earlier.value, later.value:
+        case dict() as before, dict() as after:
+            return dataclasses.replace(later, value=before | after)
+        case tuple() as before, tuple() as after if not flag.choices:
+            return dataclasses.replace(later, value=before + after)
+        case tuple() as before, tuple() as after if after and after[0][0] in "+-":
+            return dataclasses.replace(later, value=_changed(before, after))
+        case _:
+            return later
+
+
+def _changed(items: tuple[str, ...], changes: tuple[str, ...]) -> tuple[str, ...]:
+    if items and items[0][0] in "+-":
+        return items + changes
+    left = [item for item in items if f"-{item}" not in changes]
+    more = [c[1:] for c in changes if c[0] == "+" and c[1:] not in items]
+    return (*left, *more)
 
 
 def _cut(
@@ -202,11 +235,7 @@ def _unread(rest: str, where: str) -> list[Pin]:
 def _conf(content: str) -> list[tuple[str, str]]:
     """NCCL's own file format: `KEY=value` lines; # begins a comment in column one."""
     lines = (line.partition("=") for line in content.splitlines() if line[:1] != "#")
-    found = {}
-    for name, equals, given in lines:
-        if equals and name not in found:
-            found[name] = given
-    return [*found.items()][::-1]
+    return [(name, given) for name, equals, given in lines if equals]
 
 
 def _of_variable(name: str, given: str, where: str) -> Pin:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from xla_flags.catalogue import known
 from xla_flags.flag import Value
@@ -71,17 +72,16 @@ def recipes() -> tuple[Recipe, ...]:
     return tuple(_recipe(r) for r in json.loads(_FILE.read_text(encoding="utf-8")))
 
 
-def _recipe(record: dict[str, object]) -> Recipe:
-    published = record.pop("published")
-    assert isinstance(published, dict)
-    settings = {
+def _recipe(record: dict[str, Any]) -> Recipe:
+    published: dict[str, Any] = record.pop("published")
+    settings: dict[str, Value] = {
         name: value if not isinstance(value, str) else parse_flag(known()[name], value)
         for name, value in published.items()
         if name in known()
     }
     given = {name: str(v) for name, v in published.items() if name not in known()}
     return Recipe(
-        **record,  # pyright: ignore[reportArgumentType]
+        **record,
         given=MappingProxyType(given),
         settings=MappingProxyType(settings),
     )

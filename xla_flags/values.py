@@ -6,7 +6,7 @@ were the same on both:
 
 | type | XLA_FLAGS | compiler_options |
 | --- | --- | --- |
-| bool | true, false in any case, 1, 0; the name alone is true | True, False, "True", "False" |
+| bool | true, false in any case, 1, 0; the name alone | True, False, "True", "False" |
 | int | digits with a sign, in the range of its width | int, or the same text; no bool |
 | float | a number, inf, nan | float, or the same text; no int |
 | string | any text | str |
@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from xla_flags.flag import Flag, FlagError, Value
 
@@ -82,8 +83,8 @@ def print_flag(flag: Flag, value: Value) -> str:
 
     Example:
         >>> from xla_flags import find
-        >>> print_flag(find("xla_gpu_pipeline_all_gather"), "COLLECTIVE_PIPELINING_MODE_ON")
-        'ON'
+        >>> print_flag(find("xla_gpu_all_gather_mode"), "COLLECTIVES_PEER_MEMORY")
+        'PEER'
     """
     text = _text(flag, _typed(flag, value))
     if parse_flag(flag, text) != value and value == value:
@@ -111,11 +112,12 @@ def parse_option(flag: Flag, value: object) -> Value:
         >>> parse_option(find("xla_gpu_enable_pipelined_p2p"), "true")
         Traceback (most recent call last):
         ...
-        xla_flags.flag.FlagError: xla_gpu_enable_pipelined_p2p is a bool: as a compiler option it cannot be 'true'
+        xla_flags.flag.FlagError: xla_gpu_enable_pipelined_p2p is a bool: ...
     """
     if "compiler_options" not in flag.routes:
         raise FlagError(
-            f"{flag.name} is no compiler option; it is set by {' or '.join(flag.routes)}"
+            f"{flag.name} is no compiler option; it is set by "
+            f"{' or '.join(flag.routes)}"
         )
     in_words = isinstance(value, str) and flag.routes != ("compiler_options",)
     if flag.type == "bool":
@@ -260,12 +262,13 @@ def _typed(flag: Flag, value: object) -> Value:
     if type(value) is not _PYTHON[flag.type]:
         raise _refused(flag, value)
     if isinstance(value, tuple):
-        return _checked(flag, value, shown=value)
+        items = cast("tuple[str, ...]", value)
+        return _checked(flag, items, shown=items)
     if isinstance(value, int) and flag.type == "int":
         return _in_range(flag, value)
     if flag.type == "enum" and value not in flag.choices:
         raise _refused(flag, value)
-    return value  # pyright: ignore[reportReturnType]
+    return cast("Value", value)
 
 
 def _checked(flag: Flag, items: tuple[str, ...], *, shown: object) -> tuple[str, ...]:
