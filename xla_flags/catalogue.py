@@ -13,7 +13,7 @@ from typing import Any, cast
 from xla_flags.flag import Flag, FlagError, Spelling, Value
 
 _HERE = Path(__file__).parent
-_TUPLES = ("absent", "choices", "kinds", "routes", "hazards")
+_TUPLES = ("absent", "not_a_flag_in", "choices", "kinds", "routes", "hazards")
 # Nearer than this two names share more than what all of them begin with.
 _ALIKE = 0.75
 

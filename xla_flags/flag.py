@@ -88,6 +88,8 @@ class Flag:
     sources: tuple[str, ...]
     absent: tuple[str, ...] = ()
     """Versions that do not know it."""
+    not_a_flag_in: tuple[str, ...] = ()
+    """Versions whose `XLA_FLAGS` refuse it, or take it and leave it unset."""
     bits: int = 0
     """The width of an int."""
     choices: tuple[str, ...] = ()

@@ -91,6 +91,8 @@ def _table(members: Iterable[Flag]) -> Iterable[str]:
 def _versions(flag: Flag) -> Iterable[str]:
     if flag.absent:
         yield f"Not known to {', '.join(flag.absent)}."
+    if flag.not_a_flag_in:
+        yield f"XLA_FLAGS refuse or ignore it in {', '.join(flag.not_a_flag_in)}."
     if flag.replaced_by:
         yield f"Replaced by `{flag.replaced_by}`."
     if len({repr(default) for default in flag.seen.values()}) > 1:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from xla_flags.flag import Flag, FlagError, Value
 
@@ -188,20 +188,31 @@ def _enum(flag: Flag, text: str) -> str:
 
 
 def _list(flag: Flag, text: str) -> tuple[str, ...]:
+    words = text.split(",")
     if not flag.choices:
-        return tuple(text.split(","))
-    words = [word.strip() if flag.signed else word for word in text.split(",")]
-    if flag.signed and words == [""]:
-        return ()
-    signs = [word[:1] if flag.signed and word[:1] in "+-" else "" for word in words]
-    if any(signs) and not all(signs):
-        raise FlagError(f"{flag.name}: {text!r} mixes changes to the default and items")
+        return tuple(words)
+    if flag.signed:
+        return _changes(flag, [word.strip() for word in words])
     items: list[str] = []
-    for sign, word in zip(signs, words, strict=True):
-        items.append(sign + _enum(flag, word.removeprefix(sign)))
-    if _ALL in items and not any(signs):
-        return tuple(c for c in flag.choices if c not in (_ALL, "NOOP"))
+    for word in words:
+        item = _enum(flag, word)
+        # XLA writes all kinds out.
+        every = (c for c in flag.choices if c not in (_ALL, "NOOP"))
+        items.extend(every if item == _ALL else [item])
     return tuple(items)
+
+
+def _changes(flag: Flag, words: list[str]) -> tuple[str, ...]:
+    if words == [""]:
+        return ()
+    signs = [word[:1] if word[:1] in "+-" else "" for word in words]
+    if any(signs) and not all(signs):
+        raise FlagError(f"{flag.name}: {words} mix changes to the default and items")
+    items = (
+        sign + _enum(flag, word.removeprefix(sign))
+        for sign, word in zip(signs, words, strict=True)
+    )
+    return tuple(dict.fromkeys(items))
 
 
 def _map(flag: Flag, text: str) -> dict[str, str]:
@@ -257,7 +268,7 @@ def _text(flag: Flag, value: Value) -> str:
             return str(value)
 
 
-def _typed(flag: Flag, value: object) -> Value:
+def _typed(flag: Flag, value: Any) -> Value:
     """The value itself, if it is of the flag's type and one of its choices."""
     if type(value) is not _PYTHON[flag.type]:
         raise _refused(flag, value)
@@ -268,7 +279,7 @@ def _typed(flag: Flag, value: object) -> Value:
         return _in_range(flag, value)
     if flag.type == "enum" and value not in flag.choices:
         raise _refused(flag, value)
-    return cast("Value", value)
+    return value
 
 
 def _checked(flag: Flag, items: tuple[str, ...], *, shown: object) -> tuple[str, ...]:

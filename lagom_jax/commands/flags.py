@@ -163,6 +163,7 @@ def _show_one(flag: Flag) -> None:
         ("changed", flag.changes),
         *((f"default, {v}", shown_value(flag, d)) for v, d in flag.seen.items()),
         ("not known to", ", ".join(flag.absent)),
+        ("not in XLA_FLAGS", ", ".join(flag.not_a_flag_in)),
         ("replaced by", flag.replaced_by),
     ]
     for name, words in rows:

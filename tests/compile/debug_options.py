@@ -94,7 +94,11 @@ def _ends(data, at):
     first = True
     while True:
         tag, after = _varint(data, at)
-        if tag & 7 not in (0, 2) or not 1 <= tag >> 3 <= 14 or (tag == 10 and not first):
+        if (
+            tag & 7 not in (0, 2)
+            or not 1 <= tag >> 3 <= 14
+            or (tag == 10 and not first)
+        ):
             return
         size, after = _varint(data, after)
         at = after + size if tag & 7 == 2 else after
@@ -113,9 +117,11 @@ def _part(data, number):
                 found = data[at : at + size]
             at += size
         else:
-            at = {0: lambda a: _varint(data, a)[1], 1: lambda a: a + 8, 5: lambda a: a + 4}[
-                tag & 7
-            ](at)
+            at = {
+                0: lambda a: _varint(data, a)[1],
+                1: lambda a: a + 8,
+                5: lambda a: a + 4,
+            }[tag & 7](at)
     return found
 
 

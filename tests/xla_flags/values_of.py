@@ -29,6 +29,8 @@ def values(flag):
         case "list":
             items = ITEMS
             if flag.choices:
-                plain = [c for c in flag.choices if c != "ALLCOLLECTIVES"]
+                whole = set() if flag.signed else {"ALLCOLLECTIVES"}
+                plain = [c for c in flag.choices if c not in whole]
                 items = st.sampled_from(plain)
-            return st.lists(items, min_size=1, max_size=4).map(tuple)
+            unique = flag.signed
+            return st.lists(items, min_size=1, max_size=4, unique=unique).map(tuple)
