@@ -127,7 +127,7 @@ def parse_option(flag: Flag, value: object) -> Value:
         return _FROM_TEXT[flag.type](flag, str(value))
     elif flag.type == "list" and isinstance(value, str):
         items = tuple(value.split(",")) if value else ()
-        return _checked(flag, items, shown=value)
+        return _checked(flag, items, signed=False)
     try:
         return _typed(flag, value)
     except FlagError:
@@ -274,7 +274,7 @@ def _typed(flag: Flag, value: Any) -> Value:
         raise _refused(flag, value)
     if isinstance(value, tuple):
         items = cast("tuple[str, ...]", value)
-        return _checked(flag, items, shown=items)
+        return _checked(flag, items, signed=flag.signed)
     if isinstance(value, int) and flag.type == "int":
         return _in_range(flag, value)
     if flag.type == "enum" and value not in flag.choices:
@@ -282,12 +282,12 @@ def _typed(flag: Flag, value: Any) -> Value:
     return value
 
 
-def _checked(flag: Flag, items: tuple[str, ...], *, shown: object) -> tuple[str, ...]:
+def _checked(flag: Flag, items: tuple[str, ...], *, signed: bool) -> tuple[str, ...]:
     allowed = {*flag.choices}
-    if flag.signed and isinstance(shown, tuple):
+    if signed:
         allowed |= {sign + choice for sign in "+-" for choice in flag.choices}
     if flag.choices and not allowed.issuperset(items):
-        raise _refused(flag, shown)
+        raise _refused(flag, items)
     return items
 
 
