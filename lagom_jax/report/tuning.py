@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from lagom_jax.cost.setting import Setting
 from lagom_jax.hlo.collective import POINT_TO_POINT
-from lagom_jax.report.layout import WIDTH, as_text, cut, table
+from lagom_jax.report.layout import WIDTH, as_text, cut, fits, table
 from lagom_jax.report.units import (
     counted,
     in_bytes,
@@ -18,8 +22,10 @@ from lagom_jax.report.units import (
 from lagom_jax.search.tuning import GroupTuning, Tuning
 
 DEFAULT_ROWS = 15
-_WIDE = 110
 _EXPLAINED = 8
+# Columns that go where the screen is narrow, the least needed first: the reasons below
+# the table say what they say.
+_SPARE = ("H", "region", "NCCL's own", "sites", "computation", "communication", "ranks")
 
 
 def render_tuning(
@@ -35,7 +41,7 @@ def render_tuning(
     parts: list[RenderableType] = [_headline(tuning)]
     if len(tuning.policies) > 1:
         parts.append(_policies(tuning))
-    parts.append(_groups(tuning, rows, wide=width >= _WIDE))
+    parts.append(_groups(tuning, rows, width))
     if tuning.fixed:
         parts.append(_fixed(tuning))
     parts.append(Text(f"Can be told: {tuning.controls}", "dim"))
@@ -106,39 +112,31 @@ def _policies(tuning: Tuning) -> RenderableType:
     return Group(shown, Text())
 
 
-def _groups(tuning: Tuning, rows: int | None, *, wide: bool) -> RenderableType:
+def _groups(tuning: Tuning, rows: int | None, width: int) -> RenderableType:
     if not tuning.groups:
         return Text("  nothing here can be set: no collective goes through NCCL\n")
     shown = tuning.groups if rows is None else tuning.groups[:rows]
-    columns = ["collective", "bytes", "ranks", "sites"]
-    columns += ["NCCL's own"] if wide else []
-    columns += ["chosen", "communication", "computation", "step"]
-    columns += ["H", "region"] if wide else []
-    listed = table("Choices, those that give the most first", *columns)
-    for group in shown:
-        cells: list[Text | str] = [
-            cut(group.kind),
-            in_bytes(group.bytes),
-            _ranks(group),
-            str(len(group.sites)),
-        ]
-        if wide:
-            cells.append(_setting(group.usual))
-        cells += [
-            "left alone" if group.chosen is None else _setting(group.chosen),
-            in_signed_seconds(group.communication_change),
-            in_signed_seconds(group.computation_change),
-            Text(in_signed_seconds(group.step_change), _colour(group)),
-        ]
-        if wide:
-            cells += ["" if group.price is None else f"{group.price:.2g}", group.region]
-        listed.add_row(*cells)
+    left_out: set[str] = set()
+    listed = _listed(shown, left_out)
+    for column in _SPARE:
+        if fits(listed, width):
+            break
+        left_out.add(column)
+        listed = _listed(shown, left_out)
     left = len(tuning.groups) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
-    return Group(listed, *more, Text(), *_why(tuning, shown), Text())
+    return Group(listed, *more, Text(), *_why(shown), Text())
 
 
-def _why(tuning: Tuning, shown: tuple[GroupTuning, ...]) -> list[Text]:
+def _listed(shown: tuple[GroupTuning, ...], left_out: set[str]) -> Table:
+    names = [name for name in _COLUMNS if name not in left_out]
+    listed = table("Choices, those that give the most first", *names)
+    for group in shown:
+        listed.add_row(*(_COLUMNS[name](group) for name in names))
+    return listed
+
+
+def _why(shown: tuple[GroupTuning, ...]) -> list[Text]:
     return [
         Text.assemble(" ", (_title(group), "bold"), f": {group.why}")
         for group in shown[:_EXPLAINED]
@@ -146,7 +144,14 @@ def _why(tuning: Tuning, shown: tuple[GroupTuning, ...]) -> list[Text]:
 
 
 def _title(group: GroupTuning) -> str:
-    return f"{group.kind} {in_bytes(group.bytes)} over {group.ranks}"
+    if not group.calls:
+        return f"{group.name} of up to {in_bytes(group.bytes)}"
+    return f"{_what(group)} {in_bytes(group.bytes)} over {group.ranks}"
+
+
+def _what(group: GroupTuning) -> str:
+    """What its collectives are called; a cap binds several kinds."""
+    return group.kind if group.calls else group.name
 
 
 def _ranks(group: GroupTuning) -> str:
@@ -172,8 +177,32 @@ def _kib(nbytes: int) -> str:
     return f"{nbytes / 1024:.0f}K" if nbytes < 1 << 20 else f"{nbytes / (1 << 20):.3g}M"
 
 
-def _colour(group: GroupTuning) -> str:
-    return "green" if group.step_change < 0 else ""
+def _chosen(group: GroupTuning) -> str:
+    return "left alone" if group.chosen is None else _setting(group.chosen)
+
+
+def _step(group: GroupTuning) -> Text:
+    colour = "green" if group.step_change < 0 else ""
+    return Text(in_signed_seconds(group.step_change), colour)
+
+
+def _price(group: GroupTuning) -> str:
+    return "" if group.price is None else f"{group.price:.2g}"
+
+
+_COLUMNS: Final[Mapping[str, Callable[[GroupTuning], str | Text]]] = {
+    "collective": lambda group: cut(_what(group)),
+    "bytes": lambda group: in_bytes(group.bytes),
+    "ranks": _ranks,
+    "sites": lambda group: str(len(group.sites)),
+    "NCCL's own": lambda group: _setting(group.usual),
+    "chosen": _chosen,
+    "communication": lambda group: in_signed_seconds(group.communication_change),
+    "computation": lambda group: in_signed_seconds(group.computation_change),
+    "step": _step,
+    "H": _price,
+    "region": lambda group: group.region,
+}
 
 
 def _fixed(tuning: Tuning) -> RenderableType:

@@ -63,6 +63,23 @@ def test_every_choice_says_why_and_what_it_gives(capsys, tmp_path):
         assert (group["chosen"] is None) == group["why"].startswith("left alone")
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120, 140])
+def test_a_narrow_screen_cuts_nothing_off(capsys, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = tune(capsys, write_dump(tmp_path, 8), "--cluster", "h100:1x8")
+    assert "…" not in out
+    head = next(line for line in out.splitlines() if line.startswith(" collective"))
+    assert {"chosen", "step"} <= set(head.split())
+    assert ("region" in head) is (columns == 140)
+
+
+def test_a_cap_is_not_said_of_one_kind(capsys, tmp_path):
+    words = ["--cluster", "h100:1x8", "--controls", "caps"]
+    _, out, _ = tune(capsys, write_dump(tmp_path, 8), *words)
+    assert " collectives of up to 134 MB: " in out
+    assert "all-gather" not in out
+
+
 def test_a_step_that_is_all_collectives(capsys, tmp_path):
     dump = tmp_path / "all.txt"
     dump.write_text(ALL_COLLECTIVES)
