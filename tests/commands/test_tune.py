@@ -1,10 +1,16 @@
 """`lagom tune` as a user meets it."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 
 import pytest
+
+from lagom_jax.commands import tune as tune_verb
+from lagom_jax.errors import LagomError
+from lagom_jax.report.tuning import tuning_to_text
+from lagom_jax.settings import find_settings, find_settings_of_dump
 
 from ..command_line import lagom, write_dump
 
@@ -137,6 +143,53 @@ def test_an_unknown_policy_is_refused_before_anything_is_compiled(capsys):
     code, _, complaint = tune(capsys, *words)
     assert code == 2
     assert "invalid choice: 'best'" in complaint
+
+
+def test_a_calibration_is_read_before_anything_is_compiled(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tune_verb, "compile_scheduled", pytest.fail)
+    words = ["llama-3-8b", "--cluster", "h100:1x8", "--tiny"]
+    words += ["--calibration", tmp_path / "none.json"]
+    code, _, complaint = tune(capsys, *words)
+    assert code == 2
+    assert "none.json" in complaint
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"policies": ()}, "no policy is named"),
+        ({"policies": ("best",)}, "no policy 'best'"),
+        ({"controls": "magic"}, "no controls 'magic'"),
+        ({"calibration": "none.json"}, "none.json"),
+    ],
+)
+def test_what_is_asked_is_checked_before_the_step_is_looked_at(asked, told):
+    def step():
+        pytest.fail("was traced")
+
+    with pytest.raises(LagomError, match=told):
+        find_settings(step, cluster="h100:1x8", **asked)
+
+
+def test_one_policy_may_stand_for_itself(tmp_path):
+    dump = write_dump(tmp_path, 8)
+    tuning = find_settings_of_dump(dump, "h100:1x8", policies="autoccl")
+    assert tuning.policy == "autoccl"
+
+
+def test_fewer_threads_are_shown(tmp_path):
+    dump = write_dump(tmp_path, 8)
+    tuning = find_settings_of_dump(dump, "h100:1x8")
+    (group,) = tuning.groups
+
+    def shown(setting):
+        told = dataclasses.replace(group, chosen=setting)
+        return tuning_to_text(dataclasses.replace(tuning, groups=(told,)))
+
+    assert "24×2M, 128 threads" in shown("ring/simple/24/128/2097152")
+    assert "threads" not in shown("ring/simple/24/544/2097152")
 
 
 def test_the_same_bytes_in_any_process(tmp_path):
