@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lagom_jax.cost.setting import Setting
+from lagom_jax.cost.setting import Setting, threads_range
 from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.report.layout import WIDTH, as_text, cut, fits, table
 from lagom_jax.report.units import (
@@ -146,7 +146,8 @@ def _why(shown: tuple[GroupTuning, ...]) -> list[Text]:
 def _title(group: GroupTuning) -> str:
     if not group.calls:
         return f"{group.name} of up to {in_bytes(group.bytes)}"
-    return f"{_what(group)} {in_bytes(group.bytes)} over {group.ranks}"
+    title = f"{_what(group)} {in_bytes(group.bytes)} over {group.ranks}"
+    return f"{title} ({group.sites[0]})" if len(group.sites) == 1 else title
 
 
 def _what(group: GroupTuning) -> str:
@@ -178,7 +179,15 @@ def _kib(nbytes: int) -> str:
 
 
 def _chosen(group: GroupTuning) -> str:
-    return "left alone" if group.chosen is None else _setting(group.chosen)
+    if group.chosen is None:
+        return "left alone"
+    words = _setting(group.chosen)
+    if group.calls:
+        setting = Setting.parse(group.chosen)
+        _, most = threads_range(setting.algorithm, setting.protocol)
+        if setting.threads < most:
+            return f"{words}, {setting.threads} threads"
+    return words
 
 
 def _step(group: GroupTuning) -> Text:
