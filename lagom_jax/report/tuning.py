@@ -66,16 +66,21 @@ def _headline(tuning: Tuning) -> RenderableType:
     told = [group for group in tuning.groups if group.chosen is not None]
     text.append(f"  step {in_seconds(before.step_seconds)}", "bold")
     if told:
+        colour = "bold green" if tuning.speedup >= 1 else "bold red"
         text.append(f" → {in_seconds(after.step_seconds)}", "bold")
-        text.append(f", {tuning.speedup:.3f}× NCCL's own choices", "bold green")
+        text.append(f", {tuning.speedup:.3f}× as fast as with NCCL's choices", colour)
+    elif tuning.policy == "nccl":
+        text.append(": NCCL's own choices", "bold")
     else:
         text.append(": leave NCCL's own choices alone", "bold green")
     text.append(
-        f"\n  no settings can make this schedule shorter than "
+        f"\n  no settings of these controls make this schedule shorter than "
         f"{in_seconds(tuning.floor_seconds)} "
-        f"({_times(before.step_seconds, tuning.floor_seconds)}); "
-        f"{in_percent(tuning.share_of_bound, 1)} of that is reached\n"
+        f"({_times(before.step_seconds, tuning.floor_seconds)})"
     )
+    if tuning.share_of_bound > 0:
+        text.append(f"; {in_percent(tuning.share_of_bound, 1)} of that is reached")
+    text.append("\n")
     for what, one, other in (
         ("computation", before.compute_seconds, after.compute_seconds),
         (

@@ -37,7 +37,7 @@ def test_a_dump_is_tuned(capsys, tmp_path):
     code, out, _ = tune(capsys, dump, "--cluster", "h100:1x8")
     assert code == 0
     assert "Choices, those that give the most first" in out
-    assert "no settings can make this schedule shorter" in out
+    assert "no settings of these controls make this schedule shorter" in out
 
 
 def test_the_policies_stand_side_by_side(capsys, tmp_path):
@@ -77,6 +77,17 @@ def test_a_narrow_screen_cuts_nothing_off(capsys, tmp_path, monkeypatch, columns
     head = next(line for line in out.splitlines() if line.startswith(" collective"))
     assert {"chosen", "step"} <= set(head.split())
     assert ("region" in head) is (columns == 140)
+
+
+def test_a_step_that_became_longer_is_not_said_to_have_gained(tmp_path):
+    tuning = find_settings_of_dump(write_dump(tmp_path, 8), "h100:1x8")
+    assert " of that is reached" in tuning_to_text(tuning)
+    longer = dataclasses.replace(
+        tuning.before, exposed_seconds=1.0, step_seconds=1.0, communication_seconds=1.0
+    )
+    worse = dataclasses.replace(tuning, policy="autoccl", after=longer)
+    assert worse.share_of_bound < 0
+    assert "is reached" not in tuning_to_text(worse)
 
 
 def test_a_cap_is_not_said_of_one_kind(capsys, tmp_path):
