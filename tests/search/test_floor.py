@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.schedule.program import Branch, Launch, Program, Run, Stream, Wait
 from lagom_jax.search.controls import PRESETS
+from lagom_jax.search.exhaustive import Exhaustive
 from lagom_jax.search.floor import floors
 from lagom_jax.search.lagom import Lagom
 
@@ -49,5 +50,6 @@ def test_settings_do_not_decide_which_arm_is_taken():
         for candidate in range(len(stage.space.groups[0].candidates))
     ]
     assert stage.untouched == Lagom().choose(stage).choice
+    assert stage.untouched == Exhaustive().choose(stage).choice
     assert steps == pytest.approx([steps[0]] * len(steps))
     assert floor_of(stage) == pytest.approx(steps[0])
