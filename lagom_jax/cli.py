@@ -17,6 +17,7 @@ from lagom_jax.commands import (
     calibrate,
     clusters,
     doctor,
+    flags,
     predict,
     report,
     tracebacks,
@@ -26,7 +27,7 @@ from lagom_jax.commands import (
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, tune, predict, validate, calibrate, clusters, doctor)
+_VERBS = (report, tune, predict, validate, calibrate, clusters, flags, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="rewrite docs/benchmarks/paper.md, with fork, tuner and sequence",
+        help="rewrite docs/benchmarks/paper.md, for three kinds of controls",
     )
     asked = parser.parse_args()
     policies = asked.policy or ["nccl", "autoccl", "lagom"]

@@ -140,7 +140,6 @@ def table(program: Program) -> str:
                 "what if all are changed, prices known",
                 ask(baseline.what_if, [rings] * REPETITIONS),
             ),
-            row("adopt one, price known", ask(baseline.adopt, single)),
         ]
     )
 

@@ -17,9 +17,15 @@ class OutputError(LagomError):
     """What was found cannot be written."""
 
 
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process itself, with an exit code of its own.
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Where results go: as wide as the terminal, or as `COLUMNS` says, or fixed."""
-    return Console(highlight=False, width=_width())
+    return _Screen(highlight=False, width=_width())
 
 
 def _width() -> int | None:

@@ -6,6 +6,7 @@ import re
 
 from lagom_jax.compile.child import Answer, signal_name
 from lagom_jax.errors import CompileError, LagomError, StepError, ToolchainError
+from xla_flags import catalogue
 
 _LINES = 6
 _LINE_LENGTH = 400
@@ -79,11 +80,12 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
         `ToolchainError` if the installation is.
 
     Example:
-        >>> bogus = {"ok": False, "message": "No such compile option: 'xla_gpu_x'"}
+        >>> said = "No such compile option: 'xla_gpu_autotune_leve'"
+        >>> bogus = {"ok": False, "message": said}
         >>> print(explain(Answer(bogus, b"", 0, False, ()), "jit_f", "h100:1x8", 9))
         XLA could not compile jit_f for h100:1x8: this XLA has no compiler option
-        xla_gpu_x: check its spelling, or leave it out. XLA says:
-          No such compile option: 'xla_gpu_x'
+        xla_gpu_autotune_leve; did you mean xla_gpu_autotune_level? XLA says:
+          No such compile option: 'xla_gpu_autotune_leve'
     """
     if answer.timed_out:
         return CompileError(
@@ -101,10 +103,11 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
             f"{says}"
         )
     if unknown := _UNKNOWN_OPTION.search(message):
+        advice = catalogue.hint(unknown[1]) or ": check its spelling, or leave it out"
+        advice += "" if advice.endswith("?") else "."
         return StepError(
             f"XLA could not compile {step} for {target}: this XLA has no compiler "
-            f"option {unknown[1]}: check its spelling, or leave it out. XLA says:\n"
-            f"{says}"
+            f"option {unknown[1]}{advice} XLA says:\n{says}"
         )
     fitting = (hint for pattern, hint in _ADVICE if re.search(pattern, message, re.S))
     hint = next(fitting, "it refused the program.")

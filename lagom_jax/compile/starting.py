@@ -14,9 +14,11 @@ import subprocess
 from lagom_jax import processes
 from lagom_jax.compile import chatter
 from lagom_jax.errors import LagomError
+from xla_flags.catalogue import hint
 
 _PARSE_FLAGS = "from jaxlib import xla_client; xla_client.CompileOptions()"
 _FATAL = re.compile(r"^F\d{4} .*?\] (.*)$", re.MULTILINE)
+_UNKNOWN = re.compile(r"Unknown flag in XLA_FLAGS: --(\w+)")
 _TIMEOUT_S = 60
 
 
@@ -58,9 +60,11 @@ def check_flags() -> None:
     # A name without dashes is a file, whose content may have changed.
     refusal = _refusal(flags) if flags.startswith("--") else _ask(flags)
     if refusal:
+        unknown = _UNKNOWN.search(refusal)
+        said = refusal.rstrip(". ") + (hint(unknown[1]) if unknown else "")
         raise LagomError(
             "XLA refuses the environment variable XLA_FLAGS: "
-            f"{refusal.rstrip('.')}. Correct it, or unset XLA_FLAGS."
+            f"{said}{'' if said.endswith('?') else '.'} Correct it, or unset XLA_FLAGS."
         )
 
 

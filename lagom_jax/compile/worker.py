@@ -25,7 +25,9 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answers requests until there are no more."""
     while (frame := wire.unpack(requests)) is not None:
         try:
-            header, payload = _compile(*frame)
+            request, module = frame
+            answer = _try_options if "each_option" in request else _compile
+            header, payload = answer(request, module)
         except Exception as error:
             header, payload = (
                 {"ok": False, "type": type(error).__name__, "message": str(error)},
@@ -37,11 +39,47 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
     began = time.perf_counter()
+    devices = _devices(request)
+    ready = time.perf_counter()
+    executable = _executable(request, module, devices, request["options"])
+    compiled = time.perf_counter()
+    modules = executable.hlo_modules()
+    if len(modules) != 1:
+        raise RuntimeError(f"one module was compiled into {len(modules)}")
+    result = modules[0].as_serialized_hlo_module_proto()
+    serialised = time.perf_counter()
+    return {
+        "ok": True,
+        "device_kind": devices[0].device_kind,
+        "memory": _memory(executable.get_compiled_memory_stats()),
+        "start_seconds": ready - began,
+        "compile_seconds": compiled - ready,
+        "serialise_seconds": serialised - compiled,
+    }, result
+
+
+def _try_options(
+    request: dict[str, Any], module: bytes
+) -> tuple[dict[str, Any], bytes]:
+    """What the compiler says to each option by itself; nothing where it takes it."""
+    devices = _devices(request)
+    # Without options first: what fails here is no option's fault.
+    _executable(request, module, devices, {})
+    refusals: list[str] = []
+    for name, value in request["each_option"]:
+        try:
+            _executable(request, module, devices, {name: value})
+            refusals.append("")
+        except Exception as error:
+            refusals.append(str(error) or type(error).__name__)
+    return {"ok": True, "refusals": refusals}, b""
+
+
+def _devices(request: dict[str, Any]) -> list[Any]:
+    """The devices to compile for, in the order of the partitions."""
     # Here and not above, so that an installation that does not import is an answer.
     import jax
     from jax.experimental import topologies
-
-    from lagom_jax.compile import _jax_internals
 
     for name, value in request["settings"].items():
         jax.config.update(name, value)
@@ -60,29 +98,22 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
             f"topology {request['topology']} has {len(devices)} devices, the step "
             f"asks for {len(order)}"
         )
-    ready = time.perf_counter()
-    executable = _jax_internals.compile_module(
+    return [devices[index] for index in order]
+
+
+def _executable(
+    request: dict[str, Any], module: bytes, devices: list[Any], options: dict[str, Any]
+) -> Any:
+    from lagom_jax.compile import _jax_internals
+
+    return _jax_internals.compile_module(
         module,
-        [devices[index] for index in order],
+        devices,
         tuple_args=request["tuple_args"],
         propagate_to_inputs=request["propagate_to_inputs"],
         propagate_to_outputs=request["propagate_to_outputs"],
-        options=request["options"],
+        options=options,
     )
-    compiled = time.perf_counter()
-    modules = executable.hlo_modules()
-    if len(modules) != 1:
-        raise RuntimeError(f"one module was compiled into {len(modules)}")
-    result = modules[0].as_serialized_hlo_module_proto()
-    serialised = time.perf_counter()
-    return {
-        "ok": True,
-        "device_kind": devices[0].device_kind,
-        "memory": _memory(executable.get_compiled_memory_stats()),
-        "start_seconds": ready - began,
-        "compile_seconds": compiled - ready,
-        "serialise_seconds": serialised - compiled,
-    }, result
 
 
 def _memory(stats: Any) -> dict[str, int]:

@@ -4,13 +4,11 @@ The replay keeps, for every node of the program's top level, the state of the st
 before it and the totals up to it. When some tasks change, everything up to the first of
 them stays as it was. From there on nodes are replayed until the streams are again in
 the state they had in the first replay; what follows, up to the next changed task, is
-the same as before and is added as one difference of totals. A search that decides for
-a change goes on from a baseline that has adopted it.
+the same as before and is added as one difference of totals.
 """
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_left
 from collections import defaultdict
 from typing import TypeAlias
@@ -80,58 +78,10 @@ class Baseline:
             contention: The new contention model; what it says of groups without a
                 changed task must be as before.
         """
-        machine = self._machine.variant(changed, prices, contention)
-        return self._replayed(changed, machine, None)
-
-    def adopt(
-        self,
-        changed: frozenset[Task],
-        prices: Prices,
-        contention: Contention | None = None,
-    ) -> Baseline:
-        """A baseline of the program with some tasks changed.
-
-        It is what a new one with the new prices would be, for less work.
-
-        Args:
-            changed: As `what_if` takes it.
-            prices: As `what_if` takes it.
-            contention: As `what_if` takes it.
-
-        Example:
-            >>> from lagom_jax.cost.prices import Price
-            >>> from lagom_jax.hlo.work import Work
-            >>> from lagom_jax.schedule.program import Kernel, Program, Run
-            >>> class Seconds:
-            ...     def __init__(self, seconds): self.seconds = seconds
-            ...     def kernel(self, kernel): return Price(self.seconds, "memory")
-            ...     def collective(self, _): return Price(1.0, "nvlink")
-            >>> kernel = Kernel("k", Work("copy", 0.0, 1, 1))
-            >>> baseline = Baseline(Program("p", (Run(kernel),), 1), Seconds(1.0))
-            >>> baseline.adopt(frozenset({kernel}), Seconds(2.0)).totals.step_seconds
-            2.0
-        """
-        adopted = copy.copy(self)
-        adopted._machine = self._machine.variant(changed, prices, contention)
-        adopted._machine.settle()
-        adopted._before = [*self._before]
-        adopted.totals = self._replayed(changed, adopted._machine, adopted._before)
-        return adopted
-
-    def _replayed(
-        self, changed: frozenset[Task], machine: Machine, moments: list[_Moment] | None
-    ) -> Totals:
-        """The totals with a machine that has other prices for the changed tasks.
-
-        Args:
-            changed: The changed tasks.
-            machine: What replays; its streams are set to where they must be.
-            moments: A copy of this baseline's, to be brought up to date; None where
-                only the totals are wanted.
-        """
         places = sorted({p for task in changed for p in self._places.get(task, ())})
         if not places:
             return self.totals.copy()
+        machine = self._machine.variant(changed, prices, contention)
         streams = machine.streams
         end = len(self._nodes)
         position = places[0]
@@ -143,19 +93,11 @@ class Baseline:
             machine.node(self._nodes[position], ledger)
             position += 1
             known, before = self._before[position]
-            state = streams.state()
-            if moments is not None:
-                moments[position] = state, ledger.totals.copy()
-            if not self._came_back(state, known, changed):
+            if not self._came_back(streams.state(), known, changed):
                 continue
             following = bisect_left(places, position)
             # With no more changes, all that is left is as it was.
             target = places[following] if following < len(places) else end
-            if moments is not None:
-                shift = ledger.totals.copy()
-                shift.add(before, -1)
-                skipped = slice(position + 1, target + 1)
-                moments[skipped] = _shifted(self._before[skipped], shift)
             if target > position:
                 state, reached = self._before[target]
                 ledger.totals.add(reached)
@@ -170,16 +112,6 @@ class Baseline:
         return same_state(state, known) and not any(
             task in changed for _, _, task, _ in state
         )
-
-
-def _shifted(moments: list[_Moment], by: Totals) -> list[_Moment]:
-    """The same states, reached with other totals."""
-    found: list[_Moment] = []
-    for state, reached in moments:
-        totals = reached.copy()
-        totals.add(by)
-        found.append((state, totals))
-    return found
 
 
 def _tasks_in(node: Node) -> set[Task]:

@@ -108,11 +108,6 @@ class Machine:
         other._others = self.known
         return other
 
-    def settle(self) -> None:
-        """Stops sharing: takes over what the machine that this varies knows."""
-        self.known = {**self._others, **self.known}
-        self._others = {}
-
     def node(self, node: Node, ledger: Ledger) -> None:
         """Carries one node out."""
         streams = self.streams

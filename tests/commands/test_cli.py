@@ -407,6 +407,29 @@ def test_option_values_have_types(word, value):
     assert type(parse_options([word])["a"]) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("xla_gpu_enable_pipelined_p2p=1", True),
+        ("xla_gpu_auto_unknown=1", 1),
+        ("xla_gpu_all_gather_mode=peer", "COLLECTIVES_PEER_MEMORY"),
+        ("xla_gpu_disable_async_collectives=allgather", "ALLGATHER"),
+        ("xla_dump_to=5", "5"),
+        ("optimization_level=19", 19),
+    ],
+)
+def test_options_of_the_catalogue_are_written_as_in_xla_flags(word, value):
+    (found,) = parse_options([word]).values()
+    assert (type(found), found) == (type(value), value)
+
+
+def test_a_value_that_xla_would_refuse_is_refused_before_it_compiles():
+    with pytest.raises(
+        LagomError, match=r"--option xla_gpu_autotune_level=high: .* int"
+    ):
+        parse_options(["xla_gpu_autotune_level=high"])
+
+
 def test_options_without_a_name_are_refused():
     with pytest.raises(LagomError, match="NAME=VALUE"):
         parse_options(["=1"])

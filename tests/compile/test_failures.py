@@ -21,7 +21,15 @@ def died(status, *printed):
     [
         (
             "INVALID_ARGUMENT: No such compile option: 'xla_x'",
-            "no compiler option xla_x",
+            "no compiler option xla_x: check its spelling",
+        ),
+        (
+            "No such compile option: 'xla_gpu_enable_pipelined_all_gather'",
+            "all_gather; newer versions call it xla_gpu_pipeline_all_gather. XLA",
+        ),
+        (
+            "No such compile option: 'xla_gpu_dot_merger_treshold_mb'",
+            "did you mean xla_gpu_dot_merger_threshold_mb? XLA says",
         ),
         (
             "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 32",

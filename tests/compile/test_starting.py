@@ -27,6 +27,7 @@ def run_python(code, **environment):
     ("flags", "said"),
     [
         ("--xla_nonsense", "Unknown flag in XLA_FLAGS: --xla_nonsense"),
+        ("--xla_gpu_autotune_leve=0", "did you mean xla_gpu_autotune_level?"),
         ("/no/such/flags", "Could not open file"),
     ],
 )

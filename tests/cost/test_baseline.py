@@ -150,21 +150,6 @@ def test_what_if_equals_a_replay_from_the_start(step, prices, factors, change):
     assert dataclasses.asdict(found) == near(replayed(step, prices, factors))
 
 
-@given(STEPS, PRICES, FACTORS, CHANGES, CHANGES)
-@settings(max_examples=300)
-def test_an_adopted_change_is_a_baseline_like_any(step, prices, factors, one, other):
-    """It has the totals of a replay, and answers the next question as a new one does."""
-    first = Baseline(step, ByName(prices), Slowing(factors))
-    before = dataclasses.asdict(first.totals)
-    changed, prices, factors = under(step, one, prices, factors)
-    adopted = first.adopt(changed, ByName(prices), Slowing(factors))
-    assert dataclasses.asdict(adopted.totals) == near(replayed(step, prices, factors))
-    changed, prices, factors = under(step, other, prices, factors)
-    found = adopted.what_if(changed, ByName(prices), Slowing(factors))
-    assert dataclasses.asdict(found) == near(replayed(step, prices, factors))
-    assert dataclasses.asdict(first.totals) == before
-
-
 def test_what_if_nothing_changes():
     step = program(run("k"))
     baseline = Baseline(step, ByName({"k": 1.0}))

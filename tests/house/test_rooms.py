@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "lagom_jax"
+FLAGS = PACKAGE.parent / "xla_flags"
 ROOMS = (
     "errors",
     "processes",
@@ -79,6 +80,12 @@ def test_the_core_does_not_know_jax(path):
         assert not used & {"jax", "flax", "optax"}
 
 
+@pytest.mark.parametrize("path", sorted(FLAGS.rglob("*.py")), ids=lambda p: p.name)
+def test_the_catalogue_of_flags_stands_alone(path):
+    used = {name.split(".")[0] for name in imports(path)}
+    assert used <= {*sys.stdlib_module_names, "xla_flags"}
+
+
 def test_every_file_belongs_to_a_room():
     strays = {p.stem for p in PACKAGE.glob("*.py")} - {*ROOMS, "__init__", "__main__"}
     folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
@@ -86,7 +93,7 @@ def test_every_file_belongs_to_a_room():
     assert folders <= set(ROOMS)
 
 
-@pytest.mark.parametrize("folder", ["lagom_jax", "models", "scripts"])
+@pytest.mark.parametrize("folder", ["lagom_jax", "xla_flags", "models", "scripts"])
 def test_no_file_is_too_long_to_read(folder):
     for path in (PACKAGE.parent / folder).rglob("*.py"):
         assert len(path.read_text().splitlines()) <= LONGEST_FILE, path
