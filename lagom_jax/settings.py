@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -14,7 +14,13 @@ from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 from lagom_jax.search.controls import FINE, Controls, Grid, named
 from lagom_jax.search.policy import Policy
-from lagom_jax.search.tuning import Tuning, policy_named, tune_program
+from lagom_jax.search.tuning import (
+    POLICIES,
+    PolicyError,
+    Tuning,
+    policy_named,
+    tune_program,
+)
 
 
 def find_settings(
@@ -44,7 +50,7 @@ def find_settings(
         **kwargs: The step's keyword arguments.
 
     Raises:
-        PolicyError: No such policy.
+        PolicyError: No such policy, or none at all.
         ControlsError: No such controls.
         TooManyError: `exhaustive` was asked of a program with too many combinations.
         LagomError: As `analyze` raises it.
@@ -56,13 +62,11 @@ def find_settings(
         1.0
     """
     # What was asked is checked before the compiler is set to work.
-    chosen = [policy_named(name) for name in policies]
+    asked = _asked(policies, controls, calibration)
     scheduled = compile_scheduled(
         step, *args, cluster=cluster, compiler_options=compiler_options, **kwargs
     )
-    return tune_scheduled(
-        scheduled, policies=chosen, controls=controls, calibration=calibration
-    )
+    return tune_scheduled(scheduled, **asked)
 
 
 def find_settings_of_dump(
@@ -91,21 +95,41 @@ def find_settings_of_dump(
         ...
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
-    return tune_scheduled(
-        read_scheduled(path, cluster),
-        policies=[policy_named(name) for name in policies],
-        controls=controls,
-        calibration=calibration,
-    )
+    asked = _asked(policies, controls, calibration)
+    return tune_scheduled(read_scheduled(path, cluster), **asked)
+
+
+class _Asked(TypedDict):
+    policies: Sequence[Policy]
+    controls: Controls
+    calibration: Calibration | None
+
+
+def _asked(
+    policies: Sequence[str],
+    controls: str | Controls,
+    calibration: Calibration | str | Path | None,
+) -> _Asked:
+    # A string is a sequence of strings, too.
+    names = [policies] if isinstance(policies, str) else policies
+    if not names:
+        raise PolicyError(f"no policy is named; known are {', '.join(POLICIES)}")
+    if isinstance(calibration, str | Path):
+        calibration = Calibration.load(calibration)
+    return {
+        "policies": [policy_named(name) for name in names],
+        "controls": named(controls) if isinstance(controls, str) else controls,
+        "calibration": calibration,
+    }
 
 
 def tune_scheduled(
     scheduled: Scheduled,
     *,
     policies: Sequence[Policy],
-    controls: str | Controls = "tuner",
+    controls: Controls,
     grid: Grid = FINE,
-    calibration: Calibration | str | Path | None = None,
+    calibration: Calibration | None = None,
 ) -> Tuning:
     """Finds the settings that make a scheduled step shortest.
 
@@ -114,13 +138,11 @@ def tune_scheduled(
         policies: How to choose; the first decides.
         controls: What NCCL can be told.
         grid: Which values are tried.
-        calibration: As `find_settings` takes it.
+        calibration: Corrections to the model.
     """
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
-    if isinstance(calibration, str | Path):
-        calibration = Calibration.load(calibration)
     refined = refine(program, cluster, model, model.source, calibration=calibration)
 
     def correct(prices: Prices) -> Prices:
@@ -132,7 +154,7 @@ def tune_scheduled(
         program,
         cluster,
         model,
-        controls=named(controls) if isinstance(controls, str) else controls,
+        controls=controls,
         policies=policies,
         grid=grid,
         correct=correct,

@@ -25,7 +25,7 @@ from pathlib import Path
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.scheduled import Scheduled, compile_scheduled
-from lagom_jax.search.controls import PRESETS
+from lagom_jax.search.controls import PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
 
@@ -96,7 +96,9 @@ def rows(
     controls: str,
 ) -> Iterator[Row]:
     tuning = tune_scheduled(
-        scheduled, policies=[policy_named(name) for name in policies], controls=controls
+        scheduled,
+        policies=[policy_named(name) for name in policies],
+        controls=named(controls),
     )
     for result in tuning.policies:
         yield Row(

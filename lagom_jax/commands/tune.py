@@ -15,9 +15,10 @@ from lagom_jax.commands.arguments import (
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, progress, writing
+from lagom_jax.measure import Calibration
 from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
-from lagom_jax.search.controls import COARSE, FINE, PRESETS
+from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
 
@@ -78,15 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     cluster = Cluster.parse(arguments.cluster)
     subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
+    # Before the compiler is set to work.
+    calibration = arguments.calibration and Calibration.load(arguments.calibration)
     scheduled = _scheduled(subject, cluster, arguments)
     names = dict.fromkeys(arguments.policy or ["lagom"])
     with progress(f"searching settings for {subject.name} ..."):
         tuning = tune_scheduled(
             scheduled,
             policies=[policy_named(name) for name in names],
-            controls=arguments.controls,
+            controls=named(arguments.controls),
             grid=_GRIDS[arguments.grid],
-            calibration=arguments.calibration,
+            calibration=calibration,
         )
     with writing():
         if arguments.json:

@@ -29,6 +29,11 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
+def fits(shown: Table, width: int) -> bool:
+    """Whether a table can be shown with nothing cut off."""
+    return Console(width=10 * WIDTH).measure(shown).maximum <= width
+
+
 def cut(words: str | Text) -> Text:
     """A cell that loses its end instead of growing a second line."""
     text = Text(words) if isinstance(words, str) else words

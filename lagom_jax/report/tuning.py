@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from lagom_jax.cost.setting import Setting
+from lagom_jax.cost.setting import Setting, threads_range
 from lagom_jax.hlo.collective import POINT_TO_POINT
-from lagom_jax.report.layout import WIDTH, as_text, cut, table
+from lagom_jax.report.layout import WIDTH, as_text, cut, fits, table
 from lagom_jax.report.units import (
     counted,
     in_bytes,
@@ -18,8 +22,10 @@ from lagom_jax.report.units import (
 from lagom_jax.search.tuning import GroupTuning, Tuning
 
 DEFAULT_ROWS = 15
-_WIDE = 110
 _EXPLAINED = 8
+# Columns that go where the screen is narrow, the least needed first: the reasons below
+# the table say what they say.
+_SPARE = ("H", "region", "NCCL's own", "sites", "computation", "communication", "ranks")
 
 
 def render_tuning(
@@ -35,7 +41,7 @@ def render_tuning(
     parts: list[RenderableType] = [_headline(tuning)]
     if len(tuning.policies) > 1:
         parts.append(_policies(tuning))
-    parts.append(_groups(tuning, rows, wide=width >= _WIDE))
+    parts.append(_groups(tuning, rows, width))
     if tuning.fixed:
         parts.append(_fixed(tuning))
     parts.append(Text(f"Can be told: {tuning.controls}", "dim"))
@@ -60,16 +66,21 @@ def _headline(tuning: Tuning) -> RenderableType:
     told = [group for group in tuning.groups if group.chosen is not None]
     text.append(f"  step {in_seconds(before.step_seconds)}", "bold")
     if told:
+        colour = "bold green" if tuning.speedup >= 1 else "bold red"
         text.append(f" → {in_seconds(after.step_seconds)}", "bold")
-        text.append(f", {tuning.speedup:.3f}× NCCL's own choices", "bold green")
+        text.append(f", {tuning.speedup:.3f}× as fast as with NCCL's choices", colour)
+    elif tuning.policy == "nccl":
+        text.append(": NCCL's own choices", "bold")
     else:
         text.append(": leave NCCL's own choices alone", "bold green")
     text.append(
-        f"\n  no settings can make this schedule shorter than "
+        f"\n  no settings of these controls make this schedule shorter than "
         f"{in_seconds(tuning.floor_seconds)} "
-        f"({_times(before.step_seconds, tuning.floor_seconds)}); "
-        f"{in_percent(tuning.share_of_bound, 1)} of that is reached\n"
+        f"({_times(before.step_seconds, tuning.floor_seconds)})"
     )
+    if tuning.share_of_bound > 0:
+        text.append(f"; {in_percent(tuning.share_of_bound, 1)} of that is reached")
+    text.append("\n")
     for what, one, other in (
         ("computation", before.compute_seconds, after.compute_seconds),
         (
@@ -106,39 +117,31 @@ def _policies(tuning: Tuning) -> RenderableType:
     return Group(shown, Text())
 
 
-def _groups(tuning: Tuning, rows: int | None, *, wide: bool) -> RenderableType:
+def _groups(tuning: Tuning, rows: int | None, width: int) -> RenderableType:
     if not tuning.groups:
         return Text("  nothing here can be set: no collective goes through NCCL\n")
     shown = tuning.groups if rows is None else tuning.groups[:rows]
-    columns = ["collective", "bytes", "ranks", "sites"]
-    columns += ["NCCL's own"] if wide else []
-    columns += ["chosen", "communication", "computation", "step"]
-    columns += ["H", "region"] if wide else []
-    listed = table("Choices, those that give the most first", *columns)
-    for group in shown:
-        cells: list[Text | str] = [
-            cut(group.kind),
-            in_bytes(group.bytes),
-            _ranks(group),
-            str(len(group.sites)),
-        ]
-        if wide:
-            cells.append(_setting(group.usual))
-        cells += [
-            "left alone" if group.chosen is None else _setting(group.chosen),
-            in_signed_seconds(group.communication_change),
-            in_signed_seconds(group.computation_change),
-            Text(in_signed_seconds(group.step_change), _colour(group)),
-        ]
-        if wide:
-            cells += ["" if group.price is None else f"{group.price:.2g}", group.region]
-        listed.add_row(*cells)
+    left_out: set[str] = set()
+    listed = _listed(shown, left_out)
+    for column in _SPARE:
+        if fits(listed, width):
+            break
+        left_out.add(column)
+        listed = _listed(shown, left_out)
     left = len(tuning.groups) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
-    return Group(listed, *more, Text(), *_why(tuning, shown), Text())
+    return Group(listed, *more, Text(), *_why(shown), Text())
 
 
-def _why(tuning: Tuning, shown: tuple[GroupTuning, ...]) -> list[Text]:
+def _listed(shown: tuple[GroupTuning, ...], left_out: set[str]) -> Table:
+    names = [name for name in _COLUMNS if name not in left_out]
+    listed = table("Choices, those that give the most first", *names)
+    for group in shown:
+        listed.add_row(*(_COLUMNS[name](group) for name in names))
+    return listed
+
+
+def _why(shown: tuple[GroupTuning, ...]) -> list[Text]:
     return [
         Text.assemble(" ", (_title(group), "bold"), f": {group.why}")
         for group in shown[:_EXPLAINED]
@@ -146,7 +149,15 @@ def _why(tuning: Tuning, shown: tuple[GroupTuning, ...]) -> list[Text]:
 
 
 def _title(group: GroupTuning) -> str:
-    return f"{group.kind} {in_bytes(group.bytes)} over {group.ranks}"
+    if not group.calls:
+        return f"{group.name} of up to {in_bytes(group.bytes)}"
+    title = f"{_what(group)} {in_bytes(group.bytes)} over {group.ranks}"
+    return f"{title} ({group.sites[0]})" if len(group.sites) == 1 else title
+
+
+def _what(group: GroupTuning) -> str:
+    """What its collectives are called; a cap binds several kinds."""
+    return group.kind if group.calls else group.name
 
 
 def _ranks(group: GroupTuning) -> str:
@@ -172,8 +183,40 @@ def _kib(nbytes: int) -> str:
     return f"{nbytes / 1024:.0f}K" if nbytes < 1 << 20 else f"{nbytes / (1 << 20):.3g}M"
 
 
-def _colour(group: GroupTuning) -> str:
-    return "green" if group.step_change < 0 else ""
+def _chosen(group: GroupTuning) -> str:
+    if group.chosen is None:
+        return "left alone"
+    words = _setting(group.chosen)
+    if group.calls:
+        setting = Setting.parse(group.chosen)
+        _, most = threads_range(setting.algorithm, setting.protocol)
+        if setting.threads < most:
+            return f"{words}, {setting.threads} threads"
+    return words
+
+
+def _step(group: GroupTuning) -> Text:
+    colour = "green" if group.step_change < 0 else ""
+    return Text(in_signed_seconds(group.step_change), colour)
+
+
+def _price(group: GroupTuning) -> str:
+    return "" if group.price is None else f"{group.price:.2g}"
+
+
+_COLUMNS: Final[Mapping[str, Callable[[GroupTuning], str | Text]]] = {
+    "collective": lambda group: cut(_what(group)),
+    "bytes": lambda group: in_bytes(group.bytes),
+    "ranks": _ranks,
+    "sites": lambda group: str(len(group.sites)),
+    "NCCL's own": lambda group: _setting(group.usual),
+    "chosen": _chosen,
+    "communication": lambda group: in_signed_seconds(group.communication_change),
+    "computation": lambda group: in_signed_seconds(group.computation_change),
+    "step": _step,
+    "H": _price,
+    "region": lambda group: group.region,
+}
 
 
 def _fixed(tuning: Tuning) -> RenderableType:

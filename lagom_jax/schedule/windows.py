@@ -91,7 +91,7 @@ def _left(block: Block, under_way: frozenset[int] = frozenset()) -> frozenset[in
             after = _left(node.body, under_way)
             under_way = after if node.trips else under_way
         elif isinstance(node, Branch) and node.arms:
-            # Which arm is taken depends on settings.
+            # Any arm may be taken.
             under_way = frozenset[int]().union(
                 *(_left(arm, under_way) for arm in node.arms)
             )

@@ -1,4 +1,4 @@
-"""The shortest that a schedule can become by settings alone, whatever they are."""
+"""The shortest that a schedule can become, whichever candidates are chosen."""
 
 from __future__ import annotations
 

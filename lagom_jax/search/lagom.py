@@ -87,6 +87,7 @@ class _Component:
         }
         self.score = Scorer(stage, scenes_of(stage, members))
         self.moves: list[Move] = []
+        """Those that led to the best choice so far."""
 
     def run(self, choice: Choice, least: float) -> tuple[Choice, str]:
         """The choice with this component's groups chosen, and their region."""
@@ -100,15 +101,20 @@ class _Component:
         else:
             if not _is_hidden(self.score(fastest)):
                 region = "exposed"
-            best = min((self._descend(start), best), key=self._cost)
+            descended = self._descend(start)
+            if self._cost(descended) <= self._cost(best):
+                best = descended
+            else:
+                self.moves = []
         if self._policy.look_around:
             for place in dict.fromkeys((best, fastest)):
-                made = len(self.moves)
+                trail = self.moves
+                self.moves = list(trail) if place == best else []
                 ended = self._look_around(place)
                 if self._cost(ended) < self._cost(best):
                     best = ended
                 else:
-                    del self.moves[made:]
+                    self.moves = trail
         return self._take_back(best, choice, least), region
 
     def _cost(self, choice: Choice) -> float:
@@ -123,7 +129,7 @@ class _Component:
         """Takes the cheapest step again and again, and returns the best place seen."""
         places = dict.fromkeys(self._members, 0)
         prices: dict[int, float] = {}
-        best, idle = choice, 0
+        best, idle, kept = choice, 0, 0
         while idle <= len(self._members) and not _is_hidden(self.score(choice)):
             open_ = [g for g in self._members if places[g] + 1 < len(self._paths[g])]
             if not open_:
@@ -141,7 +147,11 @@ class _Component:
             met = {group, *self._met[group]}
             prices = {g: price for g, price in prices.items() if g not in met}
             better = self._cost(choice) < self._cost(best) * (1 - _WORTH)
-            best, idle = (choice, 0) if better else (best, idle + 1)
+            if better:
+                best, idle, kept = choice, 0, len(self.moves)
+            else:
+                idle += 1
+        del self.moves[kept:]
         return best
 
     def _next(self, choice: Choice, group: int, places: dict[int, int]) -> Choice:

@@ -37,7 +37,7 @@ def reason(change: Change, region: str, *, changed: bool) -> str:
         'slower but hidden: 2 ms more communication gives 5 ms of computation back'
     """
     if not changed:
-        return _left_alone(change)
+        return _left_alone(change, region)
     spent, gained = change.communication, -change.computation
     stays = "slower but hidden" if region == "hidden" else "slower but less in the way"
     if spent > 0 and gained > 0:
@@ -53,26 +53,41 @@ def reason(change: Change, region: str, *, changed: bool) -> str:
             else f"faster by {_time(-spent)}, at no cost to computation"
         )
     if spent <= 0:
-        return (
-            f"faster by {_time(-spent)}, for {_time(-gained)} of computation, since "
-            "compute stands still for it"
+        waited_for = (
+            "since compute stands still in its windows"
+            if change.exposed > 0
+            else "though compute never stood still for it"
         )
-    return f"{_time(spent)} more communication, {_time(-gained)} more computation"
+        return (
+            f"faster by {_time(-spent)}, for {_time(-gained)} of computation, "
+            f"{waited_for}"
+        )
+    outcome = (
+        f"and yet the step is shorter by {_time(-change.step)}"
+        if change.step < 0
+        else "and the step no shorter"
+    )
+    return (
+        f"{_time(spent)} more communication, {_time(-gained)} more computation, "
+        f"{outcome}"
+    )
 
 
-def _left_alone(change: Change) -> str:
+def _left_alone(change: Change, region: str) -> str:
     if change.exposed <= 0 and change.contention <= 0:
         return "left alone: it is hidden and costs the kernels beside it nothing"
     if change.most_to_win < _NOTHING:
         return "left alone: no setting could win anything"
+    # Only Lagom looked for what makes the step shorter.
+    sought = "nothing found was worth a change, and " if region else ""
     return (
-        "left alone: nothing tried was better, and no setting could win more than "
+        f"left alone: {sought}no setting could win more than "
         f"{_time(change.most_to_win)}"
     )
 
 
 def _time(seconds: float) -> str:
-    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(seconds) >= unit:
             return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e9:.3g} ns"

@@ -75,14 +75,6 @@ class Space:
     fixed: tuple[tuple[Collective, str], ...]
     """Collectives that cannot be set, and why."""
 
-    @property
-    def combinations(self) -> int:
-        """How many different plans there are."""
-        product = 1
-        for group in self.groups:
-            product *= len(group.candidates)
-        return product
-
 
 def space_of(
     program: Program, cluster: Cluster, controls: Controls, grid: Grid = FINE
@@ -98,8 +90,8 @@ def space_of(
     Example:
         >>> from lagom_jax.search.controls import named
         >>> h100 = Cluster.parse("h100:1x8")
-        >>> space_of(Program("p", (), 8), h100, named("tuner")).combinations
-        1
+        >>> space_of(Program("p", (), 8), h100, named("tuner")).groups
+        ()
     """
     facts = nccl_facts(cluster)
     fixed: list[tuple[Collective, str]] = []

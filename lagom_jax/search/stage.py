@@ -2,7 +2,8 @@
 
 A step is the sum of its windows (`schedule.windows`), and most windows are written many
 times: thirty-two layers that were unrolled have the same few. Each different window is
-replayed once for every different choice of the groups in it, and remembered.
+replayed once for every different choice of the groups in it, and remembered. Which arm
+of a branch is taken does not depend on settings (`search.arms`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lagom_jax.schedule.program import (
     Wait,
 )
 from lagom_jax.schedule.windows import Window, windows
+from lagom_jax.search.arms import decided
 from lagom_jax.search.space import Space
 
 Choice: TypeAlias = tuple[int, ...]
@@ -103,7 +105,7 @@ class Stage:
             for position, site in enumerate(group.sites)
         }
         self._marks: dict[Task, Hashable] = {}
-        self.scenes = self._distinct(windows(program))
+        self.scenes = self._distinct(windows(decided(program, self._untouched)))
         self._known: list[dict[Choice, Score]] = [{} for _ in self.scenes]
         self.replays = 0
         """Windows that were replayed."""
@@ -230,11 +232,9 @@ class Stage:
             elif isinstance(node, Wait):
                 waited = (tokens.setdefault(t, len(tokens)) for t in node.tokens)
                 marks.append(("wait", *waited))
-            elif isinstance(node, Loop):
-                marks.append(("loop", node.trips, self._mark(node.body, tokens)))
             else:
-                arms = (self._mark(arm, tokens) for arm in node.arms)
-                marks.append(("branch", *arms))
+                assert isinstance(node, Loop), "branches have been decided"
+                marks.append(("loop", node.trips, self._mark(node.body, tokens)))
         return tuple(marks)
 
     def _task_mark(self, task: Task) -> Hashable:

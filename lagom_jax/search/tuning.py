@@ -123,8 +123,8 @@ class Tuning:
     """With everything left to NCCL."""
     after: StepParts
     floor_seconds: float
-    """No settings can make this schedule shorter: every collective at its fastest, and
-    nothing in anything's way."""
+    """No candidates of these controls make this schedule shorter: every collective at
+    its fastest, and nothing in anything's way."""
     groups: tuple[GroupTuning, ...]
     """Those that give the most first."""
     fixed: tuple[tuple[str, str], ...]
@@ -135,13 +135,16 @@ class Tuning:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than with NCCL's own choices."""
+        """How many times as fast as with NCCL's own choices."""
         before, after = self.before.step_seconds, self.after.step_seconds
         return before / after if after else 1.0
 
     @property
     def share_of_bound(self) -> float:
-        """The part of what settings could give that was taken, from 0 to 1."""
+        """The part of what settings could give that was taken.
+
+        At most 1, and below 0 where the step became longer, as AutoCCL's may.
+        """
         could = self.before.step_seconds - self.floor_seconds
         took = self.before.step_seconds - self.after.step_seconds
         return took / could if could > 0 else 0.0
@@ -151,7 +154,7 @@ class Tuning:
         before, after = self.before.step_seconds, self.after.step_seconds
         head = (
             f"{self.program} on {self.cluster}: {1e3 * before:.4g} ms -> "
-            f"{1e3 * after:.4g} ms, {self.speedup:.3f} times NCCL's own choices"
+            f"{1e3 * after:.4g} ms, {self.speedup:.3f} times as fast"
         )
         told = (
             f"  {group.name}: {group.usual} -> {group.chosen}: {group.why}"
@@ -244,7 +247,7 @@ def tune_program(
             PolicyResult(
                 policy.name,
                 totals.step_seconds,
-                before.step_seconds / totals.step_seconds if before.step_seconds else 1,
+                _times_as_fast(before, totals),
                 each.evaluations,
             )
             for policy, each, totals in zip(policies, found, after, strict=True)
@@ -252,6 +255,10 @@ def tune_program(
         versions=versions,
         notes=(*notes, *_notes(program)),
     )
+
+
+def _times_as_fast(before: Totals, after: Totals) -> float:
+    return before.step_seconds / after.step_seconds if after.step_seconds else 1.0
 
 
 def _notes(program: Program) -> list[str]:

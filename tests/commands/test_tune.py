@@ -1,10 +1,16 @@
 """`lagom tune` as a user meets it."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 
 import pytest
+
+from lagom_jax.commands import tune as tune_verb
+from lagom_jax.errors import LagomError
+from lagom_jax.report.tuning import tuning_to_text
+from lagom_jax.settings import find_settings, find_settings_of_dump
 
 from ..command_line import lagom, write_dump
 
@@ -31,7 +37,7 @@ def test_a_dump_is_tuned(capsys, tmp_path):
     code, out, _ = tune(capsys, dump, "--cluster", "h100:1x8")
     assert code == 0
     assert "Choices, those that give the most first" in out
-    assert "no settings can make this schedule shorter" in out
+    assert "no settings of these controls make this schedule shorter" in out
 
 
 def test_the_policies_stand_side_by_side(capsys, tmp_path):
@@ -61,6 +67,34 @@ def test_every_choice_says_why_and_what_it_gives(capsys, tmp_path):
     for group in found["groups"]:
         assert group["why"]
         assert (group["chosen"] is None) == group["why"].startswith("left alone")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 140])
+def test_a_narrow_screen_cuts_nothing_off(capsys, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = tune(capsys, write_dump(tmp_path, 8), "--cluster", "h100:1x8")
+    assert "…" not in out
+    head = next(line for line in out.splitlines() if line.startswith(" collective"))
+    assert {"chosen", "step"} <= set(head.split())
+    assert ("region" in head) is (columns == 140)
+
+
+def test_a_step_that_became_longer_is_not_said_to_have_gained(tmp_path):
+    tuning = find_settings_of_dump(write_dump(tmp_path, 8), "h100:1x8")
+    assert " of that is reached" in tuning_to_text(tuning)
+    longer = dataclasses.replace(
+        tuning.before, exposed_seconds=1.0, step_seconds=1.0, communication_seconds=1.0
+    )
+    worse = dataclasses.replace(tuning, policy="autoccl", after=longer)
+    assert worse.share_of_bound < 0
+    assert "is reached" not in tuning_to_text(worse)
+
+
+def test_a_cap_is_not_said_of_one_kind(capsys, tmp_path):
+    words = ["--cluster", "h100:1x8", "--controls", "caps"]
+    _, out, _ = tune(capsys, write_dump(tmp_path, 8), *words)
+    assert " collectives of up to 134 MB: " in out
+    assert "all-gather" not in out
 
 
 def test_a_step_that_is_all_collectives(capsys, tmp_path):
@@ -120,6 +154,53 @@ def test_an_unknown_policy_is_refused_before_anything_is_compiled(capsys):
     code, _, complaint = tune(capsys, *words)
     assert code == 2
     assert "invalid choice: 'best'" in complaint
+
+
+def test_a_calibration_is_read_before_anything_is_compiled(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tune_verb, "compile_scheduled", pytest.fail)
+    words = ["llama-3-8b", "--cluster", "h100:1x8", "--tiny"]
+    words += ["--calibration", tmp_path / "none.json"]
+    code, _, complaint = tune(capsys, *words)
+    assert code == 2
+    assert "none.json" in complaint
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"policies": ()}, "no policy is named"),
+        ({"policies": ("best",)}, "no policy 'best'"),
+        ({"controls": "magic"}, "no controls 'magic'"),
+        ({"calibration": "none.json"}, "none.json"),
+    ],
+)
+def test_what_is_asked_is_checked_before_the_step_is_looked_at(asked, told):
+    def step():
+        pytest.fail("was traced")
+
+    with pytest.raises(LagomError, match=told):
+        find_settings(step, cluster="h100:1x8", **asked)
+
+
+def test_one_policy_may_stand_for_itself(tmp_path):
+    dump = write_dump(tmp_path, 8)
+    tuning = find_settings_of_dump(dump, "h100:1x8", policies="autoccl")
+    assert tuning.policy == "autoccl"
+
+
+def test_fewer_threads_are_shown(tmp_path):
+    dump = write_dump(tmp_path, 8)
+    tuning = find_settings_of_dump(dump, "h100:1x8")
+    (group,) = tuning.groups
+
+    def shown(setting):
+        told = dataclasses.replace(group, chosen=setting)
+        return tuning_to_text(dataclasses.replace(tuning, groups=(told,)))
+
+    assert "24×2M, 128 threads" in shown("ring/simple/24/128/2097152")
+    assert "threads" not in shown("ring/simple/24/544/2097152")
 
 
 def test_the_same_bytes_in_any_process(tmp_path):

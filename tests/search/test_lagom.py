@@ -329,3 +329,14 @@ def test_a_second_search_gives_the_same_choice():
     again = stage_of(step, cluster)
     assert [policy.choose(again) for policy in (Lagom(), AutoCcl())] == first
     assert [policy.choose(stage) for policy in (Lagom(), AutoCcl())] == first
+
+
+def test_moves_lead_to_the_choice():
+    """What was looked at beyond the best, or on another way, is no move."""
+    for seed in range(60):
+        cluster, step = windowful(seed)
+        stage = stage_of(step, cluster, grid=COARSE)
+        found = Lagom(least_gain=0.0).choose(stage)
+        ended = {move.group: move.after for move in found.moves}
+        for group, candidate in ended.items():
+            assert found.choice[group] in (candidate, 0)

@@ -145,7 +145,6 @@ def test_what_cannot_be_set():
     found = space("tuner", *sites)
     assert found.groups == ()
     assert [made for made, _ in found.fixed] == sites
-    assert found.combinations == 1
 
 
 def test_a_collective_that_runs_twice_is_one_site():
