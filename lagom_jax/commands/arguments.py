@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lagom_jax.cluster import Cluster
+from lagom_jax.commands.options import parse_options
+from lagom_jax.commands.subjects import find_subject
+from lagom_jax.commands.terminal import progress
+from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
+
 
 def add_subject(verb: argparse.ArgumentParser) -> None:
     """Declares the subject and the cluster."""
@@ -56,6 +62,29 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "scan": False if arguments.unrolled else None,
     }
     return {key: value for key, value in wanted.items() if value is not None}
+
+
+def scheduled_step(arguments: argparse.Namespace) -> Scheduled:
+    """What the arguments name: a step compiled for the cluster, or a dump of one.
+
+    Raises:
+        LagomError: There is no such thing, or it cannot be compiled or read.
+    """
+    cluster = Cluster.parse(arguments.cluster)
+    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
+    if subject.dump is not None:
+        parse_options(arguments.option, used=False)
+        return read_scheduled(subject.dump, cluster)
+    options = parse_options(arguments.option)
+    with progress(f"compiling {subject.name} for {cluster.name} ..."):
+        return compile_scheduled(
+            subject.step,
+            *subject.arguments,
+            cluster=cluster,
+            compiler_options=options,
+            name=subject.name,
+            description=subject.description,
+        )
 
 
 def add_output(verb: argparse.ArgumentParser, *, page: str, rows: int) -> None:

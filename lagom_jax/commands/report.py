@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from lagom_jax.analysis import analyze, analyze_dump
-from lagom_jax.cluster import Cluster
+from lagom_jax.analysis import report_scheduled
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_output,
     add_subject,
-    zoo_options,
+    scheduled_step,
 )
-from lagom_jax.commands.options import parse_options
-from lagom_jax.commands.subjects import Subject, find_subject
-from lagom_jax.commands.terminal import console, progress, writing
-from lagom_jax.report import Report
+from lagom_jax.commands.terminal import console, writing
 from lagom_jax.report.text import DEFAULT_ROWS, render
 
 _EXAMPLES = """\
@@ -56,9 +52,11 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
-    cluster = Cluster.parse(arguments.cluster)
-    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
-    report = _report(subject, cluster, arguments)
+    report = report_scheduled(
+        scheduled_step(arguments),
+        calibration=arguments.calibration,
+        profile=arguments.profile,
+    )
     with writing():
         if arguments.json:
             print(report.to_json())
@@ -66,23 +64,3 @@ def run(arguments: argparse.Namespace) -> int:
             screen = console()
             screen.print(render(report, rows=arguments.rows, width=screen.width))
     return 0
-
-
-def _report(
-    subject: Subject, cluster: Cluster, arguments: argparse.Namespace
-) -> Report:
-    measured = {"calibration": arguments.calibration, "profile": arguments.profile}
-    if subject.dump is not None:
-        parse_options(arguments.option, used=False)
-        return analyze_dump(subject.dump, cluster, **measured)
-    options = parse_options(arguments.option)
-    with progress(f"compiling {subject.name} for {cluster.name} ..."):
-        return analyze(
-            subject.step,
-            *subject.arguments,
-            cluster=cluster,
-            compiler_options=options,
-            name=subject.name,
-            description=subject.description,
-            **measured,
-        )

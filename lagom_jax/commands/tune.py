@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_output,
     add_subject,
-    zoo_options,
+    scheduled_step,
 )
-from lagom_jax.commands.options import parse_options
-from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.measure import Calibration
 from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
-from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
@@ -77,13 +73,11 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
-    cluster = Cluster.parse(arguments.cluster)
-    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
     # Before the compiler is set to work.
     calibration = arguments.calibration and Calibration.load(arguments.calibration)
-    scheduled = _scheduled(subject, cluster, arguments)
+    scheduled = scheduled_step(arguments)
     names = dict.fromkeys(arguments.policy or ["lagom"])
-    with progress(f"searching settings for {subject.name} ..."):
+    with progress(f"searching settings for {arguments.subject} ..."):
         tuning = tune_scheduled(
             scheduled,
             policies=[policy_named(name) for name in names],
@@ -98,21 +92,3 @@ def run(arguments: argparse.Namespace) -> int:
             screen = console()
             screen.print(render_tuning(tuning, rows=arguments.rows, width=screen.width))
     return 0
-
-
-def _scheduled(
-    subject: Subject, cluster: Cluster, arguments: argparse.Namespace
-) -> Scheduled:
-    if subject.dump is not None:
-        parse_options(arguments.option, used=False)
-        return read_scheduled(subject.dump, cluster)
-    options = parse_options(arguments.option)
-    with progress(f"compiling {subject.name} for {cluster.name} ..."):
-        return compile_scheduled(
-            subject.step,
-            *subject.arguments,
-            cluster=cluster,
-            compiler_options=options,
-            name=subject.name,
-            description=subject.description,
-        )

@@ -123,14 +123,14 @@ class Machine:
         elif isinstance(node, Loop):
             ledger.add(self._loop(node, ledger))
         else:
-            for inner in self._longest(node):
+            for inner in self.longest(node):
                 self.node(inner, ledger)
 
     def _block(self, block: Block, ledger: Ledger) -> None:
         for node in block:
             self.node(node, ledger)
 
-    def _longest(self, branch: Branch) -> Block:
+    def longest(self, branch: Branch) -> Block:
         """The arm that would take longest: a step must be planned for it."""
         return max(branch.arms, key=self._alone)
 
@@ -142,7 +142,7 @@ class Machine:
             elif isinstance(node, Loop):
                 total += node.trips * self._alone(node.body)
             elif isinstance(node, Branch):
-                total += self._alone(self._longest(node))
+                total += self._alone(self.longest(node))
         return total
 
     def _loop(self, loop: Loop, like: Ledger) -> Ledger:

@@ -31,20 +31,17 @@ def decided(program: Program, prices: Prices) -> Program:
         >>> decided(step, CostModel.of(Cluster.parse("h100:1x1"))).body == (b,)
         True
     """
-    return dataclasses.replace(program, body=_Planner(prices).arms_taken(program.body))
+    return dataclasses.replace(program, body=_arms_taken(program.body, Machine(prices)))
 
 
-class _Planner(Machine):
-    """Chooses arms by the rule of the replay."""
-
-    def arms_taken(self, block: Block) -> Block:
-        nodes: list[Node] = []
-        for node in block:
-            if isinstance(node, Branch):
-                nodes += self.arms_taken(self._longest(node))
-            elif isinstance(node, Loop):
-                body = self.arms_taken(node.body)
-                nodes.append(dataclasses.replace(node, body=body))
-            else:
-                nodes.append(node)
-        return tuple(nodes)
+def _arms_taken(block: Block, machine: Machine) -> Block:
+    nodes: list[Node] = []
+    for node in block:
+        if isinstance(node, Branch):
+            nodes += _arms_taken(machine.longest(node), machine)
+        elif isinstance(node, Loop):
+            body = _arms_taken(node.body, machine)
+            nodes.append(dataclasses.replace(node, body=body))
+        else:
+            nodes.append(node)
+    return tuple(nodes)

@@ -55,9 +55,10 @@ class Exhaustive:
             count = math.prod(counts[group] for group in members)
             if count > self.most:
                 raise TooManyError(
-                    f"{len(members)} groups of collectives meet in the same windows "
-                    f"and have {count} combinations, more than the {self.most} that "
-                    "are tried; a coarser grid (--grid coarse) has fewer"
+                    f"the groups of collectives that meet in the same windows "
+                    f"({len(members)}) have {count:.3g} combinations, more than the "
+                    f"{self.most} that are tried; a coarser grid (--grid coarse) has "
+                    "fewer"
                 )
             score = Scorer(stage, scenes_of(stage, members))
             untouched = self.objective(score(choice), members[0])

@@ -56,8 +56,9 @@ def path(found: list[Point], longest: int = LONGEST_PATH) -> tuple[Point, ...]:
 def rungs(found: list[Point], most: int = RUNGS) -> tuple[Point, ...]:
     """The cheapest point of each length of time, from fast to slow.
 
-    A path leaves out what is slower and no cheaper. Beside collectives on other streams
-    that can be worth it all the same: what takes longer takes less of the links.
+    A path leaves out what is slower and no cheaper. It can be worth it all the same:
+    what takes longer takes less of the links beside collectives on other streams, and
+    kernels do not lie as evenly along a window as a path supposes.
 
     Example:
         >>> found = [Point(1, 1.0, 1.0), Point(2, 4.0, 2.0), Point(3, 3.9, 3.0)]

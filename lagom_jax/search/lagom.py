@@ -77,11 +77,7 @@ class _Component:
         self._paths = {group: path(found[group]) for group in members}
         self._worth_a_try = {
             group: [
-                point.candidate
-                for point in (
-                    *self._paths[group],
-                    *(rungs(found[group]) if self._met[group] else ()),
-                )
+                point.candidate for point in (*self._paths[group], *rungs(found[group]))
             ]
             for group in members
         }

@@ -16,7 +16,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.autoccl import AutoCcl
 from lagom_jax.search.controls import FINE, Controls, Grid
-from lagom_jax.search.exhaustive import Exhaustive
+from lagom_jax.search.exhaustive import Exhaustive, TooManyError
 from lagom_jax.search.floor import floors
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.policy import Default, Found, Policy, replaced, scenes_of
@@ -224,9 +224,16 @@ def tune_program(
     """
     stage = Stage(program, space_of(program, cluster, controls, grid), model, correct)
     before = stage.score(stage.untouched).totals
-    found = [policy.choose(stage) for policy in policies]
-    after = [stage.score(each.choice).totals for each in found]
-    first, least = found[0], floors(stage)
+    chosen = [(policies[0], policies[0].choose(stage))]
+    unanswered: list[str] = []
+    for policy in policies[1:]:
+        try:
+            chosen.append((policy, policy.choose(stage)))
+        except TooManyError as error:
+            # What the first policy decided stands without the comparison.
+            unanswered.append(f"{policy.name} has no answer: {error}")
+    after = [stage.score(found.choice).totals for _, found in chosen]
+    first, least = chosen[0][1], floors(stage)
     return Tuning(
         program=name or program.name,
         description=description,
@@ -248,12 +255,12 @@ def tune_program(
                 policy.name,
                 totals.step_seconds,
                 _times_as_fast(before, totals),
-                each.evaluations,
+                found.evaluations,
             )
-            for policy, each, totals in zip(policies, found, after, strict=True)
+            for (policy, found), totals in zip(chosen, after, strict=True)
         ),
         versions=versions,
-        notes=(*notes, *_notes(program)),
+        notes=(*notes, *_notes(program), *unanswered),
     )
 
 

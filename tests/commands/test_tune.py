@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lagom_jax.commands import tune as tune_verb
+from lagom_jax.commands import arguments as verbs_arguments
 from lagom_jax.errors import LagomError
 from lagom_jax.report.tuning import tuning_to_text
 from lagom_jax.settings import find_settings, find_settings_of_dump
@@ -159,7 +159,7 @@ def test_an_unknown_policy_is_refused_before_anything_is_compiled(capsys):
 def test_a_calibration_is_read_before_anything_is_compiled(
     capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(tune_verb, "compile_scheduled", pytest.fail)
+    monkeypatch.setattr(verbs_arguments, "compile_scheduled", pytest.fail)
     words = ["llama-3-8b", "--cluster", "h100:1x8", "--tiny"]
     words += ["--calibration", tmp_path / "none.json"]
     code, _, complaint = tune(capsys, *words)

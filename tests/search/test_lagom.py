@@ -8,12 +8,14 @@ import sys
 import pytest
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
 from lagom_jax.schedule.program import Branch, Launch, Loop, Program, Run, Stream, Wait
 from lagom_jax.search.autoccl import AutoCcl
 from lagom_jax.search.controls import COARSE, FINE, PRESETS
 from lagom_jax.search.exhaustive import Exhaustive, TooManyError
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.policy import Default
+from lagom_jax.search.tuning import tune_program
 
 from .programs import CLUSTERS, copy, matmul, site, stage_of
 
@@ -340,3 +342,25 @@ def test_moves_lead_to_the_choice():
         ended = {move.group: move.after for move in found.moves}
         for group, candidate in ended.items():
             assert found.choice[group] in (candidate, 0)
+
+
+def test_a_comparison_without_an_answer_leaves_the_decision_standing():
+    cluster = Cluster.parse(A40)
+    tuning = tune_program(
+        pattern_one(),
+        cluster,
+        CostModel.of(cluster),
+        controls=PRESETS["tuner"],
+        policies=[Lagom(), Exhaustive(most=1)],
+    )
+    assert [result.policy for result in tuning.policies] == ["lagom"]
+    assert tuning.speedup > 1.0
+    assert tuning.notes[0].startswith("exhaustive has no answer: ")
+    with pytest.raises(TooManyError):
+        tune_program(
+            pattern_one(),
+            cluster,
+            CostModel.of(cluster),
+            controls=PRESETS["tuner"],
+            policies=[Exhaustive(most=1)],
+        )
