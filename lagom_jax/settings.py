@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -145,10 +146,11 @@ def tune_scheduled(
     program = build_program(scheduled.module)
     refined = refine(program, cluster, model, model.source, calibration=calibration)
 
+    correction = calibration and calibration.apply(model, cluster, model.source)
+
     def correct(prices: Prices) -> Prices:
-        if calibration is None:
-            return prices
-        return calibration.apply(prices, cluster, model.source)
+        # The curves are the same for all settings.
+        return replace(correction, base=prices) if correction else prices
 
     return tune_program(
         program,
