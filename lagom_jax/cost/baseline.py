@@ -19,7 +19,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import Machine, same_state
 from lagom_jax.cost.streams import State
 from lagom_jax.cost.timeline import Totals
-from lagom_jax.schedule.program import Branch, Launch, Loop, Node, Program, Run, Task
+from lagom_jax.schedule.program import Program, Task, tasks_in
 
 _Moment: TypeAlias = tuple[State, Totals]
 """What is under way before a node, and the totals up to it."""
@@ -56,7 +56,7 @@ class Baseline:
         ledger = Ledger(detailed=False)
         for position, node in enumerate(self._nodes):
             self._before.append((self._machine.streams.state(), ledger.totals.copy()))
-            for task in _tasks_in(node):
+            for task in {task for task, _, _ in tasks_in((node,))}:
                 self._places[task].append(position)
             self._machine.node(node, ledger)
         self._before.append((self._machine.streams.state(), ledger.totals.copy()))
@@ -112,13 +112,3 @@ class Baseline:
         return same_state(state, known) and not any(
             task in changed for _, _, task, _ in state
         )
-
-
-def _tasks_in(node: Node) -> set[Task]:
-    if isinstance(node, Run | Launch):
-        return {node.task}
-    if isinstance(node, Loop):
-        return {task for inner in node.body for task in _tasks_in(inner)}
-    if isinstance(node, Branch):
-        return {t for arm in node.arms for inner in arm for t in _tasks_in(inner)}
-    return set()

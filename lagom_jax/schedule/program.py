@@ -104,7 +104,7 @@ class Program:
 
         Of a branch every arm is listed, as if it ran.
         """
-        yield from _tasks(self.body, 1)
+        yield from tasks_in(self.body)
 
     def collectives(self) -> Iterator[tuple[Collective, int, bool]]:
         """Every collective with its executions per step and whether it is sync."""
@@ -117,17 +117,29 @@ class Program:
         return tuple(_unknown_loops(self.body))
 
 
-def _tasks(block: Block, times: int) -> Iterator[tuple[Task, int, bool]]:
+def tasks_in(block: Block, times: int = 1) -> Iterator[tuple[Task, int, bool]]:
+    """Every task of a block with its executions and whether it is synchronous.
+
+    Args:
+        block: The nodes; of a branch every arm is listed, as if it ran.
+        times: How often the block runs.
+
+    Example:
+        >>> kernel = Kernel("k", Work("copy", 0.0, 1, 1))
+        >>> loop = Loop("l", (Run(kernel),), 3, True)
+        >>> [(task.name, times, sync) for task, times, sync in tasks_in((loop,))]
+        [('k', 3, True)]
+    """
     for node in block:
         if isinstance(node, Run):
             yield node.task, times, True
         elif isinstance(node, Launch):
             yield node.task, times, False
         elif isinstance(node, Loop):
-            yield from _tasks(node.body, times * node.trips)
+            yield from tasks_in(node.body, times * node.trips)
         elif isinstance(node, Branch):
             for arm in node.arms:
-                yield from _tasks(arm, times)
+                yield from tasks_in(arm, times)
 
 
 def _unknown_loops(block: Block) -> Iterator[str]:

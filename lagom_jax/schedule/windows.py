@@ -50,12 +50,12 @@ def windows(program: Program) -> tuple[Window, ...]:
 
 
 def _cut(block: Block, times: int) -> Iterator[Window]:
-    stretch: list[Block] = []
+    stretch: list[Node] = []
     under_way: frozenset[int] = frozenset()
 
     def done() -> Iterator[Window]:
         if stretch:
-            yield Window(tuple(node for nodes in stretch for node in nodes), times)
+            yield Window(tuple(stretch), times)
             stretch.clear()
 
     quiet = True
@@ -71,7 +71,7 @@ def _cut(block: Block, times: int) -> Iterator[Window]:
             # Kernels with nothing beside them need not share a window with others.
             yield from done()
             quiet = False
-        stretch.append((node,))
+        stretch.append(node)
         under_way = _left((node,), under_way)
         if not under_way and not quiet:
             yield from done()

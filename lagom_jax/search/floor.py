@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.replay import Machine
+from lagom_jax.cost.replay import replay
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel
 from lagom_jax.search.stage import Stage
@@ -36,11 +35,5 @@ def floors(stage: Stage) -> tuple[float, ...]:
     it, and nothing is in anything's way. As no task then ends later than it can, no
     choice makes a step shorter than the sum of its scenes' floors.
     """
-    found: list[float] = []
-    for scene in stage.scenes:
-        machine, ledger = Machine(_Fastest(stage)), Ledger(detailed=False)
-        for node in scene.block:
-            machine.node(node, ledger)
-        machine.streams.drain(ledger)
-        found.append(ledger.totals.step_seconds)
-    return tuple(found)
+    prices = _Fastest(stage)
+    return tuple(replay(scene.program, prices).step_seconds for scene in stage.scenes)

@@ -154,11 +154,11 @@ def _sites(
     for position in stage.scenes_of[group]:
         scene = stage.scenes[position]
         kernels: defaultdict[KernelLoad, float] = defaultdict(float)
-        for task, executions, _ in scene.tasks():
+        for task, executions, _ in scene.program.tasks():
             if isinstance(task, Kernel):
                 seconds, load = stage.kernel(task)
                 kernels[load] += executions * seconds
-        for task, executions, sync in scene.tasks():
+        for task, executions, sync in scene.program.tasks():
             if isinstance(task, Collective) and task in own:
                 times = scene.times * executions
                 if sync or not kernels:

@@ -72,7 +72,9 @@ class _Component:
         self._stage = stage
         self._members = members
         self._met = {group: _nearest(stage, group) for group in members}
-        self._seconds = {group: seconds_alone(stage, group) for group in members}
+        self._seconds = {
+            group: seconds_alone(stage, group) for group in members if self._met[group]
+        }
         found = {group: points(stage, group) for group in members}
         self._paths = {group: path(found[group]) for group in members}
         self._worth_a_try = {

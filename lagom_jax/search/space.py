@@ -193,10 +193,11 @@ def _settings(
     for algorithm, protocol in offered(kind, span, cluster):
         if protocol not in grid.protocols:
             continue
-        own = facts.nvls_channels if algorithm == "nvls" else facts.channels
-        # A switch's channels are those of its hardware; no setting gives it more.
-        raised = algorithm != "nvls" and controls.most_channels
-        most = min(MOST_CHANNELS, raised or own)
+        if algorithm == "nvls":
+            # A switch's channels are those of its hardware; no setting gives it more.
+            most = facts.nvls_channels
+        else:
+            most = min(MOST_CHANNELS, controls.most_channels or facts.channels)
         low, high = threads_range(algorithm, protocol)
         threads = [high]
         if "threads" in controls.sets:

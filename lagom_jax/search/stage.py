@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
 
-from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.replay import Machine
+from lagom_jax.cost.replay import replay
 from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
@@ -30,6 +29,7 @@ from lagom_jax.schedule.program import (
     Run,
     Task,
     Wait,
+    tasks_in,
 )
 from lagom_jax.schedule.windows import Window, windows
 from lagom_jax.search.arms import decided
@@ -57,14 +57,11 @@ class Score:
 class Scene:
     """A window that differs from all others, and how often it runs."""
 
-    block: Block
+    program: Program
+    """The window as a step of its own."""
     times: int
     groups: tuple[int, ...]
     """The groups with collectives in it."""
-
-    def tasks(self) -> Iterator[tuple[Task, int, bool]]:
-        """Its tasks, their executions each time, and whether compute runs them."""
-        yield from Program("", self.block, 0).tasks()
 
 
 class Stage:
@@ -96,7 +93,7 @@ class Stage:
             correct: What the user's own measurements make of the model's prices.
         """
         self.space = space
-        self._model, self._correct = model, correct
+        self._program, self._model, self._correct = program, model, correct
         self._untouched = correct(model)
         self._sharing = model.contention()
         self._place: dict[Task, tuple[int, int]] = {
@@ -188,7 +185,6 @@ class Stage:
 
     def _replay(self, scene: Scene, choice: Choice) -> Score:
         self.replays += 1
-        ledger = Ledger()
         settings: dict[Collective, Setting] = {}
         for number in scene.groups:
             group = self.space.groups[number]
@@ -197,16 +193,13 @@ class Stage:
                 for position, site in enumerate(group.sites):
                     settings[site] = group.setting(position, candidate)
         model = self._model.under(settings)
-        machine = Machine(self._correct(model), model.contention())
-        for node in scene.block:
-            machine.node(node, ledger)
-        machine.streams.drain(ledger)
+        timeline = replay(scene.program, self._correct(model), model.contention())
         own: dict[int, float] = {}
-        for task, figures in ledger.tasks.items():
+        for task, figures in timeline.tasks.items():
             if task in self._place:
                 group = self._place[task][0]
                 own[group] = own.get(group, 0.0) + figures.seconds
-        return Score(ledger.totals, own)
+        return Score(timeline.totals, own)
 
     def _distinct(self, found: Sequence[Window]) -> tuple[Scene, ...]:
         blocks: dict[Hashable, Block] = {}
@@ -216,7 +209,11 @@ class Stage:
             blocks.setdefault(mark, window.block)
             times[mark] += window.times
         return tuple(
-            Scene(block, times[mark], self._groups_in(block))
+            Scene(
+                dataclasses.replace(self._program, body=block),
+                times[mark],
+                self._groups_in(block),
+            )
             for mark, block in blocks.items()
         )
 
@@ -254,5 +251,5 @@ class Stage:
 
     def _groups_in(self, block: Block) -> tuple[int, ...]:
         """The groups with collectives in a block."""
-        tasks = (task for task, _, _ in Program("", block, 0).tasks())
+        tasks = (task for task, _, _ in tasks_in(block))
         return tuple(sorted({self._place[t][0] for t in tasks if t in self._place}))
