@@ -19,6 +19,7 @@ from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import Span, wire_bytes
+from lagom_jax.cost.structure import on_link
 from lagom_jax.cost.surface import Surface, load_surfaces
 from lagom_jax.hlo.collective import POINT_TO_POINT
 
@@ -191,7 +192,7 @@ def _across(
     own = nbytes / span.size / inside * 1e6
 
     def inside_seconds(moved: float) -> float:
-        return surface.form.on_link(moved / inside * 1e6, own) * 1e-6
+        return on_link(surface.form, moved / inside * 1e6, own) * 1e-6
 
     network = cluster.between.bytes_per_s
     network_rate = network * constants.network_efficiency

@@ -53,16 +53,6 @@ class Streamed:
             + doubling * math.log2(ranks)
         )
 
-    def on_link(self, sent: float, own: float) -> float:
-        """Microseconds of what is sent and of a GPU's own piece.
-
-        Args:
-            sent: Microseconds that it would take at the link's peak.
-            own: So too for the own piece.
-        """
-        ramp = self.ramp * math.sqrt(sent)
-        return ramp + sent / self.link_share + own / self.copy_share
-
     def microseconds(
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
@@ -72,7 +62,7 @@ class Streamed:
         latency = self.latency(ranks, "simple" if simple else "ll")
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = nbytes / ranks / peak * 1e6
-        return latency + self.on_link(sent, own)
+        return latency + on_link(self, sent, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,16 +98,6 @@ class Exchanged:
         latency = self.latency_microseconds + self.latency_per_rank * (ranks - 1)
         return latency + (self.simple_latency if protocol == "simple" else 0.0)
 
-    def on_link(self, sent: float, own: float) -> float:
-        """Microseconds of what is sent and of a GPU's own piece.
-
-        Args:
-            sent: Microseconds that it would take at the link's peak.
-            own: So too for the own piece.
-        """
-        ramp = self.ramp * math.sqrt(sent)
-        return ramp + sent / self.link_share + own / self.copy_share
-
     def microseconds(
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
@@ -132,9 +112,25 @@ class Exchanged:
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
         on_channel = parts.serial_bytes / (rate * 1e3) + self.ramp * math.sqrt(sent)
-        return latency + max(on_channel, self.on_link(sent, own))
+        return latency + max(on_channel, on_link(self, sent, own))
 
 
 Form = Streamed | Exchanged
 EXCHANGED_KINDS = ("all-to-all", "collective-permute")
 """The measured kinds that NCCL runs as sends and receives."""
+
+
+def on_link(form: Streamed | Exchanged, sent: float, own: float) -> float:
+    """Microseconds of what is sent over a link and of a GPU's own piece.
+
+    Args:
+        form: What the link reaches.
+        sent: Microseconds that it would take at the link's peak.
+        own: So too for the own piece.
+
+    Example:
+        >>> on_link(Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0), 100.0, 10.0)
+        230.0
+    """
+    ramp = form.ramp * math.sqrt(sent)
+    return ramp + sent / form.link_share + own / form.copy_share
