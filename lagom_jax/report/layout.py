@@ -54,15 +54,13 @@ def listing(
         spare: Columns that may be left out, the least needed first.
         width: Columns of the screen.
     """
-    left_out: set[str] = set()
-    words = [name for name in columns if name in _WORDS]
-    place = width - _LEAST_WORDS * len(words)
+    kept = dict(columns)
     for name in spare:
-        rest = {n: columns[n] for n in columns if n not in (*left_out, *words)}
-        if fits(_filled(title, rest, rows), place):
+        rigid = {name: says for name, says in kept.items() if name not in _WORDS}
+        words = len(kept) - len(rigid)
+        if fits(_filled(title, rigid, rows), width - words * _LEAST_WORDS):
             break
-        left_out.add(name)
-    kept = {name: columns[name] for name in columns if name not in left_out}
+        del kept[name]
     return _filled(title, kept, rows)
 
 
@@ -73,7 +71,9 @@ def _filled(
 ) -> Table:
     shown = table(title, *columns)
     for row in rows:
-        shown.add_row(*(says(row) for says in columns.values()))
+        # As a Text: of a plain string rich would read what stands in brackets.
+        cells = (says(row) for says in columns.values())
+        shown.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
     return shown
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import Lever
@@ -73,9 +74,13 @@ def test_a_flag_that_this_version_would_end_at_is_not_written():
 
 def test_jaxlib_takes_the_environment():
     """XLA ends the process at a word that it does not know."""
+    versions = tuple(Toolchain.probe().versions.items())
+    holds_for = dataclasses.replace(PLAN.holds_for, versions=versions)
+    environment = dataclasses.replace(PLAN, holds_for=holds_for).environment()
+    assert THRESHOLD in environment["XLA_FLAGS"]
     done = subprocess.run(
         [sys.executable, "-c", "import jax; print(jax.devices()[0].platform)"],
-        env={**os.environ, **PLAN.environment(), "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, **environment, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,
