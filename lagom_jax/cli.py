@@ -1,9 +1,10 @@
 """The command line: `lagom VERB ...`.
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
-function that runs it. Exit codes: 0 done, 1 an exception, 2 something the user can put
-right, 3 the GPU compiler is not installed as it must be, 4 the compiler refused, 5 some
-rows of a table could not be predicted, 130 interrupted.
+function that runs it. Exit codes: 0 done, 1 an exception, or plans that differ or do
+not hold, 2 something the user can put right, 3 the GPU compiler is not installed as it
+must be, 4 the compiler refused, 5 some rows of a table could not be predicted, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lagom_jax.commands import (
     clusters,
     doctor,
     flags,
+    plan,
     predict,
     report,
     tracebacks,
@@ -27,7 +29,7 @@ from lagom_jax.commands import (
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, tune, predict, validate, calibrate, clusters, flags, doctor)
+_VERBS = (report, tune, plan, predict, validate, calibrate, clusters, flags, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -45,3 +45,7 @@ class HloError(LagomError):
 
 class MeasurementError(LagomError):
     """A profile, a table of measurements or a calibration that cannot be used."""
+
+
+class PlanError(LagomError):
+    """A plan that contradicts itself, or a file that is none."""

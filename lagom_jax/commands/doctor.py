@@ -7,14 +7,12 @@ import json
 import platform
 from typing import Any
 
-from rich.text import Text
-
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, import_jax, writing
 from lagom_jax.compile.toolchain import Finding, Toolchain
 from lagom_jax.errors import LagomError, ToolchainError
 
-_MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "error": ("BAD", "red")}
 _TRIAL = "h100:1x2"
 
 
@@ -94,12 +92,7 @@ def _trial() -> Finding:
 def _print(findings: list[Finding], healthy: bool) -> None:
     screen = console()
     screen.print(f"Python {platform.python_version()} on {platform.platform()}")
-    for finding in findings:
-        mark, style = _MARKS[finding.severity]
-        text = Text.assemble((f"{mark:>5} ", style), finding.text)
-        if finding.remedy:
-            text.append(f"\n      -> {finding.remedy}", style)
-        screen.print(text, soft_wrap=True)
+    print_findings(screen, findings)
     verdict = (
         "This machine can compile for GPUs." if healthy else "Not usable as it is."
     )
@@ -111,9 +104,6 @@ def _print_json(toolchain: Toolchain, findings: list[Finding], healthy: bool) ->
         "healthy": healthy,
         "python": platform.python_version(),
         "versions": toolchain.versions,
-        "findings": [
-            {"severity": f.severity, "text": f.text, "remedy": f.remedy}
-            for f in findings
-        ],
+        "findings": as_rows(findings),
     }
     print(json.dumps(document, indent=2))

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _show_recipes(found)
         return 0
     if arguments.pinned:
-        pins = pinned_by_environment(os.environ, _read, home=str(_home()))
+        pins = pinned_here()
         with writing():
             if arguments.json:
                 _print_json([_pin_as_dict(pins, index) for index in range(len(pins))])
@@ -93,6 +93,11 @@ def _chosen(names: list[str], holder: str | None) -> tuple[Flag, ...]:
     except FlagError as error:
         raise LagomError(f"{error}") from error
     return tuple(flag for flag in found if holder in (None, flag.holder))
+
+
+def pinned_here() -> tuple[Pin, ...]:
+    """What XLA_FLAGS, NCCL's variables and its files set on this machine."""
+    return pinned_by_environment(os.environ, _read, home=str(_home()))
 
 
 def _read(path: str) -> str | None:

@@ -8,6 +8,7 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
   platform that is not there;
 - `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
   for a module that another process lowered;
+- `mlir.make_ir_context`: to read a lowered module again;
 - `xla_bridge.backends_are_initialized`: whether starting jax can still be heard.
 """
 
@@ -136,6 +137,17 @@ def _first_mesh(shardings: Sequence[Any], context: Any) -> tuple[tuple[str, int]
     return ()
 
 
+def stablehlo_text(module: bytes) -> str:
+    """The text of StableHLO bytecode, without where its operations come from."""
+    return _parsed(module).operation.get_asm(enable_debug_info=False)
+
+
+def _parsed(module: bytes) -> Any:
+    ir = internal("jax._src.lib.mlir", "ir")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        return ir.Module.parse(module)
+
+
 def compile_module(
     module: bytes,
     devices: Sequence[Any],
@@ -158,10 +170,7 @@ def compile_module(
     Returns:
         The executable, which cannot be run here.
     """
-    context = internal("jax._src.interpreters.mlir", "make_ir_context")()
-    ir = internal("jax._src.lib.mlir", "ir")
-    with context:
-        parsed = ir.Module.parse(module)
+    parsed = _parsed(module)
     client = devices[0].client
     compile_options = internal("jax._src.interpreters.pxla", "create_compile_options")(
         parsed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 import io
 from collections.abc import Iterable
 from typing import Any
@@ -75,6 +76,24 @@ class LoweredStep:
     """jax's configuration as far as it reaches the compiler."""
     notes: tuple[str, ...] = ()
     """What differs from the program that would run on the GPUs, in words."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the program: the same in every process and from every folder.
+
+        It is made of the StableHLO text without debug information, so of operations,
+        shapes, shardings, donation and the names of arguments; not of compiler options.
+
+        Example:
+            >>> import jax
+            >>> one, other = (
+            ...     lower(lambda x: x * 2, jax.ShapeDtypeStruct((size,), "float32"))
+            ...     for size in (8, 9))
+            >>> one.fingerprint == other.fingerprint
+            False
+        """
+        text = _jax_internals.stablehlo_text(self.stablehlo)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def device_count(self) -> int:

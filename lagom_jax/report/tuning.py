@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lagom_jax.cost.setting import Setting, threads_range
 from lagom_jax.hlo.collective import POINT_TO_POINT
-from lagom_jax.report.layout import WIDTH, as_text, cut, fits, table
+from lagom_jax.report.layout import WIDTH, as_text, cut, listing, table
 from lagom_jax.report.units import (
     counted,
     in_bytes,
@@ -19,10 +18,16 @@ from lagom_jax.report.units import (
     in_seconds,
     in_signed_seconds,
 )
-from lagom_jax.search.tuning import GroupTuning, Tuning
+from lagom_jax.search.tuning import GroupTuning, StepParts, Tuning
 
 DEFAULT_ROWS = 15
 _EXPLAINED = 8
+_PARTS: Final[Mapping[str, str]] = {
+    "computation": "compute_seconds",
+    "  of it contention": "contention_seconds",
+    "exposed communication": "exposed_seconds",
+    "communication": "communication_seconds",
+}
 # Columns that go where the screen is narrow, the least needed first: the reasons below
 # the table say what they say.
 _SPARE = ("H", "region", "NCCL's own", "sites", "computation", "communication", "ranks")
@@ -81,18 +86,22 @@ def _headline(tuning: Tuning) -> RenderableType:
     if tuning.share_of_bound > 0:
         text.append(f"; {in_percent(tuning.share_of_bound, 1)} of that is reached")
     text.append("\n")
-    for what, one, other in (
-        ("computation", before.compute_seconds, after.compute_seconds),
-        (
-            "  of it contention",
-            before.contention_seconds,
-            after.contention_seconds,
-        ),
-        ("exposed communication", before.exposed_seconds, after.exposed_seconds),
-        ("communication", before.communication_seconds, after.communication_seconds),
-    ):
+    return text.append_text(parts_of_step(before, after if told else None))
+
+
+def parts_of_step(before: StepParts, after: StepParts | None) -> Text:
+    """Where a step's time goes, a line for each part, and what becomes of it.
+
+    Args:
+        before: The step as it was.
+        after: The step as told; None where it is told nothing.
+    """
+    text = Text()
+    for what, name in _PARTS.items():
+        one: float = getattr(before, name)
         text.append(f"  {what:<22} {in_seconds(one):>8}")
-        if told:
+        if after is not None:
+            other: float = getattr(after, name)
             change = in_signed_seconds(other - one)
             text.append(f" → {in_seconds(other):>8}  {change:>9}")
         text.append("\n")
@@ -121,24 +130,16 @@ def _groups(tuning: Tuning, rows: int | None, width: int) -> RenderableType:
     if not tuning.groups:
         return Text("  nothing here can be set: no collective goes through NCCL\n")
     shown = tuning.groups if rows is None else tuning.groups[:rows]
-    left_out: set[str] = set()
-    listed = _listed(shown, left_out)
-    for column in _SPARE:
-        if fits(listed, width):
-            break
-        left_out.add(column)
-        listed = _listed(shown, left_out)
+    listed = listing(
+        "Choices, those that give the most first",
+        _COLUMNS,
+        shown,
+        spare=_SPARE,
+        width=width,
+    )
     left = len(tuning.groups) - len(shown)
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
     return Group(listed, *more, Text(), *_why(shown), Text())
-
-
-def _listed(shown: tuple[GroupTuning, ...], left_out: set[str]) -> Table:
-    names = [name for name in _COLUMNS if name not in left_out]
-    listed = table("Choices, those that give the most first", *names)
-    for group in shown:
-        listed.add_row(*(_COLUMNS[name](group) for name in names))
-    return listed
 
 
 def _why(shown: tuple[GroupTuning, ...]) -> list[Text]:
@@ -160,23 +161,39 @@ def _what(group: GroupTuning) -> str:
     return group.kind if group.calls else group.name
 
 
-def _ranks(group: GroupTuning) -> str:
-    if group.kind in POINT_TO_POINT:
-        return str(group.ranks)
-    if group.domains == 1:
-        return str(group.ranks)
-    return f"{group.ranks} in {group.domains}"
+def ranks_in_words(kind: str, ranks: int, domains: int) -> str:
+    """How large groups are, and into how many domains they reach.
+
+    Example:
+        >>> ranks_in_words("all-gather", 16, 2)
+        '16 in 2'
+    """
+    within = kind in POINT_TO_POINT or domains == 1
+    return str(ranks) if within else f"{ranks} in {domains}"
 
 
-def _setting(text: str) -> str:
-    """A setting as people say it."""
+def setting_in_words(text: str, *, threads: bool = False) -> str:
+    """A setting as people say it; a cap is in words already.
+
+    Args:
+        text: As `Setting` or `Cap` write themselves.
+        threads: Whether to say how many threads, where they are fewer than usual.
+
+    Example:
+        >>> setting_in_words("ring/simple/24/128/2097152", threads=True)
+        'ring simple 24×2M, 128 threads'
+    """
     if "/" not in text:
         return text
     setting = Setting.parse(text)
-    return (
+    words = (
         f"{setting.algorithm} {setting.protocol} {setting.channels}×"
         f"{_kib(setting.chunk_bytes)}"
     )
+    _, most = threads_range(setting.algorithm, setting.protocol)
+    if threads and setting.threads < most:
+        words += f", {setting.threads} threads"
+    return words
 
 
 def _kib(nbytes: int) -> str:
@@ -186,13 +203,7 @@ def _kib(nbytes: int) -> str:
 def _chosen(group: GroupTuning) -> str:
     if group.chosen is None:
         return "left alone"
-    words = _setting(group.chosen)
-    if group.calls:
-        setting = Setting.parse(group.chosen)
-        _, most = threads_range(setting.algorithm, setting.protocol)
-        if setting.threads < most:
-            return f"{words}, {setting.threads} threads"
-    return words
+    return setting_in_words(group.chosen, threads=True)
 
 
 def _step(group: GroupTuning) -> Text:
@@ -207,9 +218,9 @@ def _price(group: GroupTuning) -> str:
 _COLUMNS: Final[Mapping[str, Callable[[GroupTuning], str | Text]]] = {
     "collective": lambda group: cut(_what(group)),
     "bytes": lambda group: in_bytes(group.bytes),
-    "ranks": _ranks,
+    "ranks": lambda group: ranks_in_words(group.kind, group.ranks, group.domains),
     "sites": lambda group: str(len(group.sites)),
-    "NCCL's own": lambda group: _setting(group.usual),
+    "NCCL's own": lambda group: setting_in_words(group.usual),
     "chosen": _chosen,
     "communication": lambda group: in_signed_seconds(group.communication_change),
     "computation": lambda group: in_signed_seconds(group.computation_change),

@@ -46,6 +46,18 @@ def in_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def in_signed_bytes(count: float) -> str:
+    """A difference of amounts, with its sign.
+
+    Example:
+        >>> in_signed_bytes(-33554432), in_signed_bytes(0)
+        ('-33.6 MB', '0')
+    """
+    if count == 0:
+        return "0"
+    return f"{'-' if count < 0 else '+'}{in_bytes(abs(count))}"
+
+
 def in_percent(part: float, whole: float) -> str:
     """A part of a whole.
 

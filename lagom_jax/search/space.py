@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from lagom_jax.cost.setting import (
     CHUNK_GRAIN,
     MOST_CHANNELS,
     Setting,
+    SettingError,
     largest_chunk,
     threads_range,
 )
@@ -24,6 +26,7 @@ from lagom_jax.schedule.program import Program
 from lagom_jax.search.calls import Call, calls_of
 from lagom_jax.search.controls import FINE, Controls, Grid
 
+_CAP = re.compile(r"at most ([1-9][0-9]{0,3}) channels?")
 # Below this NCCL's own rounding could leave nothing of a chunk.
 _LEAST_CHUNK = 16 << 10
 
@@ -37,6 +40,21 @@ class Cap:
     def __str__(self) -> str:
         """In words."""
         return f"at most {self.channels} channel{'s' if self.channels > 1 else ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cap:
+        """The cap that `str` wrote.
+
+        Raises:
+            SettingError: The text has another form.
+
+        Example:
+            >>> Cap.parse("at most 8 channels")
+            Cap(channels=8)
+        """
+        if (found := _CAP.fullmatch(text)) is None:
+            raise SettingError(f"{text!r} is no cap; write 'at most 8 channels'")
+        return cls(int(found[1]))
 
 
 Candidate: TypeAlias = Setting | Cap | None

@@ -2,6 +2,10 @@
 
 import functools
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -196,6 +200,87 @@ class TestKindsOfStep:
         lowered = lower(step, state, batch)
         assert lowered.donated.count(True) == len(jax.tree.leaves(state))
         assert lowered.donated.count(False) == 1
+
+
+class TestFingerprint:
+    def test_it_is_the_same_from_every_folder_and_process(self, tmp_path):
+        source = (
+            "import zlib\n"
+            "from lagom_jax.compile import lower\n"
+            "from tests.compile.conftest import mesh\n"
+            "{lines}"
+            "from tests.compile.steps import training_step\n"
+            "step, arguments = training_step(mesh(4, 2))\n"
+            "def outer(*arguments): return step(*arguments)\n"
+            "lowered = lower(outer, *arguments)\n"
+            "print(lowered.fingerprint, zlib.crc32(lowered.stablehlo))\n"
+        )
+        root = Path(__file__).parents[2]
+        found = []
+        for seed, lines in (("0", ""), ("1", "\n" * 50)):
+            folder = tmp_path / f"checkout{seed}"
+            (folder / "tests" / "compile").mkdir(parents=True)
+            (folder / "tests" / "__init__.py").touch()
+            for name in ("__init__", "steps", "conftest"):
+                text = (root / f"tests/compile/{name}.py").read_text()
+                (folder / f"tests/compile/{name}.py").write_text(lines + text)
+            (folder / "run.py").write_text(source.format(lines=lines))
+            path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+            done = subprocess.run(
+                [sys.executable, folder / "run.py"],
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": seed,
+                    "PYTHONPATH": os.pathsep.join(path),
+                },
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            found.append(done.stdout.split())
+        (one, bytecode), (other, other_bytecode) = found
+        assert one == other
+        # The bytecode knows files and lines.
+        assert bytecode != other_bytecode
+
+    def test_the_step_changes_it(self):
+        step, arguments = training_step(mesh(4, 2))
+        other_step, others = training_step(mesh(8, 1))
+        params, count, batch, rate = arguments
+        longer = jax.ShapeDtypeStruct((128, 128), batch.dtype, sharding=batch.sharding)
+        whole = array(mesh(4, 2), *batch.shape)
+        steps = [
+            lower(step, *arguments),
+            lower(step, params, count, longer, rate),
+            lower(step, params, count, whole, rate),
+            lower(other_step, *others),
+        ]
+        assert len({lowered.fingerprint for lowered in steps}) == len(steps)
+
+    def test_options_of_the_compiler_do_not_change_it(self):
+        shape = jax.ShapeDtypeStruct((8,), jnp.float32)
+
+        def step(x):
+            return x * 2
+
+        options = {"xla_gpu_enable_triton_gemm": False}
+        told = lower(jax.jit(step, compiler_options=options), shape)
+        assert told.fingerprint == lower(step, shape).fingerprint
+        donating = lower(jax.jit(step, donate_argnums=0), shape)
+        assert donating.fingerprint != told.fingerprint
+
+    def test_large_constants_count(self):
+        def with_constant(last):
+            table = np.arange(4096.0, dtype=np.float32)
+            table[-1] = last
+            return lower(lambda x: x + table, jax.ShapeDtypeStruct((4096,), "float32"))
+
+        one, other = with_constant(1.0), with_constant(2.0)
+        assert one.fingerprint == with_constant(1.0).fingerprint
+        # Some versions of jax make an argument of a constant.
+        inside = one.argument_count == 1
+        assert (one.fingerprint != other.fingerprint) == inside
 
 
 class TestArguments:

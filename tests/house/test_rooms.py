@@ -19,11 +19,13 @@ ROOMS = (
     "cost",
     "search",
     "levers",
+    "plan",
     "measure",
     "report",
     "scheduled",
     "analysis",
     "settings",
+    "planning",
     "commands",
     "cli",
 )
@@ -38,6 +40,7 @@ WITHOUT_JAX = (
     "cost",
     "search",
     "levers",
+    "plan",
     "report",
 )
 LONGEST_FILE = 500

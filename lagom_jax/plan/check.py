@@ -1,0 +1,185 @@
+"""Whether a plan holds here: for this program, cluster, compiler and environment."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile.toolchain import Finding
+from lagom_jax.plan.pinned import stated, value_and_place
+from lagom_jax.plan.plan import Plan
+from xla_flags import known, pinned_by_options, pinned_by_xla_flags
+
+_AGAIN = "make the plan again here"
+# What schedules a program; of the other parts of the compiler the plan knows nothing.
+_SCHEDULES = ("jax", "jaxlib", "jax-cuda")
+_OPTIONS = "compiler_options"
+
+
+def check(
+    plan: Plan,
+    *,
+    fingerprint: str | None = None,
+    cluster: str | Cluster | None = None,
+    versions: Mapping[str, str] | None = None,
+    pinned: Iterable[tuple[str, str]] | None = None,
+    with_options: bool = False,
+) -> tuple[Finding, ...]:
+    """What speaks against a plan where it is to be used.
+
+    Whatever is None is not looked at. Settings that say the same as the plan itself
+    are never held against it, so that its own environment may be in effect already.
+
+    Args:
+        plan: The plan.
+        fingerprint: `LoweredStep.fingerprint` of the step that it is to be used for.
+        cluster: What the step will run on.
+        versions: Of the installed parts of the compiler, by distribution.
+        pinned: What is set, as `lagom_jax.plan.pinned.stated` writes it.
+        with_options: Whether the step's own `compiler_options` are among `pinned`;
+            if not, those that the plan knows of are taken to be as they were.
+
+    Returns:
+        Findings, errors first: `error` where the plan cannot be trusted, `warning`
+        where its figures may be off. Empty if nothing speaks against it.
+
+    Raises:
+        ClusterError: No such cluster.
+    """
+    found = (
+        *_program(plan, fingerprint),
+        *_cluster(plan, cluster),
+        *_versions(plan, versions),
+        *_pinned(plan, pinned, with_options),
+    )
+    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+
+
+def _program(plan: Plan, fingerprint: str | None) -> Iterator[Finding]:
+    made_for = plan.holds_for.fingerprint
+    if fingerprint is not None and fingerprint != made_for:
+        yield Finding(
+            "error",
+            f"the plan was made for {plan.holds_for.program} ({_short(made_for)}), "
+            f"this is another program ({_short(fingerprint)}): its code, shapes or "
+            "shardings differ",
+            _AGAIN,
+        )
+
+
+def _short(fingerprint: str) -> str:
+    return f"fingerprint {fingerprint[:12] or 'unknown'}"
+
+
+def _cluster(plan: Plan, cluster: str | Cluster | None) -> Iterator[Finding]:
+    if cluster is None:
+        return
+    here = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    if here.devices != plan.holds_for.devices:
+        yield Finding(
+            "error",
+            f"the plan was made for {plan.holds_for.devices} device(s) "
+            f"({plan.holds_for.cluster}), {here.name} has {here.devices}",
+            _AGAIN,
+        )
+    elif here.name != plan.holds_for.cluster:
+        yield Finding(
+            "error",
+            f"the plan was made for {plan.holds_for.cluster}, this is {here.name}",
+            _AGAIN,
+        )
+
+
+def _versions(plan: Plan, versions: Mapping[str, str] | None) -> Iterator[Finding]:
+    if versions is None:
+        return
+    # Orders and costs go by the names of one compiler's instructions.
+    bound = plan.order is not None or plan.costs is not None
+    for package, version in plan.holds_for.versions:
+        here = versions.get(package)
+        if here == version:
+            continue
+        schedules = package.startswith(_SCHEDULES)
+        text = f"the plan was made with {package} {version}, here it is " + (
+            "not installed" if here is None else here
+        )
+        if schedules and bound:
+            yield Finding(
+                "error",
+                f"{text}; its {_bound_parts(plan)} fit that compiler only",
+                f"pip install {package}=={version}, or {_AGAIN}",
+            )
+        else:
+            yield Finding(
+                "warning",
+                f"{text}; "
+                + (
+                    "the compiler may refuse its options, or do other things"
+                    if schedules
+                    else "kernels may take other times"
+                ),
+                f"pip install {package}=={version}, or {_AGAIN}",
+            )
+
+
+def _bound_parts(plan: Plan) -> str:
+    parts = {"costs": plan.costs, "order": plan.order}
+    return " and ".join(name for name, part in parts.items() if part is not None)
+
+
+def _pinned(
+    plan: Plan, pinned: Iterable[tuple[str, str]] | None, with_options: bool
+) -> Iterator[Finding]:
+    if pinned is None:
+        return
+    here = {name: value_and_place(text) for name, text in pinned}
+    before = {name: value_and_place(text) for name, text in plan.holds_for.pinned}
+    own = _own(plan)
+    for name in sorted({*before, *here}):
+        was, is_now = before.get(name), here.get(name)
+        if is_now is None and was and was[1] == _OPTIONS and not with_options:
+            continue
+        if is_now and (is_now[0] == (was and was[0]) or is_now[0] in own.get(name, ())):
+            continue
+        yield _changed(name, was, is_now, own.get(name))
+
+
+def _own(plan: Plan) -> dict[str, set[str]]:
+    """What the plan itself sets, as `stated` writes it, by name."""
+    options = pinned_by_options(plan.compiler_options())
+    flags = pinned_by_xla_flags(plan.environment().get("XLA_FLAGS", ""))
+    found: dict[str, set[str]] = {}
+    for name, text in itertools.chain(stated(options), stated(flags)):
+        found.setdefault(name, set()).add(value_and_place(text)[0])
+    return found
+
+
+def _changed(
+    name: str,
+    was: tuple[str, str] | None,
+    is_now: tuple[str, str] | None,
+    own: set[str] | None,
+) -> Finding:
+    if own and is_now:
+        return Finding(
+            "error" if is_now[1] == _OPTIONS else "warning",
+            f"{is_now[1]} sets {name}={is_now[0]}, the plan {name}={min(own)}",
+            f"take {name} out of {is_now[1]}",
+        )
+    flag = known().get(name)
+    changes = flag is not None and flag.changes == "program"
+    text, remedy = f"{name} was {_shown(was)} and is {_shown(is_now)}", _AGAIN
+    if was:
+        remedy = f"set {name}={was[0]} in {was[1] or 'the environment'}, or {_AGAIN}"
+    elif is_now:
+        remedy = f"take {name} out of {is_now[1] or 'the environment'}, or {_AGAIN}"
+    if changes:
+        return Finding("error", f"{text}: the compiler makes another program", remedy)
+    return Finding("warning", f"{text}: times may differ", remedy)
+
+
+def _shown(value: tuple[str, str] | None) -> str:
+    if value is None:
+        return "not set"
+    return f"{value[0]} in {value[1]}" if value[1] else value[0]

@@ -1,0 +1,336 @@
+"""A plan: what the compiler and NCCL are told for a step, what it gives, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from lagom_jax.cost.nccl_default import REDUCING
+from lagom_jax.cost.setting import Setting, SettingError
+from lagom_jax.errors import PlanError
+from lagom_jax.plan.outside import Beyond, xla_flags_text
+from lagom_jax.search.space import Cap
+from lagom_jax.search.tuning import StepParts
+
+COSTS: Final = "fdo_profile"
+"""The lever whose value is `Plan.costs`."""
+ORDER: Final = "order"
+"""The lever whose value is `Plan.order`."""
+COLLECTIVE_CAP: Final = "xla_gpu_nccl_collective_max_nchannels"
+POINT_TO_POINT_CAP: Final = "xla_gpu_nccl_p2p_max_nchannels"
+_SUMS = ("all-reduce", "reduce-scatter")
+
+LeverValue: TypeAlias = bool | int | float | str | None
+Status: TypeAlias = Literal[
+    "ok", "failed", "over memory", "no effect", "slower", "timed out", "not tried"
+]
+"""What became of a candidate."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lever:
+    """One thing that is asked of the compiler.
+
+    Example:
+        >>> Lever("order", True, "why", True, "", None, None, True)
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.PlanError: lever order: its value stands in the plan's order,
+        not here
+    """
+
+    name: str
+    """A compiler option, or `order`: another order than XLA's scheduler chose."""
+    value: LeverValue
+    """None for `fdo_profile` and `order`, whose values are the plan's own."""
+    why: str
+    """The reason, in words."""
+    accepted: bool
+    """Whether the compiler took it; what it refused is not part of the options."""
+    changed: str
+    """What it changed in the program, in words; empty where it changed nothing."""
+    step_change: float | None
+    """Seconds that it adds to the step beside all the others, predicted; negative
+    where it gains, None where nobody asked for it alone."""
+    peak_change: int | None
+    """Bytes that it adds to the peak of device memory, likewise."""
+    keeps_order: bool
+    """False where it may change the order of reductions, and so their rounding."""
+
+    def __post_init__(self) -> None:
+        """Checks that the value is where it belongs."""
+        if self.name in (COSTS, ORDER):
+            if self.value is not None:
+                home = "costs" if self.name == COSTS else "order"
+                raise PlanError(
+                    f"lever {self.name}: its value stands in the plan's {home}, not "
+                    "here"
+                )
+        elif self.value is None:
+            raise PlanError(f"lever {self.name}: it has no value")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """One set of levers that was compiled, or that could have been.
+
+    Example:
+        >>> tried = Candidate(
+        ...     "pipelined", (("xla_gpu_enable_pipelined_all_gather", True),),
+        ...     "over memory", "needs 90 GB", None, None, 90_000_000_000, 4.0)
+        >>> tried.status
+        'over memory'
+    """
+
+    name: str
+    levers: tuple[tuple[str, LeverValue], ...]
+    status: Status
+    reason: str
+    step_seconds: float | None
+    """With NCCL's own choices."""
+    tuned_seconds: float | None
+    """With the best settings for this candidate."""
+    peak_bytes: int | None
+    compile_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SiteSetting:
+    """What NCCL is told for collectives that have one setting in common.
+
+    Example:
+        >>> told = SiteSetting(
+        ...     "all-to-all", 1 << 20, 8, 1, (), ("all-to-all.1",),
+        ...     "p2p/simple/32/512/524288", "at most 8 channels", "why")
+        >>> told.told, told.keeps_order
+        (Cap(channels=8), True)
+    """
+
+    kind: str
+    bytes: int
+    """Of its largest collective."""
+    ranks: int
+    domains: int
+    calls: tuple[str, ...]
+    """What NCCL sees of them; empty where a cap binds them all."""
+    sites: tuple[str, ...]
+    """The collectives, as the program names them."""
+    usual: str
+    """What NCCL chooses by itself for the largest."""
+    setting: str
+    """What it is told: `Setting` or `Cap` as text."""
+    why: str
+
+    def __post_init__(self) -> None:
+        """Checks that NCCL could be told this."""
+        _ = self.told
+        _setting("usual", self.usual)
+
+    @property
+    def told(self) -> Setting | Cap:
+        """The setting itself.
+
+        Raises:
+            PlanError: The text is neither a setting nor a cap.
+        """
+        if "/" in self.setting:
+            return _setting("setting", self.setting)
+        try:
+            return Cap.parse(self.setting)
+        except SettingError as error:
+            raise PlanError(f"setting: {error}") from None
+
+    @property
+    def keeps_order(self) -> bool:
+        """False where sums may be added up in another order than with NCCL's own."""
+        return self.kind not in _SUMS or self.setting == self.usual
+
+
+def _setting(what: str, text: str) -> Setting:
+    try:
+        return Setting.parse(text)
+    except SettingError as error:
+        raise PlanError(f"{what}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HoldsFor:
+    """What a plan was made for; `lagom_jax.plan.check` compares it with what is here.
+
+    Example:
+        >>> HoldsFor("step", "", "", "h100:1x8", 8, (("jax", "0.10.2"),), ()).version(
+        ...     "jax")
+        '0.10.2'
+    """
+
+    program: str
+    """The step's name."""
+    fingerprint: str
+    """`LoweredStep.fingerprint`: of the StableHLO without debug information."""
+    schedule: str
+    """The fingerprint of XLA's schedule that the order was made for; empty without."""
+    cluster: str
+    devices: int
+    versions: tuple[tuple[str, str], ...]
+    """Of jax, jaxlib, the plugin and the other parts of the compiler."""
+    pinned: tuple[tuple[str, str], ...]
+    """What the user had set, as `lagom_jax.plan.pinned.stated` writes it."""
+
+    def version(self, package: str) -> str | None:
+        """The version of a distribution; None where it is not known."""
+        return dict(self.versions).get(package)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the decision rests on. All times of steps are predicted."""
+
+    default: StepParts
+    """With XLA's and NCCL's own choices."""
+    tuned: StepParts
+    """With the plan."""
+    bound_seconds: float
+    """No plan of this kind makes the step shorter."""
+    bound: str
+    """What the bound is: `computation alone` or `the busiest link alone`."""
+    default_peak: int | None
+    """Bytes of device memory at the fullest moment."""
+    tuned_peak: int | None
+    memory_limit: int | None
+    candidates: tuple[Candidate, ...]
+    compiles: int
+    seconds: float
+    """How long the decision took."""
+
+    @property
+    def recovered(self) -> float | None:
+        """The share of what could be won that the plan wins.
+
+        None where nothing could be won.
+        """
+        default = self.default.step_seconds
+        if self.bound_seconds >= default:
+            return None
+        return (default - self.tuned.step_seconds) / (default - self.bound_seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision that can be kept, read, compared and replayed."""
+
+    holds_for: HoldsFor
+    levers: tuple[Lever, ...]
+    costs: str | None
+    """The text of the compiler option `fdo_profile`."""
+    order: Mapping[str, Any] | None
+    """Another order of instructions: a `ScheduleEdit` as plain JSON."""
+    settings: tuple[SiteSetting, ...]
+    controls: str
+    """What NCCL can be told, in words."""
+    evidence: Evidence
+    pricing: str
+    """Where the prices come from."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that the parts belong together."""
+        names = [lever.name for lever in self.levers]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise PlanError(f"levers: {min(twice)} is there twice")
+        accepted = {lever.name for lever in self.levers if lever.accepted}
+        for lever, part, value in (
+            (COSTS, "costs", self.costs),
+            (ORDER, "order", self.order),
+        ):
+            if (lever in accepted) != (value is not None):
+                missing = f"no accepted lever {lever}" if lever not in accepted else ""
+                raise PlanError(
+                    f"{part}: "
+                    + (f"there are some, but {missing}" if missing else "missing")
+                )
+        if self.order is not None and not self.holds_for.schedule:
+            raise PlanError("holds_for.schedule: an order needs the schedule's")
+        self._caps()
+
+    def compiler_options(self) -> dict[str, bool | int | float | str | bytes]:
+        """What jax takes as `compiler_options`: accepted levers, costs, and caps.
+
+        The order is not among them: no option can say it.
+        """
+        options: dict[str, bool | int | float | str | bytes] = {}
+        for lever in self.levers:
+            if not lever.accepted:
+                continue
+            if lever.name == COSTS and self.costs is not None:
+                options[COSTS] = self.costs.encode()
+            elif lever.value is not None:
+                options[lever.name] = lever.value
+        return options | self._caps()
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that carry the plan as far as variables can.
+
+        `beyond_environment` says what else there is.
+        """
+        text, _ = self._xla_flags()
+        return {"XLA_FLAGS": text} if text else {}
+
+    def beyond_environment(self) -> tuple[Beyond, ...]:
+        """What no environment variable can say, and what can."""
+        _, beyond = self._xla_flags()
+        found = list(beyond)
+        if self.costs is not None:
+            found.append(
+                Beyond(COSTS, "a profile: only compiler_options take its text")
+            )
+        if self.order is not None:
+            found.append(
+                Beyond(ORDER, "an order: only the process that compiles can apply it")
+            )
+        found.extend(
+            Beyond(
+                f"{setting.kind} of {setting.bytes} bytes over {setting.ranks} ranks",
+                f"{setting.setting}: a tuner plugin tells NCCL",
+            )
+            for setting in self.settings
+            if isinstance(setting.told, Setting)
+        )
+        return tuple(found)
+
+    def _xla_flags(self) -> tuple[str, tuple[Beyond, ...]]:
+        options = self.compiler_options()
+        options.pop(COSTS, None)
+        return xla_flags_text(options, self.holds_for.version("jaxlib"))
+
+    def _caps(self) -> dict[str, bool | int | float | str | bytes]:
+        """XLA's options for the caps among the settings."""
+        stated = {lever.name: lever.value for lever in self.levers if lever.accepted}
+        caps: dict[str, bool | int | float | str | bytes] = {}
+        for place, setting in enumerate(self.settings):
+            if not isinstance(told := setting.told, Cap):
+                continue
+            name = COLLECTIVE_CAP if setting.kind in REDUCING else POINT_TO_POINT_CAP
+            other = caps.get(name, stated.get(name, told.channels))
+            if other != told.channels:
+                raise PlanError(
+                    f"settings[{place}].setting: {setting.setting}, but {name} is "
+                    f"{other} elsewhere, and a process has one"
+                )
+            caps[name] = told.channels
+        return caps
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether all that the compiler is told keeps the order of reductions.
+
+        NCCL's settings may change the order of its own: `SiteSetting.keeps_order`.
+        """
+        return all(lever.keeps_order for lever in self.levers if lever.accepted)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as with XLA's and NCCL's own choices."""
+        default = self.evidence.default.step_seconds
+        tuned = self.evidence.tuned.step_seconds
+        return default / tuned if tuned else 1.0

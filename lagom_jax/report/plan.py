@@ -1,0 +1,237 @@
+"""A plan for a terminal: what it wins, what it tells whom, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lagom_jax.plan import Candidate, HoldsFor, Lever, Plan, SiteSetting
+from lagom_jax.plan.pinned import value_and_place
+from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.report.layout import WIDTH, as_text, listing
+from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
+from lagom_jax.report.units import (
+    counted,
+    in_bytes,
+    in_percent,
+    in_seconds,
+    in_signed_bytes,
+    in_signed_seconds,
+)
+
+_EXPLAINED = 8
+_STYLES: Final[Mapping[str, str]] = {"ok": "green", "failed": "red"}
+_FINGERPRINT = 12
+
+
+def render_plan(plan: Plan, *, width: int = WIDTH) -> RenderableType:
+    """The plan as something rich can print.
+
+    Args:
+        plan: What to show.
+        width: Columns of the screen; on a narrow one the least needed are left out.
+    """
+    parts: list[RenderableType] = [_headline(plan), _levers(plan, width)]
+    if plan.evidence.candidates:
+        parts += [_candidates(plan, width), Text()]
+    parts.append(_settings(plan, width))
+    parts.append(_holds_for(plan.holds_for))
+    parts.extend(Text(f"note: {note}", style="yellow") for note in plan.notes)
+    parts.append(
+        Text(f"All times of steps are predicted. Prices: {plan.pricing}", "dim")
+    )
+    return Group(*parts)
+
+
+def plan_to_text(plan: Plan, *, width: int = WIDTH) -> str:
+    """The plan as plain text."""
+    return as_text(render_plan(plan, width=width), width)
+
+
+def _headline(plan: Plan) -> Text:
+    evidence = plan.evidence
+    before, after = evidence.default.step_seconds, evidence.tuned.step_seconds
+    text = Text()
+    text.append(plan.holds_for.program, "bold")
+    text.append(
+        f" on {plan.holds_for.cluster} ({counted(plan.holds_for.devices, 'device')})"
+        "\n\n"
+    )
+    text.append(f"  predicted step {in_seconds(before)} → {in_seconds(after)}", "bold")
+    colour = "bold green" if plan.speedup >= 1 else "bold red"
+    text.append(f", {plan.speedup:.3f}× as fast as with the defaults\n", colour)
+    text.append(
+        f"  no plan makes it shorter than {in_seconds(evidence.bound_seconds)} "
+        f"({evidence.bound})"
+    )
+    recovered = evidence.recovered
+    if recovered is not None and recovered > 0:
+        text.append(f"; {in_percent(recovered, 1)} of what could be won is won")
+    text.append("\n")
+    text.append_text(parts_of_step(evidence.default, evidence.tuned))
+    if evidence.default_peak is not None or evidence.tuned_peak is not None:
+        peaks = f"{_bytes(evidence.default_peak)} → {_bytes(evidence.tuned_peak)}"
+        text.append(f"  {'memory at the fullest':<22} {peaks}")
+        if evidence.memory_limit is not None:
+            text.append(f" of {in_bytes(evidence.memory_limit)}")
+        text.append("\n")
+    text.append(
+        f"  {counted(evidence.compiles, 'compile')}, "
+        f"{in_seconds(evidence.seconds)} to decide (measured)\n"
+    )
+    return text.append_text(_rounding(plan))
+
+
+def _rounding(plan: Plan) -> Text:
+    may = [one.name for one in plan.levers if one.accepted and not one.keeps_order]
+    kinds = {one.kind: None for one in plan.settings if not one.keeps_order}
+    may += [f"NCCL's settings for {kind}" for kind in kinds]
+    if not may:
+        return Text("  nothing here changes the order of reductions\n", "green")
+    return Text(f"  sums may round differently: {', '.join(may)}\n", "yellow")
+
+
+def _bytes(count: int | None) -> str:
+    return "not known" if count is None else in_bytes(count)
+
+
+def _levers(plan: Plan, width: int) -> RenderableType:
+    if not plan.levers:
+        return Text("  the compiler is told nothing\n")
+    listed = listing(
+        "Levers: what the compiler is told (predicted)",
+        _LEVERS,
+        plan.levers,
+        spare=_SPARE_OF_LEVERS,
+        width=width,
+    )
+    return Group(
+        listed, Text(), *_whys((one.name, one.why) for one in plan.levers), Text()
+    )
+
+
+def _candidates(plan: Plan, width: int) -> RenderableType:
+    return listing(
+        "Candidates (steps are predicted, compiles measured)",
+        _CANDIDATES,
+        plan.evidence.candidates,
+        spare=_SPARE_OF_CANDIDATES,
+        width=width,
+    )
+
+
+def _settings(plan: Plan, width: int) -> RenderableType:
+    can = Text(f"Can be told: {plan.controls}\n", "dim")
+    if not plan.settings:
+        return Group(Text("  NCCL is told nothing: its own choices stay"), can)
+    listed = listing(
+        "Settings: what NCCL is told",
+        _SETTINGS,
+        plan.settings,
+        spare=_SPARE_OF_SETTINGS,
+        width=width,
+    )
+    whys = _whys(
+        (f"{one.kind} {in_bytes(one.bytes)} over {one.ranks}", one.why)
+        for one in plan.settings
+    )
+    return Group(listed, Text(), *whys, can)
+
+
+def _whys(reasons: Iterable[tuple[str, str]]) -> list[Text]:
+    whys = [
+        Text.assemble(" ", (title, "bold"), f": {why}") for title, why in reasons if why
+    ]
+    more = len(whys) - _EXPLAINED
+    rest = [Text(f" and {more} more: --json", "dim")] if more > 0 else []
+    return whys[:_EXPLAINED] + rest
+
+
+def _holds_for(held: HoldsFor) -> Text:
+    text = Text()
+    text.append("Holds for\n", "bold")
+    program = f"{held.program}, fingerprint {held.fingerprint[:_FINGERPRINT]}"
+    if held.schedule:
+        program += f", schedule {held.schedule[:_FINGERPRINT]}"
+    versions = ", ".join(f"{name} {version}" for name, version in held.versions)
+    pinned = ", ".join(_pinned(name, said) for name, said in held.pinned)
+    for what, words in (
+        ("program", program),
+        ("cluster", f"{held.cluster}, {counted(held.devices, 'device')}"),
+        ("versions", versions or "not known"),
+        ("pinned", pinned or "nothing"),
+    ):
+        text.append(f"  {what:<9}{words}\n")
+    return text
+
+
+def _pinned(name: str, said: str) -> str:
+    value, place = value_and_place(said)
+    return f"{name}={value}" + (f" in {place}" if place else "")
+
+
+def _value(lever: Lever) -> str:
+    if lever.name == COSTS:
+        return "costs"
+    if lever.name == ORDER:
+        return "another"
+    if isinstance(lever.value, bool):
+        return "true" if lever.value else "false"
+    return str(lever.value)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else in_seconds(seconds)
+
+
+def _step(lever: Lever) -> Text:
+    if lever.step_change is None:
+        return Text()
+    colour = "green" if lever.step_change < 0 else ""
+    return Text(in_signed_seconds(lever.step_change), colour)
+
+
+def _changed(lever: Lever) -> str:
+    if not lever.accepted:
+        return "refused by the compiler"
+    return lever.changed or "nothing"
+
+
+def _yes(keeps: bool) -> Text:
+    return Text("yes") if keeps else Text("may not", "yellow")
+
+
+_LEVERS: Final[Mapping[str, Callable[[Lever], str | Text]]] = {
+    "lever": lambda one: one.name,
+    "value": _value,
+    "changed": _changed,
+    "step": _step,
+    "memory": lambda one: (
+        "" if one.peak_change is None else in_signed_bytes(one.peak_change)
+    ),
+    "keeps rounding": lambda one: _yes(one.keeps_order),
+}
+_SPARE_OF_LEVERS = ("keeps rounding", "memory", "changed", "step")
+_CANDIDATES: Final[Mapping[str, Callable[[Candidate], str | Text]]] = {
+    "candidate": lambda one: one.name,
+    "status": lambda one: Text(one.status, _STYLES.get(one.status, "yellow")),
+    "step": lambda one: _seconds(one.step_seconds),
+    "tuned": lambda one: _seconds(one.tuned_seconds),
+    "memory": lambda one: "" if one.peak_bytes is None else in_bytes(one.peak_bytes),
+    "compile": lambda one: in_seconds(one.compile_seconds),
+    "reason": lambda one: one.reason,
+}
+_SPARE_OF_CANDIDATES = ("compile", "memory", "step", "reason")
+_SETTINGS: Final[Mapping[str, Callable[[SiteSetting], str | Text]]] = {
+    "collective": lambda one: one.kind,
+    "bytes": lambda one: in_bytes(one.bytes),
+    "ranks": lambda one: ranks_in_words(one.kind, one.ranks, one.domains),
+    "sites": lambda one: str(len(one.sites)),
+    "NCCL's own": lambda one: setting_in_words(one.usual),
+    "chosen": lambda one: setting_in_words(one.setting, threads=True),
+    "keeps rounding": lambda one: _yes(one.keeps_order),
+}
+_SPARE_OF_SETTINGS = ("keeps rounding", "NCCL's own", "sites", "ranks")

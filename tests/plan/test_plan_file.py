@@ -1,0 +1,312 @@
+"""Plans as files: nothing is lost, and nothing that is read is believed."""
+
+import copy
+import dataclasses
+import json
+import os
+import stat
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagom_jax.errors import PlanError
+from lagom_jax.plan import (
+    Candidate,
+    Evidence,
+    HoldsFor,
+    Lever,
+    Plan,
+    SiteSetting,
+    from_json,
+    load,
+    save,
+    to_json,
+)
+from lagom_jax.search.tuning import StepParts
+
+from .plans import made_by_hand
+
+PLAN = made_by_hand()
+TEXT = to_json(PLAN)
+DOCUMENT = json.loads(TEXT)
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+counts = st.integers(-(2**70), 2**70)
+values = st.booleans() | counts | numbers | texts
+anything = st.recursive(
+    st.none() | values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner),
+    max_leaves=6,
+)
+parts = st.builds(StepParts, *[numbers] * 6)
+names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)
+levers = st.lists(
+    st.builds(
+        Lever,
+        names.map("xla_".__add__),
+        values,
+        texts,
+        st.booleans(),
+        texts,
+        st.none() | numbers,
+        st.none() | counts,
+        st.booleans(),
+    ),
+    max_size=3,
+    unique_by=lambda lever: lever.name,
+)
+candidates = st.builds(
+    Candidate,
+    texts,
+    st.lists(st.tuples(texts, st.none() | values), max_size=2).map(tuple),
+    st.sampled_from(["ok", "failed", "no effect", "timed out"]),
+    texts,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | counts,
+    numbers,
+)
+settings = st.builds(
+    SiteSetting,
+    texts,
+    counts,
+    counts,
+    counts,
+    st.lists(texts, max_size=2).map(tuple),
+    st.lists(texts, max_size=2).map(tuple),
+    st.just("ring/simple/24/544/2097152"),
+    st.sampled_from(["ring/ll/4/512/32768", "at most 2 channels"]),
+    texts,
+)
+pairs = st.lists(st.tuples(texts, texts), max_size=2).map(tuple)
+
+
+@st.composite
+def plans(draw):
+    costs = draw(st.none() | texts)
+    order = draw(st.none() | st.dictionaries(texts, anything, max_size=3))
+    parts_of = {"fdo_profile": costs, "order": order}
+    named = [
+        Lever(name, None, "", True, "", None, None, True)
+        for name, part in parts_of.items()
+        if part is not None
+    ]
+    return Plan(
+        HoldsFor(
+            draw(texts), draw(texts), "a", draw(texts), draw(counts), *[draw(pairs)] * 2
+        ),
+        (*draw(levers), *named),
+        costs,
+        order,
+        tuple(draw(st.lists(settings, max_size=2))),
+        draw(texts),
+        Evidence(
+            draw(parts),
+            draw(parts),
+            draw(numbers),
+            draw(texts),
+            *[draw(st.none() | counts) for _ in range(3)],
+            tuple(draw(st.lists(candidates, max_size=2))),
+            draw(counts),
+            draw(numbers),
+        ),
+        draw(texts),
+        tuple(draw(st.lists(texts, max_size=2))),
+    )
+
+
+@given(plans())
+def test_what_is_written_is_read_again(plan):
+    text = to_json(plan)
+    read = from_json(text)
+    assert read == plan
+    assert to_json(read) == text
+    types = [type(lever.value) for lever in plan.levers]
+    assert [type(lever.value) for lever in read.levers] == types
+
+
+def test_the_text_is_json_and_sorted():
+    assert to_json(from_json(TEXT)) == TEXT
+    assert json.loads(TEXT)["lagom_plan"] is True
+    assert json.loads(TEXT)["format_version"] == 1
+    shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
+    assert to_json(from_json(shuffled)) == TEXT
+
+
+def test_whole_seconds_are_written_like_any_others():
+    whole = dataclasses.replace(PLAN.evidence, seconds=20, bound_seconds=0)
+    plan = dataclasses.replace(PLAN, evidence=whole)
+    assert '"seconds": 20.0' in to_json(plan)
+    assert to_json(from_json(to_json(plan))) == to_json(plan)
+
+
+def places(value, path=()):
+    """Every place in a document."""
+    yield path
+    if isinstance(value, dict | list):
+        keys = value if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            yield from places(value[key], (*path, key))
+
+
+PLACES = [path for path in places(DOCUMENT) if path]
+
+
+def changed(path, value):
+    document = copy.deepcopy(DOCUMENT)
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(document)
+
+
+@given(st.sampled_from(PLACES), anything)
+def test_a_changed_value_is_refused_or_is_a_plan(path, value):
+    try:
+        plan = from_json(changed(path, value))
+    except PlanError:
+        return
+    assert from_json(to_json(plan)) == plan
+
+
+@given(st.integers(0, len(TEXT.rstrip()) - 1))
+def test_a_file_that_was_cut_short_is_refused(length):
+    with pytest.raises(PlanError, match=r"cut short|no plan"):
+        from_json(TEXT[:length])
+
+
+@given(st.text() | anything.map(json.dumps))
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(PlanError):
+        from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("levers", 2, "value"), [], r"levers\[2\].value: \[\] is not true or false"),
+        (("levers", 2, "value"), None, r"levers\[2\]: .* has no value"),
+        (("levers", 0, "accepted"), 1, r"levers\[0\].accepted: 1 is not true or false"),
+        (("levers", 0, "peak_change"), True, r"peak_change: True is not a whole"),
+        (("levers", 0, "peak_change"), 1.0, r"peak_change: 1.0 is not a whole"),
+        (("levers", 0, "more"), 1, r"levers\[0\].more: no such key"),
+        (("evidence", "seconds"), "1", r"evidence.seconds: '1' is not a number"),
+        (("evidence", "seconds"), 10**400, r"evidence.seconds: too large"),
+        (
+            ("evidence", "candidates", 1, "status"),
+            "fine",
+            r"evidence.candidates\[1\].status: 'fine' is none of 'ok', ",
+        ),
+        (
+            ("evidence", "candidates", 1, "levers", 0),
+            ["a"],
+            r"candidates\[1\].levers\[0\]: has 1 parts, not 2",
+        ),
+        (("evidence", "default"), [], "evidence.default: .* is no object"),
+        (("settings", 0, "sites"), "all", r"settings\[0\].sites: 'all' is no list"),
+        (("settings", 0, "setting"), "fast", r"settings\[0\]: setting: 'fast'"),
+        (("holds_for", "program"), "\ud800", "holds_for.program: .* half a character"),
+        (("order", "sequences"), float("nan"), "NaN is not finite"),
+        (("order",), [], "order: .* is no object"),
+        (("costs",), None, "costs: missing"),
+        (("format_version",), None, "format_version: None is no whole number"),
+        (("format_version",), True, "format_version: True is no whole number"),
+        (("lagom_plan",), 1, "lagom_plan: not true"),
+    ],
+)
+def test_a_message_names_the_place(path, value, told):
+    with pytest.raises(PlanError, match=told):
+        from_json(changed(path, value))
+
+
+def test_a_missing_key_is_named():
+    document = copy.deepcopy(DOCUMENT)
+    del document["evidence"]["tuned"]["step_seconds"]
+    with pytest.raises(PlanError, match=r"evidence.tuned.step_seconds: missing"):
+        from_json(json.dumps(document))
+
+
+def test_a_key_that_is_given_twice_is_named():
+    with pytest.raises(PlanError, match="costs: given twice"):
+        from_json(TEXT.replace('"costs"', '"costs": null, "costs"'))
+
+
+def test_depth_is_no_defect_of_ours():
+    with pytest.raises(PlanError, match="nested too deep"):
+        from_json('{"lagom_plan": ' + "[" * 100_000)
+
+
+def test_a_newer_plan_says_what_to_do():
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 2.*install"):
+        from_json(changed(("format_version",), 2), "mine.json")
+
+
+def test_an_older_plan_is_brought_up_to_date():
+    older = copy.deepcopy(DOCUMENT) | {"format_version": 0}
+    del older["notes"]
+    text = json.dumps(older)
+    with pytest.raises(PlanError, match=r"format 0.*make the plan again"):
+        from_json(text)
+    plan = from_json(text, migrations={0: lambda found: {**found, "notes": ["old"]}})
+    assert plan == dataclasses.replace(PLAN, notes=("old",))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None])
+def test_what_json_cannot_say_is_not_written(value):
+    evidence = dataclasses.replace(PLAN.evidence, seconds=value)
+    with pytest.raises(PlanError, match=r"cannot be written: evidence.seconds: "):
+        to_json(dataclasses.replace(PLAN, evidence=evidence))
+
+
+def test_an_order_must_be_plain_json():
+    with pytest.raises(PlanError, match=r"order.sequences: key 2 is no text"):
+        to_json(dataclasses.replace(PLAN, order={"sequences": {2: [0]}}))
+
+
+def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    save(PLAN, path)
+    assert load(path) == PLAN
+    assert path.read_text() == TEXT
+    changed = dataclasses.replace(PLAN, pricing="another")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        with pytest.raises(PlanError, match="No space"):
+            save(changed, path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+    assert load(path) == PLAN
+    save(changed, path)
+    assert load(path) == changed
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_others_may_read_it_as_they_may_read_other_files(tmp_path):
+    (tmp_path / "other").touch()
+    save(PLAN, tmp_path / "plan.json")
+    modes = {stat.S_IMODE(entry.stat().st_mode) for entry in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "plan.json")
+    save(PLAN, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert load(tmp_path / "plan.json") == PLAN
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(PlanError, match=r"cannot read the plan .*none\.json"):
+        load(tmp_path / "none.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(PlanError, match="cannot read the plan"):
+        load(tmp_path / "bytes.json")
+    with pytest.raises(PlanError, match="cannot write the plan"):
+        save(PLAN, tmp_path / "none" / "plan.json")
