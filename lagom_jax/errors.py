@@ -33,6 +33,10 @@ class CompileError(LagomError):
     exit_code = 4
 
 
+class CompileTimeoutError(CompileError):
+    """The compiler took longer than it was given."""
+
+
 class StepError(CompileError):
     """The step, or what was asked for it, has to change before it can be compiled."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 from lagom_jax.compile.child import Answer, signal_name
-from lagom_jax.errors import CompileError, LagomError, StepError, ToolchainError
+from lagom_jax.errors import (
+    CompileError,
+    CompileTimeoutError,
+    LagomError,
+    StepError,
+    ToolchainError,
+)
 from xla_flags import catalogue
 
 _LINES = 6
@@ -88,7 +94,7 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
           No such compile option: 'xla_gpu_autotune_leve'
     """
     if answer.timed_out:
-        return CompileError(
+        return CompileTimeoutError(
             f"compiling {step} for {target} took longer than {timeout_s:g} s and was "
             "stopped: allow more time, or compile fewer layers (a scan over layers "
             "compiles many times faster than a loop)."

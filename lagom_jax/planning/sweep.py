@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
-from lagom_jax.errors import CompileError, LagomError
+from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.hlo import read_module
 from lagom_jax.levers import Idea, cost_profile
 from lagom_jax.plan import Status
@@ -142,7 +142,7 @@ class Sweep:
                 return best
             queue = []
             for trial in self._compile(chosen[:room], best):
-                if trial.usable and _gains(trial, best):
+                if trial.usable and (_gains(trial, best) or _simpler(trial, best)):
                     best = trial
 
     def _all_at_once(self, ideas: Sequence[Idea]) -> Asked:
@@ -192,10 +192,16 @@ class Sweep:
                 return dataclasses.replace(ordered, ordering=ordering)
         return best
 
-    def compare(self, others: Iterable[Asked], best: Trial) -> None:
-        """Compiles what others recommend, beyond the budget of the search."""
+    def compare(self, others: Iterable[Asked], plain: Trial) -> None:
+        """Compiles what others recommend, beyond the budget of the search.
+
+        Args:
+            others: What they recommend.
+            plain: The program as it is, with which they are compared as their authors
+                would: everything left to NCCL, in XLA's own order.
+        """
         for trial in self._run(list(others)):
-            self.trials.append(self._told_apart(trial, best))
+            self.trials.append(_as_published(trial, plain))
 
     def _compile(self, chosen: list[Asked], best: Trial) -> list[Trial]:
         found = [self._told_apart(trial, best) for trial in self._run(chosen)]
@@ -224,7 +230,7 @@ class Sweep:
     def _looked_at(self, made: _Made) -> Trial:
         asked, ordered = made.asked, made.order is not None
         if made.error is not None:
-            late = isinstance(made.error, CompileError) and made.error.timed_out
+            late = isinstance(made.error, CompileTimeoutError)
             return Trial(
                 asked,
                 "timed out" if late else "failed",
@@ -302,8 +308,27 @@ class Sweep:
 _NOT_TRIED: Status = "not tried"
 
 
+def _as_published(trial: Trial, plain: Trial) -> Trial:
+    if trial.status != "ok" or trial.view is None or plain.view is None:
+        return trial
+    if trial.view.structure.digest == plain.view.structure.digest:
+        return dataclasses.replace(
+            trial, status="no effect", reason="the program stays as it is"
+        )
+    change = trial.view.default_seconds / plain.view.default_seconds - 1
+    reason = f"{change:+.1%} beside the program as it is, both with NCCL's own choices"
+    worse = change > _BETTER
+    return dataclasses.replace(trial, status="slower" if worse else "ok", reason=reason)
+
+
 def _key(asked: Asked) -> frozenset[str]:
     return frozenset(f"{name}={value!r}" for name, value in asked.options.items())
+
+
+def _simpler(trial: Trial, best: Trial) -> bool:
+    """Whether it is the same program with fewer options."""
+    fewer = len(trial.asked.options) < len(best.asked.options)
+    return trial.status == "no effect" and fewer
 
 
 def _gains(trial: Trial, best: Trial) -> bool:

@@ -1,0 +1,194 @@
+"""From what became of the candidates to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.levers import Bound, Idea, changes
+from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan, SiteSetting
+from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
+from lagom_jax.planning.judge import View
+from lagom_jax.planning.trial import Trial
+from lagom_jax.search.tuning import Tuning
+
+_COSTS_WHY = (
+    "XLA's scheduler weighs collectives against kernels by our predicted times instead "
+    "of its own"
+)
+_ORDER_WHY = (
+    "ordered by the replayed step, contention and settings included, not collective "
+    "by collective"
+)
+
+
+def assemble(
+    trials: Iterable[Trial],
+    first: Trial,
+    best: Trial,
+    *,
+    holds_for: HoldsFor,
+    bound: Bound,
+    memory_limit: int,
+    controls: str,
+    compiles: int,
+    seconds: float,
+    notes: Iterable[str] = (),
+) -> Plan:
+    """Makes the plan.
+
+    Args:
+        trials: All candidates, in the order in which they were tried.
+        first: The program as it is.
+        best: What was chosen.
+        holds_for: What the plan is for.
+        bound: How short the step could become.
+        memory_limit: Bytes on a device.
+        controls: What NCCL can be told, in words.
+        compiles: Runs of the compiler.
+        seconds: How long it all took.
+        notes: What else is to be known.
+    """
+    assert first.view is not None
+    assert best.view is not None
+    listed = list(trials)
+    order = None
+    if best.ordered and best.ordering is not None:
+        order = ScheduleEdit(best.schedule, best.ordering.sequences).to_json()
+    return Plan(
+        holds_for=holds_for,
+        levers=tuple(_levers(best, listed, first)),
+        costs=best.asked.costs,
+        order=order,
+        settings=tuple(_settings(best.view.tuning)),
+        controls=controls,
+        evidence=Evidence(
+            default=first.view.tuning.before,
+            tuned=best.view.tuning.after,
+            bound_seconds=bound.seconds,
+            bound=bound.what,
+            default_peak=first.peak_bytes,
+            tuned_peak=best.peak_bytes,
+            memory_limit=memory_limit,
+            candidates=tuple(trial.candidate() for trial in listed),
+            compiles=compiles,
+            seconds=seconds,
+        ),
+        pricing=best.view.tuning.pricing,
+        notes=tuple(dict.fromkeys((*best.view.tuning.notes, *notes))),
+    )
+
+
+def _settings(tuning: Tuning) -> Iterator[SiteSetting]:
+    for group in tuning.groups:
+        if group.chosen is not None:
+            yield SiteSetting(
+                kind=group.kind,
+                bytes=group.bytes,
+                ranks=group.ranks,
+                domains=group.domains,
+                calls=group.calls,
+                sites=group.sites,
+                usual=group.usual,
+                setting=group.chosen,
+                why=group.why,
+            )
+
+
+def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
+    for idea in best.asked.ideas:
+        pair = _pair(idea, best, trials)
+        for name, value in idea.options.items():
+            yield _lever(name, value, idea.why, pair, first, best, idea.keeps_order)
+    if best.asked.costs is not None:
+        pair = _without_costs(best, trials)
+        yield _lever(COSTS, None, _COSTS_WHY, pair, first, best, keeps_order=True)
+    if best.ordered:
+        pair = _in_xlas_order(best, trials)
+        why = f"{_ORDER_WHY}{_moved(best)}"
+        yield _lever(ORDER, None, why, pair, first, best, keeps_order=True)
+
+
+def _lever(
+    name: str,
+    value: LeverValue,
+    why: str,
+    pair: tuple[Trial, Trial] | None,
+    first: Trial,
+    best: Trial,
+    keeps_order: bool,
+) -> Lever:
+    without, with_ = pair or (first, best)
+    one, other = _view(without), _view(with_)
+    changed = changes(one.structure, other.structure)
+    if pair is None:
+        return Lever(
+            name,
+            value,
+            why,
+            True,
+            f"with all others: {changed}",
+            None,
+            None,
+            keeps_order,
+        )
+    # In the order in which both were compiled, except where that is the lever.
+    step = other.tuned_seconds - one.tuned_seconds
+    if name != ORDER and with_.ordering and without.ordering:
+        step = with_.seconds - without.seconds
+    peak = None
+    if without.peak_bytes is not None and with_.peak_bytes is not None:
+        peak = with_.peak_bytes - without.peak_bytes
+    return Lever(name, value, why, True, changed, step, peak, keeps_order)
+
+
+def _view(trial: Trial) -> View:
+    assert trial.view is not None
+    return trial.view
+
+
+def _pair(idea: Idea, best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:
+    """Two candidates that differ in one idea only, those nearest to the best."""
+    plain = [
+        t for t in trials if t.view is not None and not t.ordered and not t.asked.costs
+    ]
+    pairs = [
+        (without, with_)
+        for with_ in plain
+        if idea in with_.asked.ideas
+        for without in plain
+        if set(without.asked.ideas) == set(with_.asked.ideas) - {idea}
+        and not with_.asked.title
+        and not without.asked.title
+    ]
+
+    def distance(pair: tuple[Trial, Trial]) -> int:
+        return len(set(pair[1].asked.ideas) ^ set(best.asked.ideas))
+
+    return min(pairs, key=distance, default=None)
+
+
+def _without_costs(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:
+    same = [
+        t
+        for t in trials
+        if t.view is not None and not t.ordered and t.asked.ideas == best.asked.ideas
+    ]
+    without = [t for t in same if t.asked.costs is None and not t.asked.title]
+    with_ = [t for t in same if t.asked.costs is not None]
+    return (without[-1], with_[-1]) if without and with_ else None
+
+
+def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:
+    same = [
+        t
+        for t in trials
+        if t.view is not None and not t.ordered and t.asked == best.asked
+    ]
+    return (same[-1], best) if same else None
+
+
+def _moved(best: Trial) -> str:
+    if best.ordering is None or not best.ordering.moves:
+        return ""
+    return f"; first of all {best.ordering.moves[0]}"

@@ -1,0 +1,210 @@
+"""From a training step to a plan for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.errors import LagomError
+from lagom_jax.levers import bound_of, ideas
+from lagom_jax.measure import Calibration
+from lagom_jax.plan import HoldsFor, Plan
+from lagom_jax.plan.pinned import stated
+from lagom_jax.planning.assemble import assemble
+from lagom_jax.planning.budget import Budget
+from lagom_jax.planning.judge import Judge
+from lagom_jax.planning.sweep import Sweep
+from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
+from lagom_jax.search.controls import Controls, named
+from xla_flags import (
+    Pin,
+    known,
+    pinned_by_environment,
+    pinned_by_options,
+    print_option,
+    recipes,
+)
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import CompiledStep, LoweredStep
+
+LEVERS: Final = ("options", "costs", "order", "settings")
+"""What a plan may make use of: XLA's options, our costs as its profile, another order
+of instructions, NCCL's settings."""
+
+
+class LeverError(LagomError):
+    """No such lever."""
+
+
+def make_plan(
+    step: Callable[..., Any],
+    *args: Any,
+    cluster: str | Cluster,
+    levers: Sequence[str] = LEVERS,
+    controls: str | Controls = "tuner",
+    budget: Budget | None = None,
+    deterministic: bool = False,
+    compare_recipes: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+    calibration: Calibration | str | Path | None = None,
+    name: str = "",
+    description: str = "",
+    progress: Callable[[str], None] = lambda what: None,
+    **kwargs: Any,
+) -> Plan:
+    """Compiles a training step in several ways and decides for the best.
+
+    Nothing is executed, and nothing is set: the answer is a record. What the user has
+    set, in `XLA_FLAGS` or in compiler options, stays as it is.
+
+    Args:
+        step: The training step, as `analyze` takes it.
+        *args: Its arguments, likewise.
+        cluster: The cluster, such as `"h100:8x8"`.
+        levers: Which of `LEVERS` may be used.
+        controls: What NCCL can be told, as `find_settings` takes it.
+        budget: How often to compile, for how long, and how much memory to take.
+        deterministic: Leaves out what may change the rounding of sums.
+        compare_recipes: Compiles what others recommend, too, beyond the budget.
+        compiler_options: XLA options, as `lowered.compile` takes them.
+        calibration: Corrections to the model from your own measurements.
+        name: What to call the step; by default its own name.
+        description: What it is, in a line.
+        progress: Is told what is being done.
+        **kwargs: The step's keyword arguments.
+
+    Raises:
+        LeverError: No such lever.
+        LagomError: As `find_settings` raises it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16")
+        >>> plan = make_plan(lambda x: jnp.tanh(x @ x), x, cluster="h100:1x1")
+        >>> plan.levers, plan.settings
+        ((), ())
+    """
+    if unknown := set([levers] if isinstance(levers, str) else levers) - set(LEVERS):
+        raise LeverError(f"no lever {min(unknown)!r}; known are {', '.join(LEVERS)}")
+    where = cluster_named(cluster)
+    told = named(controls) if isinstance(controls, str) else controls
+    told = told.keeping_sums() if deterministic else told
+    budget = budget or Budget()
+    if isinstance(calibration, str | Path):
+        calibration = Calibration.load(calibration)
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile import compile_step, lower
+
+    lowered = lower(step, *args, **kwargs)
+    given = dict(compiler_options or {})
+
+    def compiler(
+        options: dict[str, CompilerOption], order: ScheduleEdit | None, *, capture: bool
+    ) -> tuple[Scheduled, CompiledStep]:
+        compiled = compile_step(
+            lowered, where, {**options, **given}, order=order, capture=capture
+        )
+        title = name or lowered.name
+        notes = lowered.notes
+        return scheduled_of(compiled, where, title, description, notes), compiled
+
+    judge = Judge(where, told, calibration, tunes="settings" in levers)
+    sweep = Sweep(
+        compiler,
+        judge,
+        budget,
+        budget.memory(where.gpu.memory_bytes),
+        orders="order" in levers,
+        say=progress,
+    )
+    pins = _pins(given, lowered)
+    first = sweep.first()
+    assert first.view is not None
+    versions = dict(first.view.scheduled.versions)
+    best = first
+    if first.view.tuning.before.communication_seconds > 0.0:
+        best = _search(
+            sweep, judge, first, levers, pins, versions["jaxlib"], deterministic
+        )
+    if compare_recipes:
+        sweep.compare(_recipes(versions["jaxlib"], pins), first)
+    return assemble(
+        sweep.trials,
+        first,
+        best,
+        holds_for=HoldsFor(
+            program=lowered.name,
+            fingerprint=lowered.fingerprint,
+            schedule=best.schedule if best.ordered else "",
+            cluster=where.name,
+            devices=where.devices,
+            versions=tuple(sorted(versions.items())),
+            pinned=stated(pins),
+        ),
+        bound=bound_of(first.view.timeline),
+        memory_limit=sweep.memory_limit,
+        controls=f"{told.name}: {told.meaning}",
+        compiles=sweep.compiles,
+        seconds=sweep.seconds,
+    )
+
+
+def _search(
+    sweep: Sweep,
+    judge: Judge,
+    first: Trial,
+    levers: Sequence[str],
+    pins: Iterable[Pin],
+    jaxlib: str,
+    deterministic: bool,
+) -> Trial:
+    assert first.view is not None
+    best = first
+    costs, orders = "costs" in levers, "order" in levers
+    if "options" in levers:
+        found = ideas(
+            first.view.program,
+            first.view.timeline,
+            judge.seconds,
+            jaxlib=jaxlib,
+            pinned={pin.name for pin in pins},
+            deterministic=deterministic,
+        )
+        best = sweep.improve(best, found, reserve=int(costs) + int(orders))
+    if costs:
+        best = sweep.with_costs(best)
+    return sweep.in_order(best)
+
+
+def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
+    """All that the user has set, wherever."""
+
+    def read(path: str) -> str | None:
+        try:
+            return Path(path).read_text()
+        except OSError:
+            return None
+
+    return (
+        *pinned_by_environment(os.environ, read, home=str(Path.home())),
+        *pinned_by_options({**given, **lowered.compiler_options}),
+    )
+
+
+def _recipes(jaxlib: str, pins: Iterable[Pin]) -> Iterator[Asked]:
+    """What others recommend, as far as compiler options can say it."""
+    pinned = {pin.name for pin in pins}
+    for recipe in recipes():
+        options = {
+            name: print_option(known()[name], value)
+            for name, value in recipe.for_version(jaxlib).items()
+            if "compiler_options" in known()[name].routes and name not in pinned
+        }
+        if options:
+            yield Asked(title=f"recipe {recipe.name}", given=tuple(options.items()))
