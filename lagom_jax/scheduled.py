@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError, HloError
 from lagom_jax.hlo import Module, read_bytes, read_module
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import CompiledStep
 
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
 
@@ -64,14 +67,35 @@ def compile_scheduled(
     where = cluster_named(cluster)
     lowered = lower(step, *args, **kwargs)
     compiled = compile_step(lowered, where, compiler_options)
+    return scheduled_of(
+        compiled, where, name or lowered.name, description, lowered.notes
+    )
+
+
+def scheduled_of(
+    compiled: CompiledStep,
+    cluster: Cluster,
+    name: str = "",
+    description: str = "",
+    notes: Iterable[str] = (),
+) -> Scheduled:
+    """What the compiler made, as the analysis takes it.
+
+    Args:
+        compiled: The compiled step.
+        cluster: What it was compiled for.
+        name: What to call it; by default its own name.
+        description: What it is, in a line.
+        notes: What is already known about it.
+    """
     return Scheduled(
         read_module(compiled.module_bytes),
-        where,
-        name or lowered.name,
+        cluster,
+        name or compiled.name,
         description,
         compiled.memory.peak_bytes,
         compiled.versions,
-        (*lowered.notes, *compiled.notes, *map(_without_prefix, compiled.warnings)),
+        (*notes, *compiled.notes, *map(_without_prefix, compiled.warnings)),
     )
 
 

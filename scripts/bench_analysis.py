@@ -59,7 +59,7 @@ def compile_real(path: Path, *, scan: bool = False) -> dict[str, Any]:
 
 def copies_of(data: bytes, instructions: int) -> bytes:
     """A module of about so many instructions: the entry, again and again."""
-    from lagom_jax.hlo.schema import message_class
+    from lagom_jax.compile.schema import message_class
 
     module = message_class("HloModuleProto").FromString(data)
     size = sum(len(c.instructions) for c in module.computations)

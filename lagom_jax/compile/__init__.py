@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         compile_step,
     )
     from lagom_jax.compile.lowering import LoweredStep, lower
+    from lagom_jax.compile.schedule_edit import ScheduleEdit
+    from lagom_jax.compile.scheduled_order import ScheduledOrder
     from lagom_jax.compile.toolchain import Finding, Toolchain
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "Finding",
     "LoweredStep",
     "MemoryUse",
+    "ScheduleEdit",
+    "ScheduledOrder",
     "Target",
     "Toolchain",
     "compile_for",
@@ -45,6 +49,8 @@ _HOMES = {
         "compile_step",
     ),
     "lowering": ("LoweredStep", "lower"),
+    "schedule_edit": ("ScheduleEdit",),
+    "scheduled_order": ("ScheduledOrder",),
     "toolchain": ("Finding", "Toolchain"),
 }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lagom_jax.cluster import Cluster, target_config, topology
-from lagom_jax.compile import child, failures
+from lagom_jax.compile import child, failures, scheduler_pass
 from lagom_jax.compile.lowering import LoweredStep
+from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError
 
@@ -79,6 +80,13 @@ class CompiledStep:
     """What the compiler itself warned of, as when memory cannot be made to suffice."""
     notes: tuple[str, ...] = ()
     """What had to be done otherwise than asked."""
+    scheduled_bytes: bytes | None = dataclasses.field(default=None, repr=False)
+    """The module as XLA's scheduler left it, before an order was applied and before the
+    passes that follow; only where it was to be captured."""
+    schedule_fingerprint: str | None = None
+    """Of that schedule; None without order and capture."""
+    order_outcome: str | None = None
+    """`applied`, or why the order was not; None without an order."""
 
 
 def compile_step(
@@ -86,6 +94,8 @@ def compile_step(
     cluster: Cluster,
     options: Mapping[str, object] | None = None,
     *,
+    order: ScheduleEdit | None = None,
+    capture: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> CompiledStep:
     """Compiles a lowered step for a cluster, in a process of its own.
@@ -96,6 +106,9 @@ def compile_step(
             mesh has devices.
         options: Compiler options by name; `fdo_profile` takes bytes. What the step's
             own `jax.jit(compiler_options=...)` says wins over them.
+        order: Another order of instructions than the one XLA's scheduler chooses. One
+            that cannot be applied is left out, with a note.
+        capture: Whether to keep the module as the scheduler left it.
         timeout_s: After how many seconds to give up.
 
     Returns:
@@ -109,7 +122,7 @@ def compile_step(
     toolchain = Toolchain.probe().require()
     text = target_config(cluster.gpu, toolchain.version("jaxlib"))
     target = Target(cluster.name, text, topology(cluster))
-    return _compile(lowered, target, options, timeout_s, toolchain)
+    return _compile(lowered, target, options, order, capture, timeout_s, toolchain)
 
 
 def compile_for(
@@ -117,6 +130,8 @@ def compile_for(
     target: Target,
     options: Mapping[str, object] | None = None,
     *,
+    order: ScheduleEdit | None = None,
+    capture: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> CompiledStep:
     """Compiles a lowered step for a target; `compile_step` for a known cluster.
@@ -127,6 +142,8 @@ def compile_for(
         lowered: What `lower` returned.
         target: GPU and topology in the compiler's own words.
         options: As for `compile_step`.
+        order: As for `compile_step`.
+        capture: As for `compile_step`.
         timeout_s: As for `compile_step`.
 
     Returns:
@@ -137,19 +154,23 @@ def compile_for(
         CompileError: The compiler refused the program, died, or took too long.
         StepError: The step is for another number of devices, or an option is unknown.
     """
-    return _compile(lowered, target, options, timeout_s, Toolchain.probe().require())
+    toolchain = Toolchain.probe().require()
+    return _compile(lowered, target, options, order, capture, timeout_s, toolchain)
 
 
 def _compile(
     lowered: LoweredStep,
     target: Target,
     options: Mapping[str, object] | None,
+    order: ScheduleEdit | None,
+    capture: bool,
     timeout_s: float,
     toolchain: Toolchain,
 ) -> CompiledStep:
     _check_device_count(lowered, target)
     effective = _checked_options({**(options or {}), **lowered.compiler_options})
-    answer = _ask(lowered, target, effective, timeout_s)
+    wanted = {"order": None if order is None else order.to_json(), "capture": capture}
+    answer = _ask(lowered, target, effective, wanted, timeout_s)
     notes: tuple[str, ...] = ()
     if failures.lacks_tiles(answer) and _TRITON not in effective:
         # With a GPU XLA would have tried which tiles its own matmul kernels can take.
@@ -158,12 +179,13 @@ def _compile(
             f"compiled with {_TRITON}=false: without a GPU XLA finds no tiles for one "
             "of its own matmul kernels",
         )
-        answer = _ask(lowered, target, effective, timeout_s)
+        answer = _ask(lowered, target, effective, wanted, timeout_s)
     header = answer.header
     if header is None or not header["ok"]:
         raise failures.explain(answer, lowered.name, target.name, timeout_s)
+    scheduled_at = len(answer.payload) - header.get("scheduled_size", 0)
     return CompiledStep(
-        module_bytes=answer.payload,
+        module_bytes=answer.payload[:scheduled_at],
         name=lowered.name,
         target=target.name,
         device_kind=header["device_kind"],
@@ -174,13 +196,39 @@ def _compile(
         serialise_seconds=header["serialise_seconds"],
         versions=toolchain.versions,
         options=effective,
-        notes=notes,
+        notes=(*notes, *_order_notes(header, order, toolchain)),
         warnings=tuple(filter(_WARNING.match, answer.printed)),
+        scheduled_bytes=answer.payload[scheduled_at:] if capture else None,
+        schedule_fingerprint=header.get("schedule_fingerprint"),
+        order_outcome=header.get("order_outcome"),
     )
 
 
+def _order_notes(
+    header: dict[str, Any], order: ScheduleEdit | None, toolchain: Toolchain
+) -> Iterator[str]:
+    outcome = header.get("order_outcome")
+    if order is not None and outcome == scheduler_pass.NOT_MET:
+        yield (
+            f"the order of instructions was left out: it is for the schedule "
+            f"{order.fingerprint[:12]}, and XLA's scheduler made "
+            f"{(header['schedule_fingerprint'] or 'none')[:12]}"
+        )
+    elif outcome not in (None, scheduler_pass.APPLIED):
+        yield f"the order of instructions was left out: {outcome}"
+    if header.get("donation_lost"):
+        yield (
+            f"with another order of instructions jaxlib {toolchain.version('jaxlib')} "
+            "forgets which arguments are donated, and so counts their memory twice"
+        )
+
+
 def _ask(
-    lowered: LoweredStep, target: Target, options: dict[str, Any], timeout_s: float
+    lowered: LoweredStep,
+    target: Target,
+    options: dict[str, Any],
+    wanted: dict[str, Any],
+    timeout_s: float,
 ) -> child.Answer:
     return child.ask_once(
         {
@@ -192,6 +240,7 @@ def _ask(
             "propagate_to_outputs": lowered.allow_propagation_to_outputs,
             "options": options,
             "settings": lowered.settings,
+            **wanted,
         },
         lowered.stablehlo,
         timeout_s=timeout_s,

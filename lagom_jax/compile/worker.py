@@ -13,9 +13,13 @@ import os
 import signal
 import sys
 import time
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lagom_jax.compile import wire
+
+if TYPE_CHECKING:
+    from lagom_jax.compile.scheduler_pass import SchedulerPass
 
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +45,8 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
     began = time.perf_counter()
     devices = _devices(request)
     ready = time.perf_counter()
-    executable = _executable(request, module, devices, request["options"])
+    with _pass(request) as seen:
+        executable = _executable(request, module, devices, request["options"])
     compiled = time.perf_counter()
     modules = executable.hlo_modules()
     if len(modules) != 1:
@@ -55,7 +60,34 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
         "start_seconds": ready - began,
         "compile_seconds": compiled - ready,
         "serialise_seconds": serialised - compiled,
-    }, result
+        **(_schedule(seen, result) if seen is not None else {}),
+    }, result + ((seen and seen.before) or b"")
+
+
+@contextlib.contextmanager
+def _pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
+    """A pass after the scheduler, if an order or the schedule itself is asked for."""
+    order, capture = request["order"], request["capture"]
+    if order is None and not capture:
+        yield None
+        return
+    from lagom_jax.compile.schedule_edit import ScheduleEdit
+    from lagom_jax.compile.scheduler_pass import scheduler_pass
+
+    edit = None if order is None else ScheduleEdit.from_json(order)
+    with scheduler_pass(edit, capture) as seen:
+        yield seen
+
+
+def _schedule(seen: SchedulerPass, result: bytes) -> dict[str, Any]:
+    from lagom_jax.compile.scheduled_order import ScheduledOrder
+
+    return {
+        "order_outcome": seen.outcome,
+        "schedule_fingerprint": seen.fingerprint,
+        "scheduled_size": len(seen.before or b""),
+        "donation_lost": seen.donates and not ScheduledOrder.of(result).donates,
+    }
 
 
 def _try_options(

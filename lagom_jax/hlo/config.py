@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from lagom_jax.compile.schema import message_class
 from lagom_jax.hlo.module import Instruction, Module
-from lagom_jax.hlo.schema import message_class
 
 
 def backend_config(instruction: Instruction) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from lagom_jax.hlo.schema import message_class
+from lagom_jax.compile.schema import message_class
 
 _ELIDED = re.compile(r"\bconstant\(\{\.\.\.\}\)")
 _STAND_IN = "lagom_jax: elided constant"

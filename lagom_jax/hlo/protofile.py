@@ -20,7 +20,7 @@ def module_in(data: bytes) -> bytes | None:
     """The HloModuleProto in these bytes; None if they are something else.
 
     Example:
-        >>> from lagom_jax.hlo.schema import message_class
+        >>> from lagom_jax.compile.schema import message_class
         >>> module = message_class("HloModuleProto")(name="m")
         >>> computation = module.computations.add(name="entry")
         >>> bare = module.SerializeToString()
@@ -39,7 +39,7 @@ def is_scheduled(module: bytes) -> bool:
     """Whether a serialised HloModuleProto says in which order it runs.
 
     Example:
-        >>> from lagom_jax.hlo.schema import message_class
+        >>> from lagom_jax.compile.schema import message_class
         >>> module = message_class("HloModuleProto")(name="m")
         >>> is_scheduled(module.SerializeToString())
         False

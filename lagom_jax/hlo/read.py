@@ -7,10 +7,10 @@ import gc
 from collections.abc import Generator
 from typing import Any
 
+from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo.elements import element_type
 from lagom_jax.hlo.module import Computation, Instruction, Module, Shape
-from lagom_jax.hlo.schema import message_class
 
 _TUPLE = 13
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax import processes
+from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo.elided import keep_elided, restore_elided
 from lagom_jax.hlo.envelope import has_module, unwrapped
 from lagom_jax.hlo.refusals import ends_early, explained, no_module
-from lagom_jax.hlo.schema import message_class
 from lagom_jax.hlo.spellings import mended
 
 _PARSER = Path(__file__).with_name("parser_process.py")

@@ -34,6 +34,17 @@ class Controls:
     """Of `algorithm`, `protocol`, `channels`, `threads`, `chunk`."""
     most_channels: int | None = None
     """More than the communicator has by itself; None where that cannot be."""
+    leaves: tuple[str, ...] = ()
+    """Kinds of collective that are left alone, whatever could be gained."""
+
+    def keeping_sums(self) -> Controls:
+        """The same, but nothing that may change in which order sums are added up.
+
+        Example:
+            >>> named("tuner").keeping_sums().leaves
+            ('all-reduce', 'reduce-scatter')
+        """
+        return dataclasses.replace(self, leaves=("all-reduce", "reduce-scatter"))
 
 
 _PRESETS: Final = (

@@ -121,6 +121,8 @@ def space_of(
             fixed.append((site, "its groups have one member"))
         elif site.one_shot_kernel:
             fixed.append((site, "XLA runs it as a kernel of its own, without NCCL"))
+        elif site.kind in controls.leaves:
+            fixed.append((site, "left alone, to keep the order of its sums"))
         elif site.kind in REDUCING:
             called.append((site, span))
         elif site.kind == "collective-broadcast":

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import read_bytes, read_module
 from lagom_jax.hlo.protofile import module_in
-from lagom_jax.hlo.schema import message_class
 from lagom_jax.hlo.text import parse_text
 
 TEXT = (Path(__file__).parent / "dumps" / "spelled_2024.txt").read_text()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import read_collective
 from lagom_jax.hlo.groups import iota_groups, mesh_groups, pairs_from_text
-from lagom_jax.hlo.schema import message_class
 
 from ..texts import parse
 

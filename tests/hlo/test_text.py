@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import Module, read_module
 from lagom_jax.hlo.collective import collective_kind, read_collective
 from lagom_jax.hlo.config import backend_config, source_line
 from lagom_jax.hlo.elided import keep_elided, restore_elided
-from lagom_jax.hlo.schema import message_class
 from lagom_jax.hlo.spellings import REPAIRS
 from lagom_jax.hlo.text import parse_noting, parse_text
 from lagom_jax.hlo.work import work

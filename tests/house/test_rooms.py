@@ -18,12 +18,14 @@ ROOMS = (
     "schedule",
     "cost",
     "search",
+    "levers",
     "plan",
     "measure",
     "report",
     "scheduled",
     "analysis",
     "settings",
+    "planning",
     "commands",
     "cli",
 )
@@ -37,6 +39,7 @@ WITHOUT_JAX = (
     "schedule",
     "cost",
     "search",
+    "levers",
     "plan",
     "report",
 )

@@ -24,6 +24,7 @@ _MESSAGES = {
         3 HloComputationProto* computations
         6 int64 entry_computation_id
         7 HloScheduleProto schedule
+        8 bytes input_output_alias
         15 DeviceAssignmentProto device_assignment
         17 StackFrameIndexProto stack_frame_index""",
     "HloComputationProto": """

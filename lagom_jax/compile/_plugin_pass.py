@@ -1,0 +1,237 @@
+"""A pass of our own inside XLA's GPU compiler: how it gets in, and out again.
+
+From `PUBLIC_FROM` on jax's public `jax.extend.xla` registers a pass with the compiler
+plugin. Before, it did so only through a client of a real GPU, and without one nothing
+was ever called; the plugin itself has the same two functions in an extension of its C
+interface, which is used here as it is written in XLA's `pjrt_c_api.h` and
+`pjrt_c_api_xla_transform_extension.h` (read off jax 0.10.2).
+
+A transformation belongs to the process, not to a compile: only one stands at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lagom_jax.errors import ToolchainError
+
+Transform = Callable[[bytes], bytes | None]
+"""Takes a serialised module; returns a changed one, or None for no change."""
+
+PUBLIC_FROM = (0, 12)
+_NAME = "lagom_jax"
+_POST_SCHEDULER = 1
+_EXTENSION_TYPE = 24
+_CALLBACKS_VERSION = 1
+_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+
+
+@contextlib.contextmanager
+def registered(transform: Transform) -> Iterator[None]:
+    """Has the compiler call a function after its scheduler, until the block ends.
+
+    Args:
+        transform: The function. It is called on whatever thread compiles, for every
+            module that is compiled, and must not raise.
+
+    Raises:
+        ToolchainError: This jax offers no way to register a pass.
+    """
+    import jax
+
+    if jax.__version_info__ >= PUBLIC_FROM:
+        register, clear = _publicly
+    else:
+        register, clear = _directly
+    register(transform)
+    try:
+        yield
+    finally:
+        clear()
+
+
+def _register_publicly(transform: Transform) -> None:
+    from jax.extend import xla
+
+    xla.register_hlo_module_transformation(
+        transform,
+        name=_NAME,
+        stage=xla.PipelineStage.POST_SCHEDULER,
+        platforms="cuda",
+    )
+
+
+def _clear_publicly() -> None:
+    from jax.extend import xla
+
+    xla.clear_hlo_module_transformation(
+        _NAME, xla.PipelineStage.POST_SCHEDULER, platforms="cuda"
+    )
+
+
+class _Text(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Api(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p))
+
+
+class _Extension(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        # Only an extension of our type has these.
+        ("register", ctypes.c_void_p),
+        ("clear", ctypes.c_void_p),
+    )
+
+
+class _Arguments(ctypes.Structure):
+    """What the compiler hands to the pass, and what the pass leaves there."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("api_version", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+        ("cleanup", ctypes.c_void_p),
+        ("has_error", ctypes.c_bool),
+        ("error_code", ctypes.c_int),
+        ("error_message", _Text),
+        ("module", _Text),
+        ("transformed", _Text),
+        ("changed", ctypes.c_bool),
+    )
+
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Arguments))
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Callbacks(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_int64), ("destroy", _FREE), ("transform", _CALL))
+
+
+class _RegisterArguments(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_size_t),
+        ("stage", ctypes.c_int),
+        ("callbacks", ctypes.POINTER(_Callbacks)),
+    )
+
+
+class _ClearArguments(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("stage", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_size_t),
+        ("callbacks", ctypes.POINTER(_Callbacks)),
+        ("cleared", ctypes.c_bool),
+    )
+
+
+# What this process has standing in the compiler: the function, and the changed modules
+# that the compiler has not taken over yet, by their addresses.
+_transforms: list[Transform] = []
+_handed_over: dict[int, Any] = {}
+
+
+@_CALL
+def _call(_callbacks: Any, arguments: Any) -> None:
+    given = arguments.contents
+    if not _transforms:
+        return
+    changed = _transforms[-1](ctypes.string_at(given.module.data, given.module.size))
+    if changed is None:
+        return
+    buffer = ctypes.create_string_buffer(changed, len(changed))
+    address = ctypes.addressof(buffer)
+    _handed_over[address] = buffer
+    given.data = address
+    given.cleanup = ctypes.cast(_taken_over, ctypes.c_void_p).value
+    given.transformed = _Text(address, len(changed))
+    given.changed = True
+
+
+@_FREE
+def _taken_over(address: int) -> None:
+    _handed_over.pop(address, None)
+
+
+@_FREE
+def _cleared(_callbacks: int) -> None:
+    """Nothing to free: what was registered lives as long as the process."""
+
+
+_CALLBACKS = _Callbacks(_CALLBACKS_VERSION, _cleared, _call)
+
+
+def _register_directly(transform: Transform) -> None:
+    arguments = _RegisterArguments(
+        ctypes.sizeof(_RegisterArguments),
+        _NAME.encode(),
+        len(_NAME),
+        _POST_SCHEDULER,
+        ctypes.pointer(_CALLBACKS),
+    )
+    _tell(_extension().register, arguments)
+    _transforms.append(transform)
+
+
+def _clear_directly() -> None:
+    arguments = _ClearArguments(
+        ctypes.sizeof(_ClearArguments),
+        _POST_SCHEDULER,
+        _NAME.encode(),
+        len(_NAME),
+        None,
+        False,
+    )
+    _transforms.pop()
+    _tell(_extension().clear, arguments)
+
+
+def _tell(function: int, arguments: ctypes.Structure) -> None:
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(function)
+    if call(ctypes.addressof(arguments)):
+        raise ToolchainError("XLA's GPU compiler takes no pass of others")
+
+
+def _extension() -> _Extension:
+    """The extension of the plugin's C interface that takes passes."""
+    library = ctypes.CDLL(str(_plugin_library()))
+    library.GetPjrtApi.restype = ctypes.POINTER(_Api)
+    address = library.GetPjrtApi().contents.extensions
+    while address:
+        extension = _Extension.from_address(address)
+        if extension.type == _EXTENSION_TYPE:
+            if extension.struct_size != ctypes.sizeof(_Extension):
+                break
+            return extension
+        address = extension.next
+    raise ToolchainError(
+        "the installed CUDA plugin has no way to take a pass after XLA's scheduler: "
+        "install jax 0.10.2, or one from 0.12 on"
+    )
+
+
+def _plugin_library() -> Path:
+    for name in _PLUGINS:
+        with contextlib.suppress(ImportError):
+            found = importlib.util.find_spec(name)
+            if found is not None and found.origin:
+                return Path(found.origin).with_name("xla_cuda_plugin.so")
+    raise ToolchainError("jax's CUDA plugin is not installed")
+
+
+_publicly = (_register_publicly, _clear_publicly)
+_directly = (_register_directly, _clear_directly)

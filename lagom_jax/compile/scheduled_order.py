@@ -1,0 +1,169 @@
+"""What the scheduler decided: which instruction runs after which, and what may move.
+
+The fingerprint of a schedule is made of its structure alone: of every computation that
+has a sequence, the opcodes, the shapes and the positions of operands and control
+predecessors, in the order of the schedule. Names, numbers, source locations and
+options are left out, so it is equal in every process and for every checkout path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.compile.schema import message_class
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledComputation:
+    """A computation that has a sequence; instruction `i` is the `i`-th to run.
+
+    Example:
+        >>> ScheduledComputation("main", ("p", "t"), ("parameter", "tuple"),
+        ...     (b"", b""), ((), (0,)), ((), ())).needs(1)
+        (0,)
+    """
+
+    name: str
+    names: tuple[str, ...]
+    opcodes: tuple[str, ...]
+    shapes: tuple[bytes, ...] = dataclasses.field(repr=False)
+    """Serialised `ShapeProto`s, layouts included."""
+    operands: tuple[tuple[int, ...], ...]
+    """Of each instruction, where its operands stand."""
+    controls: tuple[tuple[int, ...], ...]
+    """Of each instruction, what else must have run before it."""
+
+    def needs(self, position: int) -> tuple[int, ...]:
+        """Everything that must stand before an instruction."""
+        return self.operands[position] + self.controls[position]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledOrder:
+    """The sequences of a scheduled module.
+
+    Example:
+        >>> ScheduledOrder((), False).fingerprint[:8]
+        'e3b0c442'
+    """
+
+    computations: tuple[ScheduledComputation, ...]
+    """Those that have a sequence, as they stand in the module."""
+    donates: bool
+    """Whether results live in the memory of arguments."""
+
+    @classmethod
+    def of(cls, module: bytes) -> ScheduledOrder:
+        """Reads the sequences of a serialised `HloModuleProto`."""
+        parsed = message_class("HloModuleProto").FromString(module)
+        sequences = {
+            entry.key: entry.value.instruction_ids
+            for entry in parsed.schedule.sequences
+        }
+        return cls(
+            tuple(
+                _computation(computation, sequences[computation.id])
+                for computation in parsed.computations
+                if computation.id in sequences
+            ),
+            bool(parsed.input_output_alias),
+        )
+
+    @property
+    def size(self) -> int:
+        """How many instructions have a place in a sequence."""
+        return sum(len(computation.opcodes) for computation in self.computations)
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the structure, in hexadecimal."""
+        digest = hashlib.sha256()
+        for computation in self.computations:
+            digest.update(b"%d;" % len(computation.opcodes))
+            for opcode, shape, operands, controls in zip(
+                computation.opcodes,
+                computation.shapes,
+                computation.operands,
+                computation.controls,
+                strict=True,
+            ):
+                digest.update(
+                    f"{opcode} {operands} {controls} {len(shape)} ".encode() + shape
+                )
+        return digest.hexdigest()
+
+    def objection(self, edit: ScheduleEdit) -> str | None:
+        """Why a new order is impossible for these instructions; None if it is not.
+
+        Example:
+            >>> main = ScheduledComputation("main", ("p", "t"), ("parameter", "tuple"),
+            ...     (b"", b""), ((), (0,)), ((), ()))
+            >>> order = ScheduledOrder((main,), False)
+            >>> order.objection(ScheduleEdit(order.fingerprint, {0: (1, 0)}))
+            't, a tuple of main, would run before p, its operand'
+        """
+        if edit.fingerprint != self.fingerprint:
+            return (
+                f"the order is for the schedule {edit.fingerprint[:12]}, this is "
+                f"{self.fingerprint[:12]}"
+            )
+        for number, permutation in sorted(edit.sequences.items()):
+            if number >= len(self.computations):
+                return (
+                    f"there is no sequence {number}, the schedule has "
+                    f"{len(self.computations)}"
+                )
+            reason = _objection(self.computations[number], permutation)
+            if reason is not None:
+                return reason
+        return None
+
+
+def _computation(proto: Any, sequence: Sequence[int]) -> ScheduledComputation:
+    places = {identity: place for place, identity in enumerate(sequence)}
+    instructions = sorted(proto.instructions, key=lambda made: places[made.id])
+    return ScheduledComputation(
+        name=proto.name,
+        names=tuple(made.name for made in instructions),
+        opcodes=tuple(made.opcode for made in instructions),
+        shapes=tuple(
+            made.shape.SerializeToString(deterministic=True) for made in instructions
+        ),
+        operands=tuple(
+            tuple(places[operand] for operand in made.operand_ids)
+            for made in instructions
+        ),
+        controls=tuple(
+            tuple(sorted(places[other] for other in made.control_predecessor_ids))
+            for made in instructions
+        ),
+    )
+
+
+def _objection(
+    computation: ScheduledComputation, permutation: Sequence[int]
+) -> str | None:
+    count = len(computation.opcodes)
+    if len(permutation) != count:
+        return (
+            f"the order has {len(permutation)} instructions for {computation.name}, "
+            f"which has {count}"
+        )
+    new_place = {old: new for new, old in enumerate(permutation)}
+    for user in permutation:
+        for kind, needed in (
+            ("its operand", computation.operands[user]),
+            ("which it must wait for", computation.controls[user]),
+        ):
+            for other in needed:
+                if new_place[other] > new_place[user]:
+                    return (
+                        f"{computation.names[user]}, a {computation.opcodes[user]} of "
+                        f"{computation.name}, would run before "
+                        f"{computation.names[other]}, {kind}"
+                    )
+    return None

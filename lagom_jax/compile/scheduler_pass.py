@@ -1,0 +1,151 @@
+"""A pass of our own after XLA's scheduler: keeps what it left, applies an order.
+
+Where it stands in XLA's GPU compiler (jax 0.10.2 and 0.12.0.1): behind the
+scheduler, and before collectives are made synchronous, rematerialisation, and the
+wrapping of single instructions into fusions. Copies stand in the module already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from lagom_jax.compile import _plugin_pass
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.compile.scheduled_order import ScheduledOrder
+
+APPLIED = "applied"
+NOT_MET = "not met"
+
+# A registration belongs to the process: whoever comes second waits.
+_lock = threading.Lock()
+
+
+class SchedulerPass:
+    """What the pass met and did; read it when the block has ended.
+
+    Attributes:
+        outcome: `APPLIED`, `NOT_MET` where no module had the schedule that the order
+            was made for, or in words why the order was refused; None without an order.
+        before: The module as the scheduler left it, serialised; only with capture.
+        fingerprint: Of its schedule; None where nothing was compiled.
+        donates: Whether results of that module live in the memory of arguments.
+    """
+
+    def __init__(self, edit: ScheduleEdit | None, capture: bool) -> None:
+        self.outcome: str | None = None if edit is None else NOT_MET
+        self.before: bytes | None = None
+        self.fingerprint: str | None = None
+        self.donates = False
+        self._edit = edit
+        self._capture = capture
+        self._size = -1
+        self._interrupted: BaseException | None = None
+
+    def transform(self, module: bytes) -> bytes | None:
+        """The changed module, or None; never raises, for the caller is in C++."""
+        try:
+            return self._transform(module)
+        except Exception as error:
+            self.outcome = f"the pass failed: {type(error).__name__}: {error}"
+        except BaseException as interruption:
+            self._interrupted = interruption
+        return None
+
+    def raise_if_interrupted(self) -> None:
+        """Raises what could not be raised inside the compiler, as Ctrl-C."""
+        if self._interrupted is not None:
+            raise self._interrupted
+
+    def _transform(self, module: bytes) -> bytes | None:
+        order = ScheduledOrder.of(module)
+        fingerprint = order.fingerprint
+        edit = self._edit
+        met = edit is not None and edit.fingerprint == fingerprint
+        # From jax 0.12 on every kernel comes by as a module of its own.
+        if met or order.size > self._size:
+            self._size = order.size
+            self.fingerprint, self.donates = fingerprint, order.donates
+            self.before = module if self._capture else None
+        if edit is None or not met:
+            return None
+        refused = order.objection(edit)
+        if refused is not None:
+            self.outcome = refused
+            return None
+        changed = None if edit.keeps_everything else _reordered(module, order, edit)
+        self.outcome = APPLIED
+        return changed
+
+
+@contextlib.contextmanager
+def scheduler_pass(edit: ScheduleEdit | None, capture: bool) -> Iterator[SchedulerPass]:
+    """Compiles inside the block see their schedule kept, and put into another order.
+
+    Only one such block runs at a time in a process, others wait. jax's persistent
+    compilation cache is off inside, for its keys do not know of passes. A compile
+    that another thread begins meanwhile without a block of its own goes by the same
+    pass; it is changed only if it has the very schedule that the order was made for.
+
+    Args:
+        edit: The order to apply.
+        capture: Whether to keep the module as the scheduler left it.
+
+    Yields:
+        What the pass does, to be read after the compile.
+
+    Raises:
+        ToolchainError: This jax offers no way to register a pass.
+
+    Example:
+        >>> with scheduler_pass(None, capture=False) as seen:
+        ...     pass
+        >>> seen.outcome, seen.before, seen.fingerprint
+        (None, None, None)
+    """
+    seen = SchedulerPass(edit, capture)
+    if edit is None and not capture:
+        yield seen
+        return
+    with (
+        _lock,
+        _without_persistent_cache(),
+        _plugin_pass.registered(seen.transform),
+    ):
+        yield seen
+    seen.raise_if_interrupted()
+
+
+@contextlib.contextmanager
+def _without_persistent_cache() -> Iterator[None]:
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    # Whether the cache is used is decided once in a process, until it is reset.
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
+
+
+def _reordered(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> bytes:
+    """The module with new sequences, verified by XLA itself."""
+    hlo: Any = importlib.import_module("jaxlib._hlo")
+    parsed = hlo.HloModule.from_serialized_hlo_module_proto(module)
+    schedule = parsed.schedule()
+    computations = {found.name: found for found in parsed.computations()}
+    for number, permutation in edit.sequences.items():
+        computation = computations[order.computations[number].name]
+        sequence = schedule.sequence(computation)
+        schedule.set_sequence(computation, [sequence[place] for place in permutation])
+    schedule.update()
+    schedule.verify()
+    parsed.set_schedule(schedule)
+    return parsed.as_serialized_hlo_module_proto()

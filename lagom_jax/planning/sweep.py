@@ -1,0 +1,310 @@
+"""Compiles candidates, looks at each, and keeps the best.
+
+The order of things: the program as it is; then all ideas at once, because most of them
+pay only together (pipelining brings copies that double buffering removes); then, from
+the best so far, one idea more or one less, those first that could give the most; then
+our costs as a profile for the winner; and in the end another order of its instructions.
+Each is judged by the replay with settings of its own, and in the order that Lagom's own
+scheduler would give it where that may be used: an idea that only makes room for a
+better schedule shows its worth only there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.errors import CompileError, LagomError
+from lagom_jax.hlo import read_module
+from lagom_jax.levers import Idea, cost_profile
+from lagom_jax.plan import Status
+from lagom_jax.planning.budget import Budget
+from lagom_jax.planning.judge import Judge, View
+from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.scheduled import Scheduled
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import CompiledStep
+
+_BETTER = 5e-4
+"""Less than this share of the step is no gain."""
+_GLANCE = 0.15
+"""The share of the evaluations that goes into the order of a mere candidate."""
+_AT_A_TIME = 2
+"""Candidates between two decisions, on any machine, so that all decide alike."""
+
+
+class Compiler(Protocol):
+    """Compiles the step that is planned for."""
+
+    def __call__(
+        self,
+        options: dict[str, CompilerOption],
+        order: ScheduleEdit | None,
+        *,
+        capture: bool,
+    ) -> tuple[Scheduled, CompiledStep]:
+        """Compiles it with options, and in another order than XLA's."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    """What the compiler answered, before anybody has looked at it."""
+
+    asked: Asked
+    order: ScheduleEdit | None
+    seconds: float
+    scheduled: Scheduled | None = None
+    compiled: CompiledStep | None = None
+    error: LagomError | None = None
+
+
+class Sweep:
+    """The candidates of one planning."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        judge: Judge,
+        budget: Budget,
+        memory_limit: int,
+        *,
+        orders: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        """Sets it up.
+
+        Args:
+            compiler: Compiles the step.
+            judge: Looks at what comes out.
+            budget: When to stop.
+            memory_limit: Bytes on a device that no candidate may exceed.
+            orders: Whether another order of instructions may be used.
+            say: Is told what is being done.
+        """
+        self._compiler = compiler
+        self._judge = judge
+        self._budget = budget
+        self.memory_limit = memory_limit
+        self._orders = orders
+        self._say = say
+        self._begun = time.monotonic()
+        self.trials: list[Trial] = []
+        self.compiles = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since it was set up."""
+        return time.monotonic() - self._begun
+
+    def first(self) -> Trial:
+        """The program as it is; what is wrong with it is the user's to know.
+
+        Raises:
+            LagomError: It cannot be compiled.
+        """
+        made = self._attempt(Asked())
+        if made.error is not None:
+            raise made.error
+        if made.compiled is not None:
+            # A plan that takes no more than the program as it is does no harm.
+            peak = made.compiled.memory.peak_bytes or 0
+            self.memory_limit = max(self.memory_limit, peak)
+        trial = self._looked_at(made)
+        self.trials.append(trial)
+        return trial
+
+    def improve(self, best: Trial, ideas: Sequence[Idea], reserve: int) -> Trial:
+        """Tries ideas together and one by one.
+
+        Args:
+            best: The program as it is.
+            ideas: Those that could give the most first.
+            reserve: Compiles that are kept for what comes after.
+        """
+        queue = [self._all_at_once(ideas)] if any(i.first for i in ideas) else []
+        known: set[frozenset[str]] = {_key(best.asked)}
+        while True:
+            queue += self._neighbours(best, ideas)
+            chosen: list[Asked] = []
+            for asked in queue:
+                if _key(asked) not in known and len(chosen) < _AT_A_TIME:
+                    known.add(_key(asked))
+                    chosen.append(asked)
+            room = self._budget.compiles - reserve - self.compiles
+            if not chosen or room <= 0 or self._out_of_time():
+                self._not_tried(queue, known if chosen else set())
+                return best
+            queue = []
+            for trial in self._compile(chosen[:room], best):
+                if trial.usable and _gains(trial, best):
+                    best = trial
+
+    def _all_at_once(self, ideas: Sequence[Idea]) -> Asked:
+        together = Asked()
+        for idea in reversed([idea for idea in ideas if idea.first]):
+            together = together.with_(idea)
+        return together
+
+    def _neighbours(self, best: Trial, ideas: Sequence[Idea]) -> list[Asked]:
+        chosen = best.asked.ideas
+        return [
+            best.asked.without(idea) if idea in chosen else best.asked.with_(idea)
+            for idea in ideas
+        ]
+
+    def with_costs(self, best: Trial) -> Trial:
+        """Tries our costs as a profile for the best so far."""
+        if self.compiles >= self._budget.compiles or self._out_of_time():
+            return best
+        assert best.view is not None
+        costs = cost_profile(best.view.timeline)
+        asked = dataclasses.replace(best.asked, costs=costs)
+        (trial,) = self._compile([asked], best)
+        return trial if trial.usable and _gains(trial, best) else best
+
+    def in_order(self, best: Trial) -> Trial:
+        """Compiles the best so far in the order that Lagom's own scheduler finds."""
+        room = self.compiles < self._budget.compiles and not self._out_of_time()
+        if not self._orders or not best.captured or not room:
+            return best
+        self._say("looking for a better order of its instructions")
+        assert best.view is not None
+        ordering = self._judge.order(
+            read_module(best.captured),
+            spare_bytes=self._spare(best.view),
+            evaluations=self._budget.evaluations,
+        )
+        if not ordering.sequences:
+            return best
+        edit = ScheduleEdit(best.schedule, ordering.sequences)
+        trial = self._looked_at(self._attempt(best.asked, edit))
+        self.trials.append(self._told_apart(trial, best))
+        ordered = self.trials[-1]
+        if ordered.usable and ordered.view is not None:
+            plain = dataclasses.replace(best, ordering=None)
+            if _gains(ordered, plain):
+                return dataclasses.replace(ordered, ordering=ordering)
+        return best
+
+    def compare(self, others: Iterable[Asked], best: Trial) -> None:
+        """Compiles what others recommend, beyond the budget of the search."""
+        for trial in self._run(list(others)):
+            self.trials.append(self._told_apart(trial, best))
+
+    def _compile(self, chosen: list[Asked], best: Trial) -> list[Trial]:
+        found = [self._told_apart(trial, best) for trial in self._run(chosen)]
+        self.trials += found
+        return found
+
+    def _run(self, chosen: list[Asked]) -> list[Trial]:
+        with concurrent.futures.ThreadPoolExecutor(self._budget.workers) as pool:
+            # Each compile is a process of its own; a thread only waits for it.
+            made = list(pool.map(self._attempt, chosen))
+        return [self._looked_at(one) for one in made]
+
+    def _attempt(self, asked: Asked, order: ScheduleEdit | None = None) -> _Made:
+        self.compiles += 1
+        self._say(f"compiling: {asked.name}{', another order' if order else ''}")
+        begun = time.monotonic()
+        try:
+            scheduled, compiled = self._compiler(
+                asked.options, order, capture=self._orders
+            )
+        except LagomError as error:
+            return _Made(asked, order, time.monotonic() - begun, error=error)
+        taken = time.monotonic() - begun
+        return _Made(asked, order, taken, scheduled, compiled)
+
+    def _looked_at(self, made: _Made) -> Trial:
+        asked, ordered = made.asked, made.order is not None
+        if made.error is not None:
+            late = isinstance(made.error, CompileError) and made.error.timed_out
+            return Trial(
+                asked,
+                "timed out" if late else "failed",
+                str(made.error).partition("\n")[0],
+                made.seconds,
+                ordered=ordered,
+            )
+        assert made.scheduled is not None
+        assert made.compiled is not None
+        view = self._judge.look(made.scheduled)
+        trial = Trial(
+            asked,
+            "ok",
+            "",
+            made.seconds,
+            view,
+            schedule=made.compiled.schedule_fingerprint or "",
+            captured=made.compiled.scheduled_bytes or b"",
+            ordered=ordered,
+        )
+        peak = trial.peak_bytes
+        if peak is not None and peak > self.memory_limit:
+            reason = (
+                f"takes {peak / 1e9:.2f} GB of the {self.memory_limit / 1e9:.2f} GB "
+                "that it may"
+            )
+            return dataclasses.replace(trial, status="over memory", reason=reason)
+        if ordered and made.compiled.order_outcome != "applied":
+            reason = f"the order was not taken: {made.compiled.order_outcome}"
+            return dataclasses.replace(trial, status="failed", reason=reason)
+        if trial.captured and not ordered:
+            ordering = self._judge.order(
+                read_module(trial.captured),
+                spare_bytes=self._spare(view),
+                evaluations=int(_GLANCE * self._budget.evaluations),
+            )
+            trial = dataclasses.replace(trial, ordering=ordering)
+        return trial
+
+    def _spare(self, view: View) -> int | None:
+        peak = view.scheduled.peak_memory_bytes
+        return None if peak is None else max(0, self.memory_limit - peak)
+
+    def _told_apart(self, trial: Trial, best: Trial) -> Trial:
+        """A trial with a status that says what it is beside the best before it."""
+        if trial.status != "ok" or trial.view is None or best.view is None:
+            return trial
+        if trial.view.structure.digest == best.view.structure.digest:
+            reason = f"the same program as {best.asked.name}"
+            return dataclasses.replace(trial, status="no effect", reason=reason)
+        if not _gains(trial, best):
+            change = trial.seconds / best.seconds - 1
+            reason = (
+                f"{change:+.1%} beside {best.asked.name}"
+                if abs(change) >= _BETTER
+                else f"as fast as {best.asked.name}"
+            )
+            return dataclasses.replace(trial, status="slower", reason=reason)
+        return trial
+
+    def _not_tried(self, queue: Iterable[Asked], known: set[frozenset[str]]) -> None:
+        why = "out of time" if self._out_of_time() else "out of compiles"
+        said: set[frozenset[str]] = set()
+        for asked in queue:
+            key = _key(asked)
+            tried = any(_key(trial.asked) == key for trial in self.trials)
+            if not tried and key not in said:
+                said.add(key)
+                self.trials.append(Trial(asked, _NOT_TRIED, why, 0.0))
+
+    def _out_of_time(self) -> bool:
+        return self.seconds > self._budget.seconds
+
+
+_NOT_TRIED: Status = "not tried"
+
+
+def _key(asked: Asked) -> frozenset[str]:
+    return frozenset(f"{name}={value!r}" for name, value in asked.options.items())
+
+
+def _gains(trial: Trial, best: Trial) -> bool:
+    return trial.seconds < best.seconds * (1 - _BETTER)

@@ -1,0 +1,122 @@
+"""One set of options, compiled and looked at, and what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from lagom_jax.levers import Idea
+from lagom_jax.ordering import Ordering
+from lagom_jax.plan import Candidate, Status
+from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.planning.judge import View
+
+CompilerOption: TypeAlias = bool | int | float | str | bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """What the compiler is to be asked for.
+
+    Example:
+        >>> one = Idea("double", {"xla_gpu_enable_while_loop_double_buffering": True},
+        ...            "why", 0.1)
+        >>> Asked((one,)).name, Asked((one,)).without(one).name
+        ('double', 'as it is')
+    """
+
+    ideas: tuple[Idea, ...] = ()
+    costs: str | None = None
+    """The text of a profile, made for the program that `ideas` give."""
+    title: str = ""
+    """A name of its own, for what is not made of ideas."""
+    given: tuple[tuple[str, CompilerOption], ...] = ()
+    """Options that do not come from an idea."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        parts = [idea.name for idea in self.ideas]
+        if self.costs is not None:
+            parts.append("our costs")
+        return self.title or ", ".join(parts) or "as it is"
+
+    @property
+    def options(self) -> dict[str, CompilerOption]:
+        """What the compiler gets, beside what the user gives it."""
+        options: dict[str, CompilerOption] = dict(self.given)
+        for idea in self.ideas:
+            options.update(idea.options)
+        if self.costs is not None:
+            options[COSTS] = self.costs.encode()
+        return options
+
+    def with_(self, idea: Idea) -> Asked:
+        """With another idea, which goes before others about the same options."""
+        others = [
+            other
+            for other in self.ideas
+            if not other.options.keys() & idea.options.keys()
+        ]
+        return Asked((*others, idea))
+
+    def without(self, idea: Idea) -> Asked:
+        """With one idea less."""
+        return Asked(tuple(other for other in self.ideas if other != idea))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What became of it."""
+
+    asked: Asked
+    status: Status
+    reason: str
+    compile_seconds: float
+    view: View | None = None
+    """None where there is no program."""
+    ordering: Ordering | None = None
+    """Another order of it, where one was looked for."""
+    schedule: str = ""
+    """The fingerprint of XLA's schedule."""
+    captured: bytes = b""
+    """The module as XLA's scheduler left it."""
+    ordered: bool = False
+    """Whether it was compiled in another order than XLA's."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a plan may be made of it."""
+        return self.view is not None and self.status in ("ok", "slower", "no effect")
+
+    @property
+    def seconds(self) -> float:
+        """The best that is known of it: with its own settings, in a better order."""
+        assert self.view is not None
+        if self.ordering is None:
+            return self.view.tuned_seconds
+        return min(self.view.tuned_seconds, self.ordering.after_seconds)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of device memory."""
+        return None if self.view is None else self.view.scheduled.peak_memory_bytes
+
+    def candidate(self) -> Candidate:
+        """As a plan keeps it."""
+        view = self.view
+        levers: Mapping[str, bool | int | float | str | None] = {
+            name: None if isinstance(value, bytes) else value
+            for name, value in self.asked.options.items()
+        } | ({ORDER: None} if self.ordered else {})
+        return Candidate(
+            name=self.asked.name + (", another order" if self.ordered else ""),
+            levers=tuple(levers.items()),
+            status=self.status,
+            reason=self.reason,
+            step_seconds=None if view is None else view.default_seconds,
+            tuned_seconds=None if view is None else view.tuned_seconds,
+            peak_bytes=self.peak_bytes,
+            compile_seconds=self.compile_seconds,
+        )
