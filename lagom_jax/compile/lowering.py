@@ -83,6 +83,8 @@ class LoweredStep:
 
         It is made of the StableHLO text without debug information, so of operations,
         shapes, shardings, donation and the names of arguments; not of compiler options.
+        A Pallas kernel is bytecode with debug information of its own, so with one the
+        hash does depend on the folder.
 
         Example:
             >>> import jax

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from lagom_jax.plan.plan import Plan
@@ -77,11 +77,15 @@ def _digest(text: str) -> str:
 
 
 def _differences(place: str, one: Any, other: Any) -> Iterator[Difference]:
-    one, other = _by_name(one), _by_name(other)
+    before, after = _by_name(one), _by_name(other)
+    if before is None and after is None:
+        if one != other or isinstance(one, bool) != isinstance(other, bool):
+            yield Difference(place, _text(one), _text(other))
     # An empty list has no names to be recognised by.
-    one, other = _like(other, one), _like(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        before, after = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+    elif (before is None and one != []) or (after is None and other != []):
+        yield Difference(place, _text(one), _text(other))
+    else:
+        before, after = before or {}, after or {}
         for name in {**before, **after}:
             if name not in CLOCKS:
                 yield from _differences(
@@ -89,29 +93,24 @@ def _differences(place: str, one: Any, other: Any) -> Iterator[Difference]:
                     before.get(name, _Nothing),
                     after.get(name, _Nothing),
                 )
-    elif one != other or type(one) is not type(other):
-        yield Difference(place, _text(one), _text(other))
-
-
-def _like(pattern: Any, value: Any) -> Any:
-    return {} if value == [] and isinstance(pattern, Mapping) else value
 
 
 class _Nothing:
     """Stands where there is nothing, which is not null."""
 
 
-def _by_name(value: Any) -> Any:
-    """A list of named parts as a mapping, with names that come again counted."""
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """The named parts of an object or a list, those of one name counted; or None."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
     if not isinstance(value, list) or not value:
-        return value
-    items = cast("list[Any]", value)
+        return None
     named: dict[str, Any] = {}
     times = collections.Counter[str]()
-    for item in items:
+    for item in cast("list[Any]", value):
         name = _name(item)
         if name is None:
-            return items
+            return None
         times[name] += 1
         named[name if times[name] == 1 else f"{name}#{times[name]}"] = _value(item)
     return named
@@ -134,13 +133,14 @@ def _name(item: Any) -> str | None:
 
 def _value(item: Any) -> Any:
     """What a named part says: of a pair the second."""
-    return item[1] if isinstance(item, list) else item
+    return cast("list[Any]", item)[1] if isinstance(item, list) else item
 
 
 def _text(value: Any) -> str | None:
     if value is _Nothing:
         return None
+    said: Any = value
     if isinstance(value, dict):
         record = cast("dict[str, Any]", value)
-        value = next((record[key] for key in _SAYS if key in record), record)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        said = next((record[key] for key in _SAYS if key in record), record)
+    return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)

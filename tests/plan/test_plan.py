@@ -7,13 +7,17 @@ import sys
 
 import pytest
 
+from lagom_jax.cluster import Cluster
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import Lever
-from lagom_jax.search.space import Cap
+from lagom_jax.schedule.program import Program, Run
+from lagom_jax.search.controls import PRESETS, named
+from lagom_jax.search.space import Cap, space_of
 from xla_flags import in_effect, pinned_by_environment
 
+from ..search.programs import site
 from .plans import ALL_GATHER, THRESHOLD, made_by_hand
 
 PLAN = made_by_hand()
@@ -162,6 +166,21 @@ def test_sums_under_another_setting_may_round_differently():
 def test_a_plan_that_contradicts_itself_is_refused(changes, told):
     with pytest.raises(PlanError, match=told):
         dataclasses.replace(PLAN, **changes)
+
+
+@pytest.mark.parametrize("controls", PRESETS)
+def test_whatever_a_search_can_choose_can_be_in_a_plan(controls):
+    cluster = Cluster.parse("h100:2x8")
+    kinds = ("all-reduce", "all-to-all", "all-gather")
+    nodes = tuple(Run(site(cluster, kind, 1 << 26)) for kind in kinds)
+    groups = space_of(Program("p", nodes, 16), cluster, named(controls)).groups
+    assert {group.sites[0].kind for group in groups} >= {"all-reduce", "all-to-all"}
+    for group in groups:
+        for candidate in group.candidates[1:]:
+            told = dataclasses.replace(
+                PLAN.settings[0], usual=str(group.usual[0]), setting=str(candidate)
+            )
+            assert told.told == candidate
 
 
 @pytest.mark.parametrize("field", ["usual", "setting"])
