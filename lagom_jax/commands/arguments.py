@@ -7,7 +7,7 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
-from lagom_jax.commands.subjects import find_subject
+from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
@@ -64,14 +64,21 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def scheduled_step(arguments: argparse.Namespace) -> Scheduled:
+def scheduled_step(
+    arguments: argparse.Namespace, subject: Subject | None = None
+) -> Scheduled:
     """What the arguments name: a step compiled for the cluster, or a dump of one.
+
+    Args:
+        arguments: What was said.
+        subject: What it is about, where that has been found already.
 
     Raises:
         LagomError: There is no such thing, or it cannot be compiled or read.
     """
     cluster = Cluster.parse(arguments.cluster)
-    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
+    if subject is None:
+        subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
     if subject.dump is not None:
         parse_options(arguments.option, used=False)
         return read_scheduled(subject.dump, cluster)

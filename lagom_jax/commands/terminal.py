@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
@@ -62,6 +62,17 @@ def progress(what: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[Callable[[str], None]]:
+    """Like `progress`, for work in several parts: gives what takes the next words."""
+    screen = Console(stderr=True)
+    if screen.is_terminal:
+        with screen.status("") as status:
+            yield status.update
+    else:
+        yield lambda words: None
 
 
 def import_jax() -> None:

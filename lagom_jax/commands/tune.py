@@ -1,18 +1,27 @@
-"""`lagom tune`: the settings that make a training step shortest, and why."""
+"""`lagom tune`: what makes a training step shortest, and why."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_output,
     add_subject,
+    positive,
     scheduled_step,
+    zoo_options,
 )
-from lagom_jax.commands.terminal import console, progress, writing
+from lagom_jax.commands.options import parse_options
+from lagom_jax.commands.subjects import Subject, find_subject
+from lagom_jax.commands.terminal import console, progress, reporting, writing
+from lagom_jax.errors import LagomError
 from lagom_jax.measure import Calibration
+from lagom_jax.plan import Plan, save, to_json
+from lagom_jax.planning import LEVERS, Budget, make_plan
+from lagom_jax.report.plan import render_plan
 from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
 from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
@@ -20,33 +29,33 @@ from lagom_jax.settings import tune_scheduled
 
 _EXAMPLES = """\
 examples:
-  lagom tune llama-3-8b --cluster h100:8x8
+  lagom tune llama-3-8b --cluster h100:8x8 --output plan.json
+  lagom tune train.py:make_step --cluster b200:2x8 --deterministic --compiles 12
+  lagom tune olmoe-1b-7b --parallelism ep --cluster h100:8x8 --compare recipes
   lagom tune phi-2 --parallelism tp-sliced --cluster a40-nvlink:2x8 \\
       --policy lagom --policy autoccl --policy exhaustive
-  lagom tune train.py:make_step --cluster b200:2x8 --controls caps --json
+  lagom tune dump/module_0042.txt --cluster h100:1x8 --controls caps --json
 """
 _GRIDS = {"fine": FINE, "coarse": COARSE}
+_SETTINGS_ONLY = ("settings",)
 
 
 def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "tune",
-        help="find the NCCL settings that make a training step shortest",
-        description="Compiles a training step for a cluster, or reads a dump of one, "
-        "and finds for its collectives the algorithm, protocol, channels and chunk "
-        "that make the step shortest, not the collective. Nothing is set anywhere: it "
-        "prints what to set, what that gives, and why.",
+        help="find what makes a training step shortest: XLA's options and NCCL's",
+        description="Compiles a training step for a cluster in several ways, and "
+        "decides for the options, the order of instructions and the settings of NCCL "
+        "that make the step shortest, not the collective. Of a dump, which is compiled "
+        "already, only the settings. Nothing is set anywhere: it prints what to set, "
+        "what that gives, and why, and writes it down as a plan.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_subject(verb)
     verb.add_argument(
-        "--policy",
-        action="append",
-        choices=tuple(POLICIES),
-        help="how to choose (default: lagom); given several times, the first decides "
-        "and the others are compared with it",
+        "--output", metavar="FILE", help="write the plan there; see `lagom plan`"
     )
     verb.add_argument(
         "--controls",
@@ -55,34 +64,127 @@ def add(verbs: Any) -> None:
         help="what NCCL can be told where the step runs (default: %(default)s): "
         + "; ".join(f"{preset.name}: {preset.meaning}" for preset in PRESETS.values()),
     )
-    verb.add_argument(
-        "--grid",
-        choices=tuple(_GRIDS),
-        default="fine",
-        help="how many values are tried (default: %(default)s)",
-    )
-    add_output(verb, page="docs/search.md", rows=DEFAULT_ROWS)
+    add_output(verb, page="docs/plan.md and docs/search.md", rows=DEFAULT_ROWS)
     verb.add_argument(
         "--calibration",
         metavar="FILE",
         help="what `lagom calibrate` wrote of your own measurements",
     )
+    _add_plan(verb)
+    settings = verb.add_argument_group("for settings of NCCL alone (--levers settings)")
+    settings.add_argument(
+        "--policy",
+        action="append",
+        choices=tuple(POLICIES),
+        help="how to choose (default: lagom); given several times, the first decides "
+        "and the others are compared with it; implies --levers settings",
+    )
+    settings.add_argument(
+        "--grid",
+        choices=tuple(_GRIDS),
+        help="how many values are tried (default: fine); implies --levers settings",
+    )
     add_compiled(verb)
     verb.set_defaults(run=run)
+
+
+def _add_plan(verb: argparse.ArgumentParser) -> None:
+    usual = Budget()
+    group = verb.add_argument_group("for a plan")
+    group.add_argument(
+        "--levers",
+        type=_levers,
+        metavar="NAME,...",
+        help=f"what may be used (default: all): {', '.join(LEVERS)}",
+    )
+    group.add_argument(
+        "--compiles",
+        type=positive,
+        default=usual.compiles,
+        metavar="N",
+        help="how often to compile (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seconds",
+        type=positive,
+        default=int(usual.seconds),
+        metavar="S",
+        help="begin nothing new after so long (default: %(default)s)",
+    )
+    group.add_argument(
+        "--memory-fraction",
+        type=float,
+        default=usual.memory_fraction,
+        metavar="F",
+        help="the part of a GPU's memory that the step may take (default: "
+        "%(default)s, which is jax's own)",
+    )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="leave out what may change the rounding of sums",
+    )
+    group.add_argument(
+        "--compare",
+        choices=("recipes",),
+        help="compile what others recommend, too, and list it beside the candidates",
+    )
+
+
+def _levers(text: str) -> tuple[str, ...]:
+    chosen = tuple(filter(None, text.split(",")))
+    unknown = set(chosen) - set(LEVERS)
+    if unknown or not chosen:
+        what = min(unknown, default="")
+        raise argparse.ArgumentTypeError(
+            f"no lever {what!r}; known are {', '.join(LEVERS)}"
+        )
+    return chosen
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     # Before the compiler is set to work.
     calibration = arguments.calibration and Calibration.load(arguments.calibration)
-    scheduled = scheduled_step(arguments)
+    cluster = Cluster.parse(arguments.cluster)
+    subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
+    levers = arguments.levers or LEVERS
+    if arguments.policy or arguments.grid or subject.dump is not None:
+        if arguments.levers and arguments.levers != _SETTINGS_ONLY:
+            raise LagomError(
+                "--levers names more than settings, but a dump is compiled already, "
+                "and --policy and --grid are about settings alone"
+            )
+        levers = _SETTINGS_ONLY
+    if levers == _SETTINGS_ONLY:
+        _refuse_plan(arguments)
+        return _settings(arguments, subject, calibration)
+    return _plan(arguments, subject, cluster, levers, calibration)
+
+
+def _refuse_plan(arguments: argparse.Namespace) -> None:
+    for option in ("output", "compare"):
+        if getattr(arguments, option):
+            raise LagomError(
+                f"--{option} goes with a plan, and settings alone are none: leave out "
+                "--policy, --grid and --levers settings, and name a step, not a dump"
+            )
+
+
+def _settings(
+    arguments: argparse.Namespace, subject: Subject, calibration: Calibration | None
+) -> int:
+    scheduled = scheduled_step(arguments, subject)
     names = dict.fromkeys(arguments.policy or ["lagom"])
+    controls = named(arguments.controls)
+    if arguments.deterministic:
+        controls = controls.keeping_sums()
     with progress(f"searching settings for {arguments.subject} ..."):
         tuning = tune_scheduled(
             scheduled,
             policies=[policy_named(name) for name in names],
-            controls=named(arguments.controls),
-            grid=_GRIDS[arguments.grid],
+            controls=controls,
+            grid=_GRIDS[arguments.grid or "fine"],
             calibration=calibration,
         )
     with writing():
@@ -92,3 +194,49 @@ def run(arguments: argparse.Namespace) -> int:
             screen = console()
             screen.print(render_tuning(tuning, rows=arguments.rows, width=screen.width))
     return 0
+
+
+def _plan(
+    arguments: argparse.Namespace,
+    subject: Subject,
+    cluster: Cluster,
+    levers: tuple[str, ...],
+    calibration: Calibration | None,
+) -> int:
+    budget = Budget(
+        compiles=arguments.compiles,
+        seconds=arguments.seconds,
+        memory_fraction=arguments.memory_fraction,
+    )
+    options = parse_options(arguments.option)
+    with reporting() as say:
+        plan = make_plan(
+            subject.step,
+            *subject.arguments,
+            cluster=cluster,
+            levers=levers,
+            controls=arguments.controls,
+            budget=budget,
+            deterministic=arguments.deterministic,
+            compare_recipes=arguments.compare == "recipes",
+            compiler_options=options,
+            calibration=calibration,
+            name=subject.name,
+            description=subject.description,
+            progress=lambda what: say(f"{subject.name} for {cluster.name}: {what} ..."),
+        )
+    if arguments.output:
+        save(plan, arguments.output)
+    with writing():
+        _print(plan, arguments)
+    return 0
+
+
+def _print(plan: Plan, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(to_json(plan), end="")
+        return
+    screen = console()
+    screen.print(render_plan(plan, width=screen.width))
+    if arguments.output:
+        screen.print(f"\nwritten to {arguments.output}", style="dim")

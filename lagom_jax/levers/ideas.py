@@ -47,7 +47,10 @@ _DOUBLE = "xla_gpu_enable_while_loop_double_buffering"
 _MERGER = "xla_gpu_dot_merger_threshold_mb"
 _LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
 _HIDING = "xla_gpu_enable_latency_hiding_scheduler"
+_UNROLLING = "xla_gpu_enable_while_loop_unrolling"
 _LIMITS = (2, 4)
+_MOST_TASKS = 10_000
+"""Longer programs take long to compile, to search and to order."""
 _SHARES = (0.7, 0.97)
 _NOTHING = 5e-4
 """Ideas that could give less than this share of the step are none."""
@@ -67,6 +70,21 @@ class Idea:
     """False where reductions may be added up in another order."""
     first: bool = True
     """Whether it is tried together with the others at once; if not, only by itself."""
+    instead_of: tuple[str, ...] = ()
+    """Other options that make no sense beside it."""
+
+    def rules_out(self, other: Idea) -> bool:
+        """Whether both cannot be asked for.
+
+        Example:
+            >>> one = Idea("a", {"x": 1}, "why", 0.1)
+            >>> one.rules_out(Idea("b", {"x": 2}, "why", 0.1)), one.rules_out(one)
+            (True, True)
+        """
+        return bool(
+            self.options.keys() & {*other.options, *other.instead_of}
+            or other.options.keys() & set(self.instead_of)
+        )
 
 
 def ideas(
@@ -77,6 +95,7 @@ def ideas(
     jaxlib: str,
     pinned: Collection[str] = (),
     deterministic: bool = False,
+    reorders: bool = False,
 ) -> tuple[Idea, ...]:
     """What could be asked of the compiler, those that could give the most first.
 
@@ -88,6 +107,8 @@ def ideas(
         jaxlib: The version, which decides how options are called.
         pinned: Options that the user has set; they stay as they are.
         deterministic: Leaves out what may change the rounding of sums.
+        reorders: Whether the program will be given another order anyway; then what
+            only changes XLA's scheduling is left out.
 
     Example:
         >>> from lagom_jax.cost.timeline import Totals
@@ -102,7 +123,8 @@ def ideas(
         *_dot_merger(seen),
         *_combining(seen, seconds),
         *_splitting(seen),
-        *_limits(seen),
+        *_unrolling(seen),
+        *([] if reorders else _limits(seen)),
         *_hiding(seen),
     ]
     kept: list[Idea] = []
@@ -191,6 +213,20 @@ def _double_buffering(seen: _Seen) -> Iterator[Idea]:
             "loops carry collectives: a body that is written twice has more to hide "
             "them behind, and needs no copies between iterations",
             seen.exposed(kinds, in_loops=True) + copies,
+        )
+
+
+def _unrolling(seen: _Seen) -> Iterator[Idea]:
+    kinds = seen.kinds(in_loops=True)
+    tasks = sum(times for _, times, _ in seen.program.tasks())
+    if kinds and tasks <= _MOST_TASKS:
+        yield Idea(
+            "unrolling",
+            {_UNROLLING: "WHILE_LOOP_UNROLLING_FULL_UNROLL"},
+            "without loops every collective can start as early as its operands allow",
+            seen.exposed(kinds, in_loops=True),
+            first=False,
+            instead_of=(_DOUBLE,),
         )
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import LagomError
-from lagom_jax.levers import bound_of, ideas
+from lagom_jax.levers import Idea, bound_of, ideas
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import HoldsFor, Plan
 from lagom_jax.plan.pinned import stated
 from lagom_jax.planning.assemble import assemble
 from lagom_jax.planning.budget import Budget
-from lagom_jax.planning.judge import Judge
+from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
@@ -164,19 +164,23 @@ def _search(
     jaxlib: str,
     deterministic: bool,
 ) -> Trial:
-    assert first.view is not None
     best = first
     costs, orders = "costs" in levers, "order" in levers
     if "options" in levers:
-        found = ideas(
-            first.view.program,
-            first.view.timeline,
-            judge.seconds,
-            jaxlib=jaxlib,
-            pinned={pin.name for pin in pins},
-            deterministic=deterministic,
-        )
-        best = sweep.improve(best, found, reserve=int(costs) + int(orders))
+        pinned = {pin.name for pin in pins}
+
+        def derive(view: View) -> tuple[Idea, ...]:
+            return ideas(
+                view.program,
+                view.timeline,
+                judge.seconds,
+                jaxlib=jaxlib,
+                pinned=pinned,
+                deterministic=deterministic,
+                reorders=orders,
+            )
+
+        best = sweep.improve(best, derive, reserve=int(costs) + int(orders))
     if costs:
         best = sweep.with_costs(best)
     return sweep.in_order(best)

@@ -21,11 +21,11 @@ from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.hlo import read_module
 from lagom_jax.levers import Idea, cost_profile
-from lagom_jax.plan import Status
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial
 from lagom_jax.scheduled import Scheduled
+from xla_flags import known
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep
@@ -119,44 +119,39 @@ class Sweep:
         self.trials.append(trial)
         return trial
 
-    def improve(self, best: Trial, ideas: Sequence[Idea], reserve: int) -> Trial:
+    def improve(
+        self,
+        first: Trial,
+        derive: Callable[[View], Sequence[Idea]],
+        reserve: int,
+    ) -> Trial:
         """Tries ideas together and one by one.
 
         Args:
-            best: The program as it is.
-            ideas: Those that could give the most first.
+            first: The program as it is.
+            derive: Ideas for a program, those that could give the most first.
             reserve: Compiles that are kept for what comes after.
         """
-        queue = [self._all_at_once(ideas)] if any(i.first for i in ideas) else []
-        known: set[frozenset[str]] = {_key(best.asked)}
+        best = first
+        assert first.view is not None
+        queue = [together] if (together := _together(derive(first.view))).ideas else []
+        asked_for = {_key(first.asked)}
         while True:
-            queue += self._neighbours(best, ideas)
+            assert best.view is not None
+            queue += _neighbours(best, first, derive(best.view))
             chosen: list[Asked] = []
             for asked in queue:
-                if _key(asked) not in known and len(chosen) < _AT_A_TIME:
-                    known.add(_key(asked))
+                if _key(asked) not in asked_for and len(chosen) < _AT_A_TIME:
+                    asked_for.add(_key(asked))
                     chosen.append(asked)
             room = self._budget.compiles - reserve - self.compiles
             if not chosen or room <= 0 or self._out_of_time():
-                self._not_tried(queue, known if chosen else set())
+                self._not_tried(queue)
                 return best
             queue = []
             for trial in self._compile(chosen[:room], best):
                 if trial.usable and (_gains(trial, best) or _simpler(trial, best)):
                     best = trial
-
-    def _all_at_once(self, ideas: Sequence[Idea]) -> Asked:
-        together = Asked()
-        for idea in reversed([idea for idea in ideas if idea.first]):
-            together = together.with_(idea)
-        return together
-
-    def _neighbours(self, best: Trial, ideas: Sequence[Idea]) -> list[Asked]:
-        chosen = best.asked.ideas
-        return [
-            best.asked.without(idea) if idea in chosen else best.asked.with_(idea)
-            for idea in ideas
-        ]
 
     def with_costs(self, best: Trial) -> Trial:
         """Tries our costs as a profile for the best so far."""
@@ -291,21 +286,54 @@ class Sweep:
             return dataclasses.replace(trial, status="slower", reason=reason)
         return trial
 
-    def _not_tried(self, queue: Iterable[Asked], known: set[frozenset[str]]) -> None:
+    def _not_tried(self, queue: Iterable[Asked]) -> None:
         why = "out of time" if self._out_of_time() else "out of compiles"
-        said: set[frozenset[str]] = set()
+        listed = {_key(trial.asked) for trial in self.trials}
         for asked in queue:
-            key = _key(asked)
-            tried = any(_key(trial.asked) == key for trial in self.trials)
-            if not tried and key not in said:
-                said.add(key)
-                self.trials.append(Trial(asked, _NOT_TRIED, why, 0.0))
+            if _key(asked) not in listed:
+                listed.add(_key(asked))
+                self.trials.append(Trial(asked, "not tried", why, 0.0))
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
 
 
-_NOT_TRIED: Status = "not tried"
+def _together(ideas: Sequence[Idea]) -> Asked:
+    """Those that are tried at once; the more promising rules the other out."""
+    together = Asked()
+    for idea in reversed([idea for idea in ideas if idea.first]):
+        together = together.with_(idea)
+    return together
+
+
+def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]:
+    """One idea more or one less, those first that could give the most."""
+    options = best.asked.options
+    found = [
+        (idea.most_seconds, best.asked.with_(idea))
+        for idea in ideas
+        if any(options.get(name) != value for name, value in idea.options.items())
+    ]
+    assert best.view is not None
+    assert first.view is not None
+    # What an idea may have brought that is not wanted: work, and waiting for its kind.
+    work = _alone(best.view) - _alone(first.view)
+    for idea in best.asked.ideas:
+        kinds = {kind for name in idea.options for kind in known()[name].kinds}
+        waiting = sum(
+            figures.exposed_seconds
+            for site, figures in best.view.timeline.collectives().items()
+            if site.kind in kinds and site.operand_count > 1
+        )
+        found.append((max(0.0, work) + waiting, best.asked.without(idea)))
+    found.sort(key=lambda pair: -pair[0])
+    least = _BETTER * best.seconds
+    return [asked for most, asked in found if most >= least]
+
+
+def _alone(view: View) -> float:
+    totals = view.timeline.totals
+    return totals.compute_seconds - totals.contention_seconds
 
 
 def _as_published(trial: Trial, plain: Trial) -> Trial:

@@ -53,17 +53,13 @@ class Asked:
         return options
 
     def with_(self, idea: Idea) -> Asked:
-        """With another idea, which goes before others about the same options."""
-        others = [
-            other
-            for other in self.ideas
-            if not other.options.keys() & idea.options.keys()
-        ]
+        """With another idea, which goes before those that it rules out."""
+        others = (other for other in self.ideas if not idea.rules_out(other))
         return Asked((*others, idea))
 
     def without(self, idea: Idea) -> Asked:
         """With one idea less."""
-        return Asked(tuple(other for other in self.ideas if other != idea))
+        return Asked(tuple(other for other in self.ideas if other is not idea))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
