@@ -73,6 +73,11 @@ class Idea:
     instead_of: tuple[str, ...] = ()
     """Other options that make no sense beside it."""
 
+    @property
+    def key(self) -> frozenset[tuple[str, OptionValue]]:
+        """What it asks for; ideas for several programs may ask for the same."""
+        return frozenset(self.options.items())
+
     def rules_out(self, other: Idea) -> bool:
         """Whether both cannot be asked for.
 

@@ -155,15 +155,15 @@ def _pair(idea: Idea, best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] |
     pairs = [
         (without, with_)
         for with_ in plain
-        if idea in with_.asked.ideas
+        if idea.key in with_.asked.keys
         for without in plain
-        if set(without.asked.ideas) == set(with_.asked.ideas) - {idea}
+        if without.asked.keys == with_.asked.keys - {idea.key}
         and not with_.asked.title
         and not without.asked.title
     ]
 
     def distance(pair: tuple[Trial, Trial]) -> int:
-        return len(set(pair[1].asked.ideas) ^ set(best.asked.ideas))
+        return len(pair[1].asked.keys ^ best.asked.keys)
 
     return min(pairs, key=distance, default=None)
 
@@ -172,7 +172,7 @@ def _without_costs(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
     same = [
         t
         for t in trials
-        if t.view is not None and not t.ordered and t.asked.ideas == best.asked.ideas
+        if t.view is not None and not t.ordered and t.asked.keys == best.asked.keys
     ]
     without = [t for t in same if t.asked.costs is None and not t.asked.title]
     with_ = [t for t in same if t.asked.costs is not None]
@@ -183,7 +183,9 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
     same = [
         t
         for t in trials
-        if t.view is not None and not t.ordered and t.asked == best.asked
+        if t.view is not None
+        and not t.ordered
+        and t.asked.options == best.asked.options
     ]
     return (same[-1], best) if same else None
 

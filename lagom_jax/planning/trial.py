@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from lagom_jax.levers import Idea
+from lagom_jax.levers.ideas import OptionValue
 from lagom_jax.ordering import Ordering
 from lagom_jax.plan import Candidate, Status
 from lagom_jax.plan.plan import COSTS, ORDER
@@ -51,6 +52,11 @@ class Asked:
         if self.costs is not None:
             options[COSTS] = self.costs.encode()
         return options
+
+    @property
+    def keys(self) -> frozenset[frozenset[tuple[str, OptionValue]]]:
+        """What its ideas ask for, each by itself."""
+        return frozenset(idea.key for idea in self.ideas)
 
     def with_(self, idea: Idea) -> Asked:
         """With another idea, which goes before those that it rules out."""
