@@ -18,6 +18,7 @@ ROOMS = (
     "schedule",
     "cost",
     "search",
+    "ordering",
     "measure",
     "report",
     "scheduled",
@@ -36,6 +37,7 @@ WITHOUT_JAX = (
     "schedule",
     "cost",
     "search",
+    "ordering",
     "report",
 )
 LONGEST_FILE = 500
