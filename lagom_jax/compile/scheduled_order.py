@@ -70,7 +70,7 @@ class ScheduledOrder:
                 for computation in parsed.computations
                 if computation.id in sequences
             ),
-            bool(parsed.input_output_alias),
+            bool(parsed.input_output_alias.entries),
         )
 
     @property

@@ -24,7 +24,7 @@ _MESSAGES = {
         3 HloComputationProto* computations
         6 int64 entry_computation_id
         7 HloScheduleProto schedule
-        8 bytes input_output_alias
+        8 HloInputOutputAliasProto input_output_alias
         15 DeviceAssignmentProto device_assignment
         17 StackFrameIndexProto stack_frame_index""",
     "HloComputationProto": """
@@ -55,13 +55,24 @@ _MESSAGES = {
         49 ReplicaGroup* replica_groups
         52 SourceTarget* source_target_pairs
         58 int64 batch_group_count
+        65 bool custom_call_has_side_effect
         68 FrontendAttributes frontend_attributes
         71 bool use_global_device_ids
+        74 OutputOperandAliasing* output_operand_aliasing
         87 CollectiveDeviceListProto collective_device_list
         90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers
         92 IotaReplicaGroupListProto iota_collective_device_list
         93 MeshAxesReplicaGroupListProto mesh_axes_replica_group_list
         99 Payload backend_config_payload""",
+    "HloInputOutputAliasProto": "1 InputOutputAlias* entries",
+    "InputOutputAlias": """
+        1 int64* output_shape_index
+        2 int64 parameter_number
+        3 int64* parameter_shape_index""",
+    "OutputOperandAliasing": """
+        1 int64* output_shape_index
+        2 int64 operand_index
+        3 int64* operand_shape_index""",
     "SliceDimensions": "1 int64 start\n2 int64 limit\n3 int64 stride",
     "HloScheduleProto": "1 ScheduleEntry* sequences",
     "ScheduleEntry": "1 int64 key\n2 InstructionSequence value",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from lagom_jax.errors import HloError
 from lagom_jax.hlo.collective import Collective, collective_kind, read_collective
@@ -24,7 +26,13 @@ from lagom_jax.schedule.program import (
 )
 from lagom_jax.schedule.tokens import Launches
 
+CALLERS = frozenset({"while", "conditional", "call"})
+"""What these do depends on the order inside the computations that they call."""
 _STREAMS = {"send": Stream.SEND, "recv": Stream.RECEIVE}
+
+
+Orders: TypeAlias = Mapping[int, Sequence[Instruction]]
+"""By id of a computation: its instructions in another order than the scheduled one."""
 
 
 def build_program(module: Module) -> Program:
@@ -37,25 +45,81 @@ def build_program(module: Module) -> Program:
     Raises:
         HloError: The module has no schedule.
     """
-    if module.entry.sequence is None:
-        raise HloError(
-            f"module '{module.name}' is not scheduled, so nothing can be said about "
-            "what overlaps; use the dump whose name ends in after_optimizations.txt, "
-            "or the text of the compiled executable (compiled.as_text())"
+    return Builder(module).program()
+
+
+class Builder:
+    """Builds programs from a module, in the scheduled order or in another one.
+
+    Tasks are the same objects in all of them, and so are launches and waits, so that
+    what is known of a task in one order holds in the next.
+    """
+
+    def __init__(self, module: Module) -> None:
+        """Prepares for a module.
+
+        Raises:
+            HloError: The module has no schedule.
+        """
+        if module.entry.sequence is None:
+            raise HloError(
+                f"module '{module.name}' is not scheduled, so nothing can be said "
+                "about what overlaps; use the dump whose name ends in "
+                "after_optimizations.txt, or the text of the compiled executable "
+                "(compiled.as_text())"
+            )
+        self.module = module
+        self._nodes = _Nodes(module)
+
+    def program(self, orders: Orders | None = None) -> Program:
+        """The step.
+
+        Args:
+            orders: For some computations, another order of their instructions.
+        """
+        return Program(
+            name=self.module.name,
+            body=self.block(self.module.entry, orders),
+            devices=self.module.devices,
+            module=self.module,
         )
-    return Program(
-        name=module.name,
-        body=_Builder(module).block(module.entry),
-        devices=module.devices,
-        module=module,
-    )
+
+    def block(self, computation: Computation, orders: Orders | None = None) -> Block:
+        """What a computation does.
+
+        Args:
+            computation: One that has a sequence.
+            orders: As for `program`.
+        """
+        if orders:
+            return self._nodes.reordered(orders).block(computation)
+        return self._nodes.block(computation)
+
+    def nodes(
+        self,
+        computation: Computation,
+        instruction: Instruction,
+        orders: Orders | None = None,
+    ) -> Block:
+        """What one instruction of a computation does; most do nothing.
+
+        Args:
+            computation: One that has a sequence.
+            instruction: One of its instructions.
+            orders: As for `program`: of the computations that the instruction calls.
+        """
+        nodes = self._nodes.reordered(orders) if orders else self._nodes
+        return nodes.of(computation, instruction)
 
 
-class _Builder:
+class _Nodes:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._launches = Launches(module)
+        self._orders: Orders = {}
         self._built: dict[int, Block] = {}
+        self._leaves: dict[tuple[int, int], Block] = {}
+        """Of instructions whose nodes no order changes, by computation and id."""
         # Fusions may hold a collective together with the slices around it.
         self._communicating = {
             computation.id
@@ -66,16 +130,37 @@ class _Builder:
                 for instruction in computation.instructions.values()
             )
         }
+        # Which launches run on the compute stream is found as they are met, and a
+        # wait must know.
+        self.block(module.entry)
+
+    def reordered(self, orders: Orders) -> _Nodes:
+        """The same nodes, put together in another order."""
+        other = copy.copy(self)
+        other._orders, other._built = orders, {}
+        return other
 
     def block(self, computation: Computation) -> Block:
-        """What a computation does, in schedule order."""
+        """What a computation does, in the order of its instructions."""
         built = self._built.get(computation.id)
         if built is None:
             nodes: list[Node] = []
-            for instruction in _in_order(computation):
-                nodes.extend(self._nodes(computation, instruction))
+            order = self._orders.get(computation.id)
+            for instruction in _in_order(computation) if order is None else order:
+                nodes.extend(self.of(computation, instruction))
             built = self._built[computation.id] = tuple(nodes)
         return built
+
+    def of(self, computation: Computation, instruction: Instruction) -> Block:
+        """What an instruction does."""
+        if instruction.opcode in CALLERS:
+            return tuple(self._nodes(computation, instruction))
+        key = (computation.id, instruction.id)
+        known = self._leaves.get(key)
+        if known is None:
+            known = tuple(self._nodes(computation, instruction))
+            self._leaves[key] = known
+        return known
 
     def _nodes(
         self, computation: Computation, instruction: Instruction
@@ -126,7 +211,7 @@ class _Builder:
         known = trips is not None and str(trips).isdecimal()
         return Loop(
             name=instruction.name,
-            body=self.block(_body(self._module, instruction)),
+            body=self.block(loop_body(self._module, instruction)),
             trips=int(str(trips)) if known else 1,
             trips_known=known,
         )
@@ -163,7 +248,7 @@ def _stream_aside(task: Task) -> Stream:
     return Stream.ASYNC_COMPUTE if isinstance(task, Kernel) else Stream.COLLECTIVE
 
 
-def _body(module: Module, loop: Instruction) -> Computation:
+def loop_body(module: Module, loop: Instruction) -> Computation:
     """The body of a while: the proto lists body, then condition."""
     return module.computations[loop.called_ids[0]]
 

@@ -1,0 +1,1 @@
+"""In which order: a step's instructions put where collectives cost least."""
