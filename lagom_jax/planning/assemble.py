@@ -105,8 +105,7 @@ def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
         yield _lever(COSTS, None, _COSTS_WHY, pair, first, best, keeps_order=True)
     if best.ordered:
         pair = _in_xlas_order(best, trials)
-        why = f"{_ORDER_WHY}{_moved(best)}"
-        yield _lever(ORDER, None, why, pair, first, best, keeps_order=True)
+        yield _lever(ORDER, None, _ORDER_WHY, pair, first, best, keeps_order=True)
 
 
 def _lever(
@@ -188,9 +187,3 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
         and t.asked.options == best.asked.options
     ]
     return (same[-1], best) if same else None
-
-
-def _moved(best: Trial) -> str:
-    if best.ordering is None or not best.ordering.moves:
-        return ""
-    return f"; first of all {best.ordering.moves[0]}"
