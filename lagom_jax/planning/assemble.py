@@ -149,7 +149,12 @@ def _view(trial: Trial) -> View:
 def _pair(idea: Idea, best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:
     """Two candidates that differ in one idea only, those nearest to the best."""
     plain = [
-        t for t in trials if t.view is not None and not t.ordered and not t.asked.costs
+        t
+        for t in trials
+        if t.view is not None
+        and not t.ordered
+        and not t.asked.costs
+        and not t.asked.given
     ]
     pairs = [
         (without, with_)
@@ -157,8 +162,6 @@ def _pair(idea: Idea, best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] |
         if idea.key in with_.asked.keys
         for without in plain
         if without.asked.keys == with_.asked.keys - {idea.key}
-        and not with_.asked.title
-        and not without.asked.title
     ]
 
     def distance(pair: tuple[Trial, Trial]) -> int:
@@ -173,7 +176,7 @@ def _without_costs(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
         for t in trials
         if t.view is not None and not t.ordered and t.asked.keys == best.asked.keys
     ]
-    without = [t for t in same if t.asked.costs is None and not t.asked.title]
+    without = [t for t in same if t.asked.costs is None]
     with_ = [t for t in same if t.asked.costs is not None]
     return (without[-1], with_[-1]) if without and with_ else None
 

@@ -139,7 +139,7 @@ def make_plan(
         first,
         best,
         holds_for=HoldsFor(
-            program=lowered.name,
+            program=name or lowered.name,
             fingerprint=lowered.fingerprint,
             schedule=best.schedule if best.ordered else "",
             cluster=where.name,

@@ -38,6 +38,10 @@ _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
 
 
+_MENTIONED = 4
+"""Candidates that are listed although nobody tried them."""
+
+
 class Compiler(Protocol):
     """Compiles the step that is planned for."""
 
@@ -115,9 +119,7 @@ class Sweep:
             # A plan that takes no more than the program as it is does no harm.
             peak = made.compiled.memory.peak_bytes or 0
             self.memory_limit = max(self.memory_limit, peak)
-        trial = self._looked_at(made)
-        self.trials.append(trial)
-        return trial
+        return self._kept(self._looked_at(made))
 
     def improve(
         self,
@@ -159,7 +161,7 @@ class Sweep:
             return best
         assert best.view is not None
         costs = cost_profile(best.view.timeline)
-        asked = dataclasses.replace(best.asked, costs=costs)
+        asked = best.asked.with_costs(costs, best.label)
         (trial,) = self._compile([asked], best)
         return trial if trial.usable and _gains(trial, best) else best
 
@@ -178,9 +180,9 @@ class Sweep:
         if not ordering.sequences:
             return best
         edit = ScheduleEdit(best.schedule, ordering.sequences)
-        trial = self._looked_at(self._attempt(best.asked, edit))
-        self.trials.append(self._told_apart(trial, best))
-        ordered = self.trials[-1]
+        asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
+        made = self._attempt(asked, edit)
+        ordered = self._kept(self._told_apart(self._looked_at(made), best))
         if ordered.usable and ordered.view is not None:
             plain = dataclasses.replace(best, ordering=None)
             if _gains(ordered, plain):
@@ -196,12 +198,17 @@ class Sweep:
                 would: everything left to NCCL, in XLA's own order.
         """
         for trial in self._run(list(others)):
-            self.trials.append(_as_published(trial, plain))
+            self._kept(_as_published(trial, plain))
 
     def _compile(self, chosen: list[Asked], best: Trial) -> list[Trial]:
-        found = [self._told_apart(trial, best) for trial in self._run(chosen)]
-        self.trials += found
-        return found
+        return [
+            self._kept(self._told_apart(trial, best)) for trial in self._run(chosen)
+        ]
+
+    def _kept(self, trial: Trial) -> Trial:
+        trial = dataclasses.replace(trial, number=len(self.trials))
+        self.trials.append(trial)
+        return trial
 
     def _run(self, chosen: list[Asked]) -> list[Trial]:
         with concurrent.futures.ThreadPoolExecutor(self._budget.workers) as pool:
@@ -211,7 +218,7 @@ class Sweep:
 
     def _attempt(self, asked: Asked, order: ScheduleEdit | None = None) -> _Made:
         self.compiles += 1
-        self._say(f"compiling: {asked.name}{', another order' if order else ''}")
+        self._say(f"compiling {asked.name}")
         begun = time.monotonic()
         try:
             scheduled, compiled = self._compiler(
@@ -274,25 +281,26 @@ class Sweep:
         if trial.status != "ok" or trial.view is None or best.view is None:
             return trial
         if trial.view.structure.digest == best.view.structure.digest:
-            reason = f"the same program as {best.asked.name}"
+            reason = f"the same program as {best.label}"
             return dataclasses.replace(trial, status="no effect", reason=reason)
         if not _gains(trial, best):
             change = trial.seconds / best.seconds - 1
             reason = (
-                f"{change:+.1%} beside {best.asked.name}"
+                f"{change:+.1%} beside {best.label}"
                 if abs(change) >= _BETTER
-                else f"as fast as {best.asked.name}"
+                else f"as fast as {best.label}"
             )
             return dataclasses.replace(trial, status="slower", reason=reason)
         return trial
 
     def _not_tried(self, queue: Iterable[Asked]) -> None:
         why = "out of time" if self._out_of_time() else "out of compiles"
-        listed = {_key(trial.asked) for trial in self.trials}
+        tried = {_key(trial.asked) for trial in self.trials}
+        listed = set(tried)
         for asked in queue:
-            if _key(asked) not in listed:
+            if _key(asked) not in listed and len(listed) < len(tried) + _MENTIONED:
                 listed.add(_key(asked))
-                self.trials.append(Trial(asked, "not tried", why, 0.0))
+                self._kept(Trial(asked, "not tried", why, 0.0))
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
@@ -310,7 +318,7 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
     """One idea more or one less, those first that could give the most."""
     options = best.asked.options
     found = [
-        (idea.most_seconds, best.asked.with_(idea))
+        (idea.most_seconds, best.asked.with_(idea, best.label))
         for idea in ideas
         if any(options.get(name) != value for name, value in idea.options.items())
     ]
@@ -325,7 +333,7 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
             for site, figures in best.view.timeline.collectives().items()
             if site.kind in kinds and site.operand_count > 1
         )
-        found.append((max(0.0, work) + waiting, best.asked.without(idea)))
+        found.append((max(0.0, work) + waiting, best.asked.without(idea, best.label)))
     found.sort(key=lambda pair: -pair[0])
     least = _BETTER * best.seconds
     return [asked for most, asked in found if most >= least]

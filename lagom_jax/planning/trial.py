@@ -23,15 +23,15 @@ class Asked:
     Example:
         >>> one = Idea("double", {"xla_gpu_enable_while_loop_double_buffering": True},
         ...            "why", 0.1)
-        >>> Asked((one,)).name, Asked((one,)).without(one).name
-        ('double', 'as it is')
+        >>> Asked((one,)).name, Asked((one,)).without(one, "#1").name
+        ('double', '#1 without double')
     """
 
     ideas: tuple[Idea, ...] = ()
     costs: str | None = None
     """The text of a profile, made for the program that `ideas` give."""
     title: str = ""
-    """A name of its own, for what is not made of ideas."""
+    """How it came about, in words; by default what it is made of."""
     given: tuple[tuple[str, CompilerOption], ...] = ()
     """Options that do not come from an idea."""
 
@@ -58,14 +58,24 @@ class Asked:
         """What its ideas ask for, each by itself."""
         return frozenset(idea.key for idea in self.ideas)
 
-    def with_(self, idea: Idea) -> Asked:
-        """With another idea, which goes before those that it rules out."""
-        others = (other for other in self.ideas if not idea.rules_out(other))
-        return Asked((*others, idea))
+    def with_(self, idea: Idea, base: str = "") -> Asked:
+        """With another idea, which goes before those that it rules out.
 
-    def without(self, idea: Idea) -> Asked:
+        Args:
+            idea: The idea.
+            base: What to call this one in the new one's name.
+        """
+        others = (other for other in self.ideas if not idea.rules_out(other))
+        return Asked((*others, idea), title=f"{base} + {idea.name}" if base else "")
+
+    def without(self, idea: Idea, base: str) -> Asked:
         """With one idea less."""
-        return Asked(tuple(other for other in self.ideas if other is not idea))
+        others = tuple(other for other in self.ideas if other is not idea)
+        return Asked(others, title=f"{base} without {idea.name}")
+
+    def with_costs(self, costs: str, base: str) -> Asked:
+        """With a profile for XLA's scheduler."""
+        return Asked(self.ideas, costs, f"{base} + our costs", self.given)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +96,13 @@ class Trial:
     """The module as XLA's scheduler left it."""
     ordered: bool = False
     """Whether it was compiled in another order than XLA's."""
+    number: int = 0
+    """Its place among the candidates."""
+
+    @property
+    def label(self) -> str:
+        """What others call it."""
+        return f"#{self.number}"
 
     @property
     def usable(self) -> bool:
@@ -113,7 +130,7 @@ class Trial:
             for name, value in self.asked.options.items()
         } | ({ORDER: None} if self.ordered else {})
         return Candidate(
-            name=self.asked.name + (", another order" if self.ordered else ""),
+            name=f"{self.label} {self.asked.name}",
             levers=tuple(levers.items()),
             status=self.status,
             reason=self.reason,
