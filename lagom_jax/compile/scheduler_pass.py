@@ -145,7 +145,7 @@ def _reordered(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> byte
         computation = computations[order.computations[number].name]
         sequence = schedule.sequence(computation)
         schedule.set_sequence(computation, [sequence[place] for place in permutation])
-    schedule.update()
+    # No `update()`: from jax 0.12 on it mends an impossible order instead of refusing it.
     schedule.verify()
     parsed.set_schedule(schedule)
     return parsed.as_serialized_hlo_module_proto()

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -181,8 +182,6 @@ def impossible_orders():
 
 @pytest.mark.parametrize("impossible", impossible_orders(), ids=lambda f: f.__name__)
 def test_an_impossible_order_is_left_out_with_a_note(lowered, plain, order, impossible):
-    import re
-
     edit, message = impossible(order)
     compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
     assert same(compiled.module_bytes, plain.module_bytes)
@@ -317,7 +316,7 @@ class TestThePassItself:
         size = len(entry(order).opcodes)
         seen = SchedulerPass(edit_of(order, reversed(range(size))), capture=False)
         assert seen.transform(captured.scheduled_bytes) is None
-        assert seen.outcome.startswith("the pass failed: ")
+        assert "is not scheduled after its operand" in seen.outcome
 
     def test_ctrl_c_waits_for_the_end_of_the_compile(self, captured, monkeypatch):
         def interrupt(_):
