@@ -9,6 +9,8 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 - `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
   for a module that another process lowered;
 - `xla_bridge.backends_are_initialized`: whether starting jax can still be heard.
+
+The C interface of the compiler's plugin is touched in `_plugin_pass` alone.
 """
 
 from __future__ import annotations
