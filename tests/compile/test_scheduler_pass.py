@@ -1,5 +1,6 @@
 """XLA's own compiler with another order than its scheduler's."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -18,10 +19,12 @@ from lagom_jax.compile import (
     ScheduledOrder,
     ScheduleEdit,
     Target,
+    _plugin_pass,
     compile_for,
     lower,
+    worker,
 )
-from lagom_jax.compile.scheduler_pass import SchedulerPass
+from lagom_jax.compile.scheduler_pass import SchedulerPass, scheduler_pass
 from lagom_jax.compile.schema import message_class
 from tests.compile import overlapping
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
@@ -303,6 +306,34 @@ def test_a_training_step_with_loops_and_donation(llama):
     assert final.donates == KEEPS_DONATION
     assert (moved.memory.alias_bytes == plain.memory.alias_bytes) == KEEPS_DONATION
     assert any("donated" in note for note in moved.notes) != KEEPS_DONATION
+
+
+@pytest.mark.parametrize(
+    ("order", "capture", "times"),
+    [
+        (None, False, 0),
+        (None, True, 1),
+        ({"fingerprint": "", "sequences": {}}, False, 1),
+    ],
+)
+def test_a_pass_is_registered_only_where_one_is_needed(
+    monkeypatch, order, capture, times
+):
+    registered = []
+
+    @contextlib.contextmanager
+    def register(transform):
+        registered.append(transform)
+        yield
+
+    monkeypatch.setattr(_plugin_pass, "registered", register)
+    edit = None if order is None else ScheduleEdit.from_json(order)
+    with scheduler_pass(edit, capture):
+        pass
+    assert len(registered) == times
+    with worker.schedule_pass({"order": order, "capture": capture}) as seen:
+        assert (seen is None) == (times == 0)
+    assert len(registered) == 2 * times
 
 
 class TestThePassItself:
