@@ -10,6 +10,8 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
   for a module that another process lowered;
 - `mlir.make_ir_context`: to read a lowered module again;
 - `xla_bridge.backends_are_initialized`: whether starting jax can still be heard.
+
+The C interface of the compiler's plugin is touched in `_plugin_pass` alone.
 """
 
 from __future__ import annotations

@@ -218,8 +218,9 @@ def _order_notes(
         yield f"the order of instructions was left out: {outcome}"
     if header.get("donation_lost"):
         yield (
-            f"with another order of instructions jaxlib {toolchain.version('jaxlib')} "
-            "forgets which arguments are donated, and so counts their memory twice"
+            f"jaxlib {toolchain.version('jaxlib')} forgets which arguments are donated "
+            "when the order of instructions is changed: the compiled step keeps "
+            "arguments and results apart, and its memory is counted so"
         )
 
 

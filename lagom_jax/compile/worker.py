@@ -45,7 +45,7 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
     began = time.perf_counter()
     devices = _devices(request)
     ready = time.perf_counter()
-    with _pass(request) as seen:
+    with schedule_pass(request) as seen:
         executable = _executable(request, module, devices, request["options"])
     compiled = time.perf_counter()
     modules = executable.hlo_modules()
@@ -65,8 +65,16 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
 
 
 @contextlib.contextmanager
-def _pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
-    """A pass after the scheduler, if an order or the schedule itself is asked for."""
+def schedule_pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
+    """A pass after the scheduler, if an order or the schedule itself is asked for.
+
+    Args:
+        request: Holds `order`, as `ScheduleEdit.to_json` wrote it, or None, and
+            `capture`.
+
+    Yields:
+        What the pass does; None where none is needed.
+    """
     order, capture = request["order"], request["capture"]
     if order is None and not capture:
         yield None
