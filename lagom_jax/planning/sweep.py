@@ -226,7 +226,7 @@ class Sweep:
             )
         except LagomError as error:
             return _Made(asked, order, time.monotonic() - begun, error=error)
-        taken = time.monotonic() - begun
+        taken = compiled.start_seconds + compiled.compile_seconds
         return _Made(asked, order, taken, scheduled, compiled)
 
     def _looked_at(self, made: _Made) -> Trial:
