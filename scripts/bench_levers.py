@@ -181,10 +181,10 @@ def page(found: dict[str, list[Row]], versions: str, compiles: int) -> str:
         f"{platform.python_version()}, {versions}; at most {compiles} compiles for "
         "each plan. All times are predicted, on schedules of XLA's real compiler. "
         "Cells are speedups over XLA's default with NCCL's default settings, and in "
-        "brackets the recovered share: what of the default's time above the bound is gone. The "
-        "bound is computation alone, or the busiest link alone, of the program as it "
-        "is. A lever *alone* has settings of its own; recipes leave settings to NCCL, "
-        "as their authors do. [What the figures say](../planning.md#what-it-gives).",
+        "brackets the recovered share: what of the default's time above the bound is "
+        "gone. The bound is computation alone, or the busiest link alone, of the "
+        "program as it is. A lever *alone* has settings of its own; recipes leave "
+        "settings to NCCL, as their authors do. [What the figures say](../planning.md#what-it-gives).",
         "",
         "| case | step |",
         "|---|---|",
