@@ -184,7 +184,8 @@ def page(found: dict[str, list[Row]], versions: str, compiles: int) -> str:
         "brackets the recovered share: what of the default's time above the bound is "
         "gone. The bound is computation alone, or the busiest link alone, of the "
         "program as it is. A lever *alone* has settings of its own; recipes leave "
-        "settings to NCCL, as their authors do. [What the figures say](../planning.md#what-it-gives).",
+        "settings to NCCL, as their authors do. "
+        "[What the figures say](../planning.md#what-it-gives).",
         "",
         "| case | step |",
         "|---|---|",
