@@ -29,7 +29,7 @@ _WORTH = 1e-6
 _STRIDE = 1.6
 _REACH = 96
 _NEAR = 16
-# Kernels with less than this share of a computation's time are not moved for themselves.
+# Kernels with less than this share of the time are not moved for themselves.
 _HEAVY = 0.01
 _KICKS = 3
 

@@ -22,7 +22,7 @@ from lagom_jax.ordering.sequence import (
 )
 from lagom_jax.ordering.terms import Terms
 from lagom_jax.schedule.build import CALLERS, Builder, trips_of
-from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Wait
+from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Task, Wait
 from lagom_jax.search.arms import decided
 from lagom_jax.search.controls import FINE, Controls, Grid
 from lagom_jax.search.frontier import Point
@@ -94,7 +94,7 @@ def find_order(
     best = _Candidate({}, first, before)
     found: list[_Candidate] = []
     options = paths(stage)
-    starts = [first, *(tuple(paced(o, pace) for o in options) for pace in _PACES)]
+    starts = [first, *(search.at_pace(first, options, pace) for pace in _PACES)]
     for start in starts:
         share = int(evaluations * _FIRST_LOOK) // len(starts)
         found.append(search.improved(_Candidate({}, start, 0.0), options, share))
@@ -109,6 +109,7 @@ def find_order(
     space = space_of(after, cluster, controls, grid)
     stage = Stage(after, space, model, correct)
     seconds = stage.score(Lagom().choose(stage).choice).step_seconds
+    print("joint",best.seconds,"lagom",seconds,[round(1e3*f.seconds,2) for f in found])
     if seconds >= before:
         best, after, seconds = _Candidate({}, first, before), program, before
     return Ordering(
@@ -132,7 +133,7 @@ class _Candidate:
     choice: Choice
     """Where a search goes on."""
     seconds: float
-    """The step under Lagom's settings."""
+    """The step; under Lagom's settings where not all were chosen with the orders."""
 
 
 class _Search:
@@ -165,6 +166,23 @@ class _Search:
             if any(unit.launches for unit in self._plain[computation.id].units)
             and _is_closed(builder.block(computation))
         ]
+        owned = {
+            group
+            for computation in self._changeable
+            for group in self._own(self._plain[computation.id])
+        }
+        in_flight = {
+            site
+            for computation in self._all
+            for unit in self._plain[computation.id].units
+            for site in _launched(unit.nodes)
+        }
+        self._fixed = frozenset(
+            number
+            for number, group in enumerate(stage.space.groups)
+            if in_flight.isdisjoint(group.sites)
+        )
+        self._settled = len(owned | self._fixed) == len(stage.space.groups)
 
     def instructions(self, orders: _Orders) -> dict[int, Sequence[Instruction]]:
         """The instructions of the computations that have another order."""
@@ -184,6 +202,15 @@ class _Search:
             order = orders[c.id].order if c.id in orders else sequence.given
             live[c.id] = sequence.live_bytes(order)
         return Inner(self.instructions(orders), live)
+
+    def at_pace(
+        self, choice: Choice, options: Sequence[Sequence[Point]], pace: float
+    ) -> Choice:
+        """A choice with all collectives that run beside kernels at one pace."""
+        return tuple(
+            candidate if group in self._fixed else paced(options[group], pace)
+            for group, candidate in enumerate(choice)
+        )
 
     def improved(
         self,
@@ -248,11 +275,15 @@ class _Search:
                 return _Candidate(orders, choice, float("inf"))
         program = self._builder.program(self.instructions(orders))
         stage = Stage(program, self._stage.space, self._model, self._correct)
+        seconds = stage.score(choice).step_seconds
+        if self._settled:
+            # Every setting has been chosen together with the order.
+            return _Candidate(orders, choice, seconds)
         lagom = Lagom().choose(stage).choice
-        seconds = stage.score(lagom).step_seconds
-        if seconds <= stage.score(choice).step_seconds:
+        with_lagom = stage.score(lagom).step_seconds
+        if with_lagom <= seconds:
             choice = lagom
-        return _Candidate(orders, choice, seconds)
+        return _Candidate(orders, choice, with_lagom)
 
     def _own(self, sequence: UnitSequence) -> tuple[int, ...]:
         """Groups whose collectives are all launched by this computation."""
@@ -310,6 +341,10 @@ def _inner_first(module: Module) -> list[Computation]:
 
     visit(module.entry)
     return list(found.values())
+
+
+def _launched(block: Block) -> Iterator[Task]:
+    return (node.task for node in block if isinstance(node, Launch))
 
 
 def _times_run(module: Module) -> dict[int, int]:
