@@ -134,7 +134,8 @@ def ideas(
         *_dot_merger(seen),
         *_combining(seen, seconds),
         *_splitting(seen),
-        *([] if reorders else [*_unrolling(seen), *_limits(seen)]),
+        *([] if reorders else _unrolling(seen)),
+        *([] if reorders and seen.kinds(in_loops=True) else _limits(seen)),
         *_hiding(seen),
     ]
     kept: list[Idea] = []
