@@ -13,7 +13,12 @@ from lagom_jax.schedule.build import build_program
 from ..compile.conftest import mesh
 from ..compile.overlapping import OPTIONS, overlapping_step
 
-CLUSTERS = {"chain": "h100:1x8", "fsdp": "h100:2x8", "tp-sliced": "h100:2x8"}
+CLUSTERS = {
+    "chain": "h100:1x8",
+    "fsdp": "h100:2x8",
+    "fsdp unrolled": "h100:2x8",
+    "tp-sliced": "h100:2x8",
+}
 
 
 @functools.cache
@@ -22,7 +27,10 @@ def lowered(step):
     if step == "chain":
         function, arguments = overlapping_step(mesh(8))
         return lower(function, *arguments)
-    built = lagom_models.build("llama-3-8b", devices=16, tiny=True, parallelism=step)
+    how, _, unrolled = step.partition(" ")
+    built = lagom_models.build(
+        "llama-3-8b", devices=16, tiny=True, parallelism=how, scan=not unrolled
+    )
     return lower(built.function, *built.arguments)
 
 

@@ -171,17 +171,28 @@ def predicted(step, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("step", "kind"), [("chain", "all-gather"), ("fsdp", "reduce-scatter")]
-)
-def test_the_compiler_makes_as_many_launches(step, kind):
+def test_the_compiler_makes_as_many_launches():
     """At each threshold, and up to the next."""
-    made = predicted(step, kind)
-    assert len(made) > 1
-    for grouping, after in itertools.pairwise(made[-2:]):
-        for threshold, launches in (
-            (after.threshold - 1, grouping.launches),
-            (after.threshold, after.launches),
-        ):
+    kind, made = "all-gather", predicted("chain", "all-gather")
+    assert [grouping.launches for grouping in made] == [6, 3, 2, 1]
+    for grouping, after in itertools.pairwise(made):
+        for threshold in (grouping.threshold, after.threshold - 1):
             told = {COMBINED[kind]: threshold}
-            assert launches_of(step, kind, **told) == launches
+            assert launches_of("chain", kind, **told) == grouping.launches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter"])
+def test_what_xla_had_inside_a_loop_stays_apart(kind):
+    """However large the threshold: an iteration was taken out only afterwards."""
+    least = predicted("fsdp", kind)[-1].launches
+    told = {COMBINED[kind]: 1 << 30}
+    assert launches_of("fsdp", kind, **told) == least > 1
+
+
+def test_what_is_together_is_not_taken_apart():
+    together = collective("both", nbytes=100, operands=(("bf16", 25),) * 2)
+    family = found(*in_order([together, *gathers(8, 8, 8)]))
+    made = groupings(family, seconds)
+    assert made[0].threshold == 100
+    assert [grouping.launches for grouping in made] == [2, 1]

@@ -6,7 +6,16 @@ import pytest
 
 from lagom_jax.hlo.work import Work
 from lagom_jax.levers import Structure, changes, structure_of
-from lagom_jax.schedule.program import Branch, Kernel, Launch, Loop, Program, Run, Stream, Wait
+from lagom_jax.schedule.program import (
+    Branch,
+    Kernel,
+    Launch,
+    Loop,
+    Program,
+    Run,
+    Stream,
+    Wait,
+)
 
 from ..cost.programs import collective, launch, program, wait
 from .compiled import compile_again, compiled
