@@ -25,8 +25,8 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP)  ## make .venv and install everything into it
 
-demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: the overlap report
-	@$(BIN)/lagom report llama-3-8b --parallelism fsdp --cluster h100:8x8
+demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, recompile
+	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8
 
 test: $(STAMP) check  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -75,6 +75,11 @@ class Idea:
     """Other options that make no sense beside it."""
 
     @property
+    def loops_only(self) -> bool:
+        """Whether it acts on loops and on nothing else."""
+        return all(known()[name].loops_only for name in self.options)
+
+    @property
     def key(self) -> frozenset[tuple[str, OptionValue]]:
         """What it asks for; ideas for several programs may ask for the same."""
         return frozenset(self.options.items())
@@ -270,7 +275,10 @@ def _combining(seen: _Seen, seconds: Callable[[Collective], float]) -> Iterator[
         for number, grouping in enumerate(chosen):
             above = (g.threshold for g in made if g.threshold > grouping.threshold)
             threshold = _rounded(grouping.threshold, min(above, default=None))
-            yield _combined(kind, option, grouping, threshold, first=number == 0)
+            # What is gathered is mostly there from the start. What is reduced is made
+            # on the way: together, the first waits for the last.
+            together = kind == "all-gather" and number == 0
+            yield _combined(kind, option, grouping, threshold, first=together)
 
 
 def _combined(

@@ -8,13 +8,19 @@ together with the setting of its collective.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.ordering.moves import moved
 from lagom_jax.ordering.rehearsal import Rehearsal
 from lagom_jax.ordering.sequence import Order, UnitSequence
 from lagom_jax.ordering.terms import Terms
+from lagom_jax.schedule.program import Run
+
+Trial: TypeAlias = tuple[Order, int, int]
+"""An order, and the first and the last place where it differs from the present one."""
 
 # Shares of a computation's time below this are no improvement, but rounding.
 _WORTH = 1e-6
@@ -22,6 +28,10 @@ _WORTH = 1e-6
 # may lie between.
 _STRIDE = 1.6
 _REACH = 96
+_NEAR = 16
+# Kernels with less than this share of the time are not moved for themselves.
+_HEAVY = 0.01
+_KICKS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +93,9 @@ class Descent:
         sequence: UnitSequence,
         terms: Terms,
         options: Mapping[int, Sequence[int]],
+        order: Order,
         *,
-        most_bytes: int | None,
-        evaluations: int,
+        most_bytes: int | None = None,
     ) -> None:
         """Prepares a search.
 
@@ -93,119 +103,190 @@ class Descent:
             sequence: The computation.
             terms: What its tasks cost; left as the result of the search wants it.
             options: For each group that may change the candidates to try.
+            order: Where to begin.
             most_bytes: What the estimate of live bytes may be at most.
-            evaluations: How many orders to replay at most.
         """
         self._sequence, self._terms, self._options = sequence, terms, options
-        self._most_bytes, self._budget = most_bytes, evaluations
+        self._most_bytes, self._budget = most_bytes, 0
         self._units = sequence.units
         self._rehearsal = Rehearsal(sequence, terms)
         self._flights = flights_of(sequence, terms, frozenset(options))
         self._works = [bool(unit.nodes) for unit in sequence.units]
+        alone = self._rehearsal.alone
+        self._heavy = [
+            number
+            for number, unit in enumerate(sequence.units)
+            if alone[number] >= _HEAVY * sum(alone)
+            and all(isinstance(node, Run) for node in unit.nodes)
+        ]
         self._launchers: dict[int, list[int]] = {}
         for flight in self._flights:
             if flight.group is not None:
                 self._launchers.setdefault(flight.group, []).append(flight.start)
+        self._adopt(order)
 
     @property
     def evaluations(self) -> int:
         """Orders that were replayed."""
         return self._rehearsal.evaluations
 
-    def run(self, order: Order) -> Place:
-        """The best place found from an order, under the present settings."""
-        self._order = order
-        self._seconds = self._rehearsal.keep(order)
-        improved = True
-        while improved and not self._is_over():
-            improved = False
-            for flight in self._flights:
-                for unit in (flight.start, *flight.waits):
-                    if not self._is_over():
-                        improved |= self._move(unit, flight)
-        return self._place()
+    @property
+    def excess_seconds(self) -> float:
+        """What the present order takes beyond its kernels, each alone."""
+        return self._place.seconds - sum(self._rehearsal.alone)
 
-    def _place(self) -> Place:
+    def run(self, evaluations: int, dice: random.Random | None = None) -> Place:
+        """The best place found from the present order and settings.
+
+        Args:
+            evaluations: How many orders to replay at most.
+            dice: Where it decides, the search goes on from places near the best one.
+        """
+        self._budget = self.evaluations + evaluations
+        self._descend()
+        best = self._place
+        while dice is not None and not self._is_over() and self._flights:
+            self._kick(dice)
+            self._descend()
+            if self._place.seconds < best.seconds * (1 - _WORTH):
+                best = self._place
+            else:
+                self._return_to(best)
+        self._return_to(best)
+        return best
+
+    def _adopt(self, order: Order, first: int = 0) -> None:
+        """Stands at an order under the present settings."""
+        seconds = self._rehearsal.keep(order, first)
         choice = self._terms.choice
         settings = tuple((group, choice[group]) for group in sorted(self._options))
-        return Place(self._order, settings, self._seconds)
+        self._place = Place(order, settings, seconds)
+        self._where = {number: place for place, number in enumerate(order)}
+
+    def _return_to(self, place: Place) -> None:
+        if place is not self._place:
+            for group, candidate in place.settings:
+                self._terms.choose(group, candidate)
+            self._adopt(place.order)
 
     def _is_over(self) -> bool:
         return self.evaluations >= self._budget
 
-    def _move(self, unit: int, flight: Flight) -> bool:
-        """Tries places for a unit, each with settings of its flight; takes the best."""
-        place = self._order.index(unit)
-        orders = [self._order]
-        orders += [
-            moved(self._units, self._order, place, target)
-            for target in self._targets(place)
-        ]
-        return self._best(orders, flight.group)
+    def _descend(self) -> None:
+        """Small moves first, and where none is left to make, larger ones."""
+        rounds = (self._shift_all, self._stretch_all, self._shift_kernels)
+        stage = 0
+        while stage < len(rounds) and not self._is_over():
+            stage = 0 if rounds[stage]() else stage + 1
 
-    def _targets(self, place: int) -> Iterator[int]:
-        """Places before and behind one, farther and farther away."""
-        order, works = self._order, self._works
-        for places in (range(place - 1, -1, -1), range(place + 1, len(order))):
-            count, due = 0, 1
-            last: int | None = None
-            for target in places:
-                if works[order[target]]:
-                    count += 1
-                    last = target
-                    if count == due:
-                        yield target
-                        last, due = None, max(due + 1, int(due * _STRIDE))
-                    if count == _REACH:
-                        break
-            if last is not None:
-                yield last
+    def _shift_all(self) -> bool:
+        improved = False
+        for flight in self._flights:
+            for unit in (flight.start, *flight.waits):
+                if not self._is_over():
+                    improved |= self._best(self._shifted(unit), flight.group)
+        return improved
 
-    def _best(self, orders: Iterable[Order], group: int | None) -> bool:
-        terms, best = self._terms, self._seconds * (1 - _WORTH)
-        here = None if group is None else terms.choice[group]
-        candidates: Sequence[int] = (0,)
-        if group is not None and here is not None:
-            candidates = tuple(dict.fromkeys((here, *self._options[group])))
-        found: tuple[Order, int, int] | None = None
-        for candidate in candidates:
-            if group is not None:
+    def _shift_kernels(self) -> bool:
+        improved = False
+        for unit in self._heavy:
+            if not self._is_over():
+                improved |= self._best(self._shifted(unit), None)
+        return improved
+
+    def _stretch_all(self) -> bool:
+        improved = False
+        for flight in self._flights:
+            if not self._is_over() and flight.waits:
+                improved |= self._best(self._stretched(flight), flight.group)
+        return improved
+
+    def _shifted(self, unit: int) -> Iterator[Trial]:
+        """A unit in other places."""
+        order, place = self._place.order, self._where[unit]
+        for step in (-1, 1):
+            for target in self._targets(place, step, _REACH):
+                first, last = sorted((place, target))
+                yield moved(self._units, order, place, target), first, last
+
+    def _stretched(self, flight: Flight) -> Iterator[Trial]:
+        """A flight that begins earlier and is waited for later, or the other way."""
+        order = self._place.order
+        start, wait = self._where[flight.start], self._where[flight.waits[0]]
+        for step in (-1, 1):
+            for begin in self._targets(start, step, _NEAR):
+                one = moved(self._units, order, start, begin)
+                place = one.index(flight.waits[0])
+                for end in self._targets(wait, -step, _NEAR):
+                    if (end > begin) and end != place:
+                        other = moved(self._units, one, place, end)
+                        ends = (start, begin, place, end)
+                        yield other, min(ends), max(ends)
+
+    def _targets(self, place: int, step: int, reach: int) -> Iterator[int]:
+        """Places before or behind one, farther and farther away."""
+        order, works = self._place.order, self._works
+        count, due = 0, 1
+        target, last = place + step, None
+        while 0 <= target < len(order) and count < reach:
+            if works[order[target]]:
+                count, last = count + 1, target
+                if count == due:
+                    yield target
+                    last, due = None, max(due + 1, int(due * _STRIDE))
+            target += step
+        if last is not None:
+            yield last
+
+    def _best(self, trials: Iterable[Trial], group: int | None) -> bool:
+        """Takes the best of some orders, each with settings of a group."""
+        terms, here = self._terms, self._place
+        least = here.seconds * (1 - _WORTH)
+        found: tuple[Order, int] | None = None
+        if group is None:
+            for order, first, last in trials:
+                seconds = self._rehearsal.try_(order, first, last, least)
+                if seconds < least and self._fits(order):
+                    least, found = seconds, (order, first)
+        else:
+            present = chosen = terms.choice[group]
+            begins = [self._where[start] for start in self._launchers[group]]
+            each = [*trials]
+            for candidate in dict.fromkeys((present, *self._options[group])):
                 terms.choose(group, candidate)
-            for order in orders:
-                if order == self._order and candidate == here:
-                    continue
-                first, last = self._changed(order, None if candidate == here else group)
-                if first > last:
-                    continue
-                seconds = self._rehearsal.try_(order, first, last, best)
-                if seconds < best and self._fits(order):
-                    best, found = seconds, (order, candidate, first)
-        if group is not None and here is not None:
-            terms.choose(group, here if found is None else found[1])
+                if candidate != present:
+                    each.append((here.order, begins[0], begins[-1]))
+                for order, first, last in each:
+                    if candidate != present:
+                        first, last = min(first, *begins), max(last, *begins)
+                    seconds = self._rehearsal.try_(order, first, last, least)
+                    if seconds < least and self._fits(order):
+                        least, found, chosen = seconds, (order, first), candidate
+                if candidate != present:
+                    each.pop()
+            terms.choose(group, chosen)
         if found is None:
             return False
-        self._order = found[0]
-        self._seconds = self._rehearsal.keep(self._order, found[2])
+        self._adopt(*found)
         return True
 
-    def _changed(self, order: Order, group: int | None) -> tuple[int, int]:
-        """The first and the last place where an order, or a setting, is another."""
-        old = self._order
-        first, last = 0, len(order) - 1
-        if order is old:
-            first, last = len(order), -1
-        else:
-            while first <= last and order[first] == old[first]:
-                first += 1
-            while last >= first and order[last] == old[last]:
-                last -= 1
-            if first > last:
-                first, last = len(order), -1
-        if group is not None:
-            for start in self._launchers.get(group, ()):
-                place = order.index(start)
-                first, last = min(first, place), max(last, place)
-        return first, last
+    def _kick(self, dice: random.Random) -> None:
+        """A few changes that are taken whatever they cost."""
+        for _ in range(dice.randint(1, _KICKS)):
+            flight = dice.choice(self._flights)
+            unit = dice.choice((flight.start, *flight.waits))
+            if self._heavy and not dice.randrange(3):
+                unit = dice.choice(self._heavy)
+            trials = [*self._shifted(unit)]
+            if trials:
+                order, first, _ = dice.choice(trials)
+                if self._fits(order):
+                    self._adopt(order, first)
+            if flight.group is not None and dice.randrange(2):
+                self._terms.choose(
+                    flight.group, dice.choice(self._options[flight.group])
+                )
+                self._adopt(self._place.order)
 
     def _fits(self, order: Order) -> bool:
         limit = self._most_bytes

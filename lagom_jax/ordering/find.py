@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -19,18 +21,22 @@ from lagom_jax.ordering.sequence import (
     with_inner,
 )
 from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.build import CALLERS, Builder
-from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Wait
+from lagom_jax.schedule.build import CALLERS, Builder, trips_of
+from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Task, Wait
 from lagom_jax.search.arms import decided
 from lagom_jax.search.controls import FINE, Controls, Grid
+from lagom_jax.search.frontier import Point
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.space import space_of
 from lagom_jax.search.stage import Choice, Stage
 
-EVALUATIONS: Final = 60_000
+EVALUATIONS: Final = 100_000
 """How many orders are replayed at most, if nothing else is said."""
 _PACES = (1.0, 1.5, 2.5, 4.0)
 _ROUNDS = 2
+# The part of the evaluations that goes to descents from several starts; the others are
+# spent near the best of what these find.
+_FIRST_LOOK = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,55 +84,56 @@ def find_order(
     Raises:
         HloError: The module has no schedule.
     """
-    builder = Builder(module)
-
-    def staged(program: Program) -> Stage:
-        space = space_of(program, cluster, controls, grid)
-        return Stage(program, space, model, correct)
-
-    given = builder.program()
-    stage = staged(given)
-    choice = Lagom().choose(stage).choice
-    before = stage.score(choice).step_seconds
-    search = _Search(builder, stage, cluster, correct(model), spare_bytes)
-    best, least = search.given(), before
+    given = Builder(module)
+    program = given.program()
+    space = space_of(program, cluster, controls, grid)
+    stage = Stage(program, space, model, correct)
+    search = _Search(given, stage, cluster, model, correct, spare_bytes)
+    first = Lagom().choose(stage).choice
+    before = stage.score(first).step_seconds
+    best = _Candidate({}, first, before)
+    found: list[_Candidate] = []
     options = paths(stage)
-    starts = [choice, *(tuple(paced(o, pace) for o in options) for pace in _PACES)]
-    share = evaluations // (len(starts) + _ROUNDS)
-    found: list[_Orders] = []
-
-    def consider(orders: _Orders) -> tuple[float, Choice]:
-        nonlocal best, least
-        found.append(orders)
-        program = builder.program(search.instructions(orders))
-        after = Stage(program, stage.space, model, correct)
-        choice = Lagom().choose(after).choice
-        seconds = after.score(choice).step_seconds
-        if seconds < least:
-            best, least = orders, seconds
-        return seconds, choice
-
+    starts = [first, *(search.at_pace(first, options, pace) for pace in _PACES)]
     for start in starts:
-        consider(search.improved(search.given(), start, options, share))
-    _, choice = consider(search.best_of_each(found))
-    for _ in range(_ROUNDS):
-        _, choice = consider(search.improved(best, choice, options, share))
-    program = builder.program(search.instructions(best))
-    after = staged(program)
-    after_seconds = after.score(Lagom().choose(after).choice).step_seconds
-    if after_seconds >= before:
-        best, program, after_seconds = search.given(), given, before
+        share = int(evaluations * _FIRST_LOOK) // len(starts)
+        found.append(search.improved(_Candidate({}, start, 0.0), options, share))
+    found.append(search.best_of_each(found))
+    for number in range(_ROUNDS):
+        best = min(best, *found, key=lambda candidate: candidate.seconds)
+        dice = random.Random(number)
+        share = max(0, evaluations - search.evaluations) // (_ROUNDS - number)
+        found.append(search.improved(best, options, share, dice))
+    best = min(best, *found, key=lambda candidate: candidate.seconds)
+    after = given.program(search.instructions(best.orders))
+    space = space_of(after, cluster, controls, grid)
+    stage = Stage(after, space, model, correct)
+    seconds = stage.score(Lagom().choose(stage).choice).step_seconds
+    print("joint",best.seconds,"lagom",seconds,[round(1e3*f.seconds,2) for f in found])
+    if seconds >= before:
+        best, after, seconds = _Candidate({}, first, before), program, before
     return Ordering(
-        sequences=search.sequences(best),
-        program=program,
+        sequences=search.sequences(best.orders),
+        program=after,
         before_seconds=before,
-        after_seconds=after_seconds,
-        live_bytes_change=search.live_bytes(best) - search.live_bytes(search.given()),
+        after_seconds=seconds,
+        live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
         evaluations=search.evaluations,
     )
 
 
-_Orders = dict[int, Place]
+_Orders: TypeAlias = dict[int, Place]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Orders of some computations, and what they are good for."""
+
+    orders: _Orders
+    choice: Choice
+    """Where a search goes on."""
+    seconds: float
+    """The step; under Lagom's settings where not all were chosen with the orders."""
 
 
 class _Search:
@@ -137,33 +144,48 @@ class _Search:
         builder: Builder,
         stage: Stage,
         cluster: Cluster,
-        prices: Prices,
+        model: CostModel,
+        correct: Callable[[Prices], Prices],
         spare_bytes: int | None,
     ) -> None:
         self._builder, self._stage, self._cluster = builder, stage, cluster
-        self._prices, self._spare_bytes = prices, spare_bytes
+        self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
         self.evaluations = 0
         self._plain: dict[int, UnitSequence] = {}
-        live: dict[int, int] = {}
-        self._all: list[Computation] = []
-        for computation in _inner_first(builder.module):
-            inner = Inner({}, live)
+        self._live: dict[int, int] = {}
+        self._all = _inner_first(builder.module)
+        for computation in self._all:
+            inner = Inner({}, self._live)
             sequence = sequence_of(builder, computation, inner)
             self._plain[computation.id] = sequence
-            live[computation.id] = sequence.live_bytes(sequence.given)
-            self._all.append(computation)
-        self._live = live
+            self._live[computation.id] = sequence.live_bytes(sequence.given)
+        self._times = _times_run(builder.module)
         self._changeable = [
-            c
-            for c in self._all
-            if any(u.launches for u in self._plain[c.id].units)
-            and _is_closed(builder.block(c))
+            computation
+            for computation in self._all
+            if any(unit.launches for unit in self._plain[computation.id].units)
+            and _is_closed(builder.block(computation))
         ]
-
-    def given(self) -> _Orders:
-        return {}
+        owned = {
+            group
+            for computation in self._changeable
+            for group in self._own(self._plain[computation.id])
+        }
+        in_flight = {
+            site
+            for computation in self._all
+            for unit in self._plain[computation.id].units
+            for site in _launched(unit.nodes)
+        }
+        self._fixed = frozenset(
+            number
+            for number, group in enumerate(stage.space.groups)
+            if in_flight.isdisjoint(group.sites)
+        )
+        self._settled = len(owned | self._fixed) == len(stage.space.groups)
 
     def instructions(self, orders: _Orders) -> dict[int, Sequence[Instruction]]:
+        """The instructions of the computations that have another order."""
         return {
             number: self._plain[number].instructions(place.order)
             for number, place in orders.items()
@@ -175,62 +197,97 @@ class _Search:
 
     def _inner(self, orders: _Orders) -> Inner:
         live: dict[int, int] = {}
-        known = self.instructions(orders)
         for c in self._all:
             sequence = with_inner(self._builder, self._plain[c.id], Inner({}, live))
             order = orders[c.id].order if c.id in orders else sequence.given
             live[c.id] = sequence.live_bytes(order)
-        return Inner(known, live)
+        return Inner(self.instructions(orders), live)
+
+    def at_pace(
+        self, choice: Choice, options: Sequence[Sequence[Point]], pace: float
+    ) -> Choice:
+        """A choice with all collectives that run beside kernels at one pace."""
+        return tuple(
+            candidate if group in self._fixed else paced(options[group], pace)
+            for group, candidate in enumerate(choice)
+        )
 
     def improved(
         self,
-        orders: _Orders,
-        choice: Choice,
-        options: Sequence[Sequence[object]],
+        begin: _Candidate,
+        options: Sequence[Sequence[Point]],
         evaluations: int,
-    ) -> _Orders:
-        """Searches every computation from an order and a choice, inner ones first."""
-        found = dict(orders)
-        flights = {
-            c.id: sum(bool(u.launches) for u in self._plain[c.id].units)
-            for c in self._changeable
-        }
-        total = sum(flights.values())
+        dice: random.Random | None = None,
+    ) -> _Candidate:
+        """Searches every computation from a candidate, inner ones first."""
+        orders, choice = dict(begin.orders), begin.choice
+        weights: list[float] = []
         for computation in self._changeable:
-            inner = self._inner(found)
-            sequence = self._decided(
-                with_inner(self._builder, self._plain[computation.id], inner)
-            )
-            terms = Terms(self._stage, self._cluster, choice)
-            limit = None
-            if self._spare_bytes is not None:
-                limit = self._live[computation.id] + self._spare_bytes
-            own = self._own(sequence)
-            descent = Descent(
-                sequence,
-                terms,
-                {g: [p.candidate for p in options[g]] for g in own},
-                most_bytes=limit,
-                evaluations=evaluations * flights[computation.id] // total,
-            )
-            start = sequence.given
-            if computation.id in found:
-                start = found[computation.id].order
-            found[computation.id] = descent.run(start)
+            descent, _ = self._descent(computation, orders, choice, options)
+            excess = max(0.0, descent.excess_seconds)
+            weights.append(excess * self._times.get(computation.id, 1))
+        total = sum(weights) or 1.0
+        for computation, weight in zip(self._changeable, weights, strict=True):
+            descent, terms = self._descent(computation, orders, choice, options)
+            share = int(evaluations * weight / total)
+            orders[computation.id] = descent.run(share, dice)
             choice = tuple(terms.choice)
             self.evaluations += descent.evaluations
-        return found
+        return self._judged(orders, choice)
 
-    def best_of_each(self, found: Sequence[_Orders]) -> _Orders:
+    def _descent(
+        self,
+        computation: Computation,
+        orders: _Orders,
+        choice: Choice,
+        options: Sequence[Sequence[Point]],
+    ) -> tuple[Descent, Terms]:
+        inner = self._inner(orders)
+        plain = self._plain[computation.id]
+        sequence = self._decided(with_inner(self._builder, plain, inner))
+        terms = Terms(self._stage, self._cluster, choice)
+        limit = None
+        if self._spare_bytes is not None:
+            limit = self._live[computation.id] + self._spare_bytes
+        own = {g: [p.candidate for p in options[g]] for g in self._own(sequence)}
+        order = sequence.given
+        if computation.id in orders:
+            order = orders[computation.id].order
+        return Descent(sequence, terms, own, order, most_bytes=limit), terms
+
+    def best_of_each(self, found: Sequence[_Candidate]) -> _Candidate:
         """Of each computation the order that took least."""
-        return {
-            c.id: min((f[c.id] for f in found), key=lambda place: place.seconds)
-            for c in self._changeable
-        }
+        orders: _Orders = {}
+        choice = list(min(found, key=lambda candidate: candidate.seconds).choice)
+        for computation in self._changeable:
+            places = (candidate.orders[computation.id] for candidate in found)
+            least = min(places, key=lambda place: place.seconds)
+            orders[computation.id] = least
+            for group, candidate in least.settings:
+                choice[group] = candidate
+        return self._judged(orders, tuple(choice))
+
+    def _judged(self, orders: _Orders, choice: Choice) -> _Candidate:
+        """A candidate with the step's time under Lagom's settings."""
+        if self._spare_bytes is not None:
+            most = self.live_bytes({}) + self._spare_bytes
+            if self.live_bytes(orders) > most:
+                return _Candidate(orders, choice, float("inf"))
+        program = self._builder.program(self.instructions(orders))
+        stage = Stage(program, self._stage.space, self._model, self._correct)
+        seconds = stage.score(choice).step_seconds
+        if self._settled:
+            # Every setting has been chosen together with the order.
+            return _Candidate(orders, choice, seconds)
+        lagom = Lagom().choose(stage).choice
+        with_lagom = stage.score(lagom).step_seconds
+        if with_lagom <= seconds:
+            choice = lagom
+        return _Candidate(orders, choice, with_lagom)
 
     def _own(self, sequence: UnitSequence) -> tuple[int, ...]:
         """Groups whose collectives are all launched by this computation."""
-        tasks = {n.task for u in sequence.units for n in u.launches}
+        tasks = {node.task for unit in sequence.units for node in unit.launches}
         return tuple(
             number
             for number, group in enumerate(self._stage.space.groups)
@@ -238,10 +295,10 @@ class _Search:
         )
 
     def _decided(self, sequence: UnitSequence) -> UnitSequence:
+        prices = self._correct(self._model)
         units = tuple(
             dataclasses.replace(
-                unit,
-                nodes=decided(Program("", unit.nodes, 1), self._prices).body,
+                unit, nodes=decided(Program("", unit.nodes, 1), prices).body
             )
             if any(isinstance(node, Loop | Branch) for node in unit.nodes)
             else unit
@@ -284,6 +341,23 @@ def _inner_first(module: Module) -> list[Computation]:
 
     visit(module.entry)
     return list(found.values())
+
+
+def _launched(block: Block) -> Iterator[Task]:
+    return (node.task for node in block if isinstance(node, Launch))
+
+
+def _times_run(module: Module) -> dict[int, int]:
+    """How often a step runs each computation; of a branch every arm, once."""
+    times: defaultdict[int, int] = defaultdict(int)
+    times[module.entry.id] = 1
+    for computation in reversed(_inner_first(module)):
+        for instruction in computation.sequence or ():
+            if instruction.opcode in CALLERS:
+                each = times[computation.id] * (trips_of(instruction) or 1)
+                for called in instruction.called_ids:
+                    times[called] += each
+    return times
 
 
 def _is_closed(block: Block) -> bool:

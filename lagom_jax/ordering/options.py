@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from lagom_jax.schedule.program import Kernel
 from lagom_jax.search.frontier import Point, path
@@ -61,7 +62,7 @@ def paths(stage: Stage) -> tuple[tuple[Point, ...], ...]:
     return tuple(found)
 
 
-def paced(found: tuple[Point, ...], pace: float) -> int:
+def paced(found: Sequence[Point], pace: float) -> int:
     """The cheapest candidate that takes at most so many times the fastest's time."""
     fastest = min(point.seconds for point in found)
     within = [point for point in found if point.seconds <= pace * fastest]

@@ -2,4 +2,6 @@
 
 from lagom_jax.planning.budget import Budget as Budget
 from lagom_jax.planning.make import LEVERS as LEVERS
+from lagom_jax.planning.make import LeverError as LeverError
+from lagom_jax.planning.make import Planner as Planner
 from lagom_jax.planning.make import make_plan as make_plan

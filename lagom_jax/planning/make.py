@@ -42,6 +42,125 @@ class LeverError(LagomError):
     """No such lever."""
 
 
+class Planner:
+    """A step on a cluster, for which plans can be made.
+
+    What was compiled once is kept, so that plans with different levers share it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16")
+        >>> planner = Planner(lambda x: jnp.tanh(x @ x), x, cluster="h100:1x1")
+        >>> planner.plan().levers
+        ()
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *args: Any,
+        cluster: str | Cluster,
+        compiler_options: Mapping[str, Any] | None = None,
+        calibration: Calibration | str | Path | None = None,
+        name: str = "",
+        description: str = "",
+        **kwargs: Any,
+    ) -> None:
+        """Traces the step; see `make_plan` for the arguments."""
+        # Here and not above, so that importing lagom_jax does not import jax.
+        from lagom_jax.compile import lower
+
+        self.cluster = cluster_named(cluster)
+        if isinstance(calibration, str | Path):
+            calibration = Calibration.load(calibration)
+        self._calibration = calibration
+        self._lowered = lower(step, *args, **kwargs)
+        self._given = dict(compiler_options or {})
+        self._name, self._description = name or self._lowered.name, description
+        self._compiled: dict[str, CompiledStep] = {}
+
+    def plan(
+        self,
+        *,
+        levers: Sequence[str] = LEVERS,
+        controls: str | Controls = "tuner",
+        budget: Budget | None = None,
+        deterministic: bool = False,
+        compare_recipes: bool = False,
+        progress: Callable[[str], None] = lambda what: None,
+    ) -> Plan:
+        """Makes a plan; see `make_plan`."""
+        levers = [levers] if isinstance(levers, str) else levers
+        if unknown := set(levers) - set(LEVERS):
+            raise LeverError(
+                f"no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
+            )
+        told = named(controls) if isinstance(controls, str) else controls
+        told = told.keeping_sums() if deterministic else told
+        budget = budget or Budget()
+        judge = Judge(self.cluster, told, self._calibration, tunes="settings" in levers)
+        sweep = Sweep(
+            self._compile,
+            judge,
+            budget,
+            budget.memory(self.cluster.gpu.memory_bytes),
+            orders="order" in levers,
+            say=progress,
+        )
+        pins = _pins(self._given, self._lowered)
+        first = sweep.first()
+        assert first.view is not None
+        versions = dict(first.view.scheduled.versions)
+        best = first
+        if first.view.tuning.before.communication_seconds > 0.0:
+            best = _search(
+                sweep, judge, first, levers, pins, versions["jaxlib"], deterministic
+            )
+        if compare_recipes:
+            sweep.compare(_recipes(versions["jaxlib"], pins), first)
+        return assemble(
+            sweep.trials,
+            first,
+            best,
+            holds_for=HoldsFor(
+                program=self._name,
+                fingerprint=self._lowered.fingerprint,
+                schedule=best.schedule if best.ordered else "",
+                cluster=self.cluster.name,
+                devices=self.cluster.devices,
+                versions=tuple(sorted(versions.items())),
+                pinned=stated(pins),
+            ),
+            bound=bound_of(first.view.timeline),
+            memory_limit=sweep.memory_limit,
+            controls=f"{told.name}: {told.meaning}",
+            compiles=sweep.compiles,
+            seconds=sweep.seconds,
+        )
+
+    def _compile(
+        self,
+        options: dict[str, CompilerOption],
+        order: ScheduleEdit | None,
+        *,
+        capture: bool,
+    ) -> tuple[Scheduled, CompiledStep]:
+        from lagom_jax.compile import compile_step
+
+        asked = {**options, **self._given}
+        edit = None if order is None else order.to_json()
+        key = repr((sorted(asked.items()), edit, capture))
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = compile_step(
+                self._lowered, self.cluster, asked, order=order, capture=capture
+            )
+        scheduled = scheduled_of(
+            compiled, self.cluster, self._name, self._description, self._lowered.notes
+        )
+        return scheduled, compiled
+
+
 def make_plan(
     step: Callable[..., Any],
     *args: Any,
@@ -90,68 +209,23 @@ def make_plan(
         >>> plan.levers, plan.settings
         ((), ())
     """
-    if unknown := set([levers] if isinstance(levers, str) else levers) - set(LEVERS):
-        raise LeverError(f"no lever {min(unknown)!r}; known are {', '.join(LEVERS)}")
-    where = cluster_named(cluster)
-    told = named(controls) if isinstance(controls, str) else controls
-    told = told.keeping_sums() if deterministic else told
-    budget = budget or Budget()
-    if isinstance(calibration, str | Path):
-        calibration = Calibration.load(calibration)
-    # Here and not above, so that importing lagom_jax does not import jax.
-    from lagom_jax.compile import compile_step, lower
-
-    lowered = lower(step, *args, **kwargs)
-    given = dict(compiler_options or {})
-
-    def compiler(
-        options: dict[str, CompilerOption], order: ScheduleEdit | None, *, capture: bool
-    ) -> tuple[Scheduled, CompiledStep]:
-        compiled = compile_step(
-            lowered, where, {**options, **given}, order=order, capture=capture
-        )
-        title = name or lowered.name
-        notes = lowered.notes
-        return scheduled_of(compiled, where, title, description, notes), compiled
-
-    judge = Judge(where, told, calibration, tunes="settings" in levers)
-    sweep = Sweep(
-        compiler,
-        judge,
-        budget,
-        budget.memory(where.gpu.memory_bytes),
-        orders="order" in levers,
-        say=progress,
+    planner = Planner(
+        step,
+        *args,
+        cluster=cluster,
+        compiler_options=compiler_options,
+        calibration=calibration,
+        name=name,
+        description=description,
+        **kwargs,
     )
-    pins = _pins(given, lowered)
-    first = sweep.first()
-    assert first.view is not None
-    versions = dict(first.view.scheduled.versions)
-    best = first
-    if first.view.tuning.before.communication_seconds > 0.0:
-        best = _search(
-            sweep, judge, first, levers, pins, versions["jaxlib"], deterministic
-        )
-    if compare_recipes:
-        sweep.compare(_recipes(versions["jaxlib"], pins), first)
-    return assemble(
-        sweep.trials,
-        first,
-        best,
-        holds_for=HoldsFor(
-            program=name or lowered.name,
-            fingerprint=lowered.fingerprint,
-            schedule=best.schedule if best.ordered else "",
-            cluster=where.name,
-            devices=where.devices,
-            versions=tuple(sorted(versions.items())),
-            pinned=stated(pins),
-        ),
-        bound=bound_of(first.view.timeline),
-        memory_limit=sweep.memory_limit,
-        controls=f"{told.name}: {told.meaning}",
-        compiles=sweep.compiles,
-        seconds=sweep.seconds,
+    return planner.plan(
+        levers=levers,
+        controls=controls,
+        budget=budget,
+        deterministic=deterministic,
+        compare_recipes=compare_recipes,
+        progress=progress,
     )
 
 

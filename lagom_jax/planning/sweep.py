@@ -1,7 +1,8 @@
 """Compiles candidates, looks at each, and keeps the best.
 
-The order of things: the program as it is; then all ideas at once, because most of them
-pay only together (pipelining brings copies that double buffering removes); then, from
+The order of things: the program as it is; then all ideas at once, and all about loops
+at once, because most of them pay only together (pipelining brings copies that double
+buffering removes); then, from
 the best so far, one idea more or one less, those first that could give the most; then
 our costs as a profile for the winner; and in the end another order of its instructions.
 Each is judged by the replay with settings of its own, and in the order that Lagom's own
@@ -136,7 +137,7 @@ class Sweep:
         """
         best = first
         assert first.view is not None
-        queue = [together] if (together := _together(derive(first.view))).ideas else []
+        queue = _together(derive(first.view))
         asked_for = {_key(first.asked)}
         while True:
             assert best.view is not None
@@ -226,7 +227,7 @@ class Sweep:
             )
         except LagomError as error:
             return _Made(asked, order, time.monotonic() - begun, error=error)
-        taken = time.monotonic() - begun
+        taken = compiled.start_seconds + compiled.compile_seconds
         return _Made(asked, order, taken, scheduled, compiled)
 
     def _looked_at(self, made: _Made) -> Trial:
@@ -306,12 +307,20 @@ class Sweep:
         return self.seconds > self._budget.seconds
 
 
-def _together(ideas: Sequence[Idea]) -> Asked:
-    """Those that are tried at once; the more promising rules the other out."""
-    together = Asked()
-    for idea in reversed([idea for idea in ideas if idea.first]):
-        together = together.with_(idea)
-    return together
+def _together(ideas: Sequence[Idea]) -> list[Asked]:
+    """All ideas at once, and all about loops at once.
+
+    The more promising rules the other out.
+    """
+    first = [idea for idea in reversed(ideas) if idea.first]
+    found: list[Asked] = []
+    for chosen in (first, [idea for idea in first if idea.loops_only]):
+        together = Asked()
+        for idea in chosen:
+            together = together.with_(idea)
+        if together.ideas:
+            found.append(together)
+    return found
 
 
 def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]:

@@ -206,14 +206,12 @@ class _Nodes:
         return Launch(found, stream, launcher.id)
 
     def _loop(self, instruction: Instruction) -> Loop:
-        trips = section(backend_config(instruction), "known_trip_count").get("n")
-        # An unknown count may still be written as a bare string in old versions.
-        known = trips is not None and str(trips).isdecimal()
+        trips = trips_of(instruction)
         return Loop(
             name=instruction.name,
             body=self.block(loop_body(self._module, instruction)),
-            trips=int(str(trips)) if known else 1,
-            trips_known=known,
+            trips=1 if trips is None else trips,
+            trips_known=trips is not None,
         )
 
     def _async_start(
@@ -246,6 +244,14 @@ class _Nodes:
 
 def _stream_aside(task: Task) -> Stream:
     return Stream.ASYNC_COMPUTE if isinstance(task, Kernel) else Stream.COLLECTIVE
+
+
+def trips_of(instruction: Instruction) -> int | None:
+    """How often a while runs its body, where the compiler knew."""
+    trips = section(backend_config(instruction), "known_trip_count").get("n")
+    # An unknown count may still be written as a bare string in old versions.
+    known = trips is not None and str(trips).isdecimal()
+    return int(str(trips)) if known else None
 
 
 def loop_body(module: Module, loop: Instruction) -> Computation:
