@@ -109,7 +109,13 @@ def find_order(
     space = space_of(after, cluster, controls, grid)
     stage = Stage(after, space, model, correct)
     seconds = stage.score(Lagom().choose(stage).choice).step_seconds
-    print("joint",best.seconds,"lagom",seconds,[round(1e3*f.seconds,2) for f in found])
+    print(
+        "joint",
+        best.seconds,
+        "lagom",
+        seconds,
+        [round(1e3 * f.seconds, 2) for f in found],
+    )
     if seconds >= before:
         best, after, seconds = _Candidate({}, first, before), program, before
     return Ordering(
