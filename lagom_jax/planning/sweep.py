@@ -15,7 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
@@ -140,7 +140,7 @@ class Sweep:
         asked_for = {_key(first.asked)}
         while True:
             assert best.view is not None
-            queue += _neighbours(best, first, derive(best.view))
+            queue += _neighbours(best, first, derive(best.view), self._idle())
             chosen: list[Asked] = []
             for asked in queue:
                 if _key(asked) not in asked_for and len(chosen) < _AT_A_TIME:
@@ -325,6 +325,20 @@ class Sweep:
                 listed.add(_key(asked))
                 self._kept(Trial(asked, "not tried", why, 0.0))
 
+    def _idle(self) -> set[object]:
+        """What ideas ask for that changed nothing, beside some others."""
+        digests = {
+            trial.asked.keys: trial.view.structure.digest
+            for trial in self.trials
+            if trial.view is not None and trial.asked.costs is None
+        }
+        return {
+            key
+            for keys, digest in digests.items()
+            for key in keys
+            if digests.get(keys - {key}) == digest
+        }
+
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
 
@@ -345,8 +359,13 @@ def _together(ideas: Sequence[Idea]) -> list[Asked]:
     return found
 
 
-def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]:
-    """One idea more or one less, those first that could give the most."""
+def _neighbours(
+    best: Trial, first: Trial, ideas: Sequence[Idea], idle: Collection[object]
+) -> list[Asked]:
+    """One idea more or one less, those first that could give the most.
+
+    Last come those without an idea that changed nothing where it was tried.
+    """
     options = best.asked.options
     found = [
         (idea.most_seconds, best.asked.with_(idea, best.label))
@@ -357,6 +376,7 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
     assert first.view is not None
     # What an idea may have brought that is not wanted: work, and waiting for its kind.
     work = _alone(best.view) - _alone(first.view)
+    least = _BETTER * best.seconds
     for idea in best.asked.ideas:
         kinds = {kind for name in idea.options for kind in known()[name].kinds}
         waiting = sum(
@@ -364,9 +384,11 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
             for site, figures in best.view.timeline.collectives().items()
             if site.kind in kinds and site.operand_count > 1
         )
-        found.append((max(0.0, work) + waiting, best.asked.without(idea, best.label)))
+        worth = max(0.0, work) + waiting
+        if idea.key in idle:
+            worth = max(worth, least)
+        found.append((worth, best.asked.without(idea, best.label)))
     found.sort(key=lambda pair: -pair[0])
-    least = _BETTER * best.seconds
     return [asked for most, asked in found if most >= least]
 
 

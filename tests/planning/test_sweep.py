@@ -89,6 +89,14 @@ def test_what_brings_nothing_is_taken_away_again():
     assert statuses(made)["b"] == "no effect"
 
 
+def test_what_changed_nothing_is_left_out_in_the_end():
+    """Together with another it was part of the best; by itself it does nothing."""
+    answers = {"ab": "fast", "a": "usual", "b": "fast"}
+    made, best = searched(Compiler(answers), "ab", first=True)
+    assert statuses(made)["a"] == "no effect"
+    assert best.asked.options == {OPTIONS["b"]: True}
+
+
 def test_what_changes_nothing_is_not_taken_for_the_simpler_form_of_what_helps():
     """Both are tried at once: one helps, the other is as good as nothing."""
     answers = {"abc": "fast", "a": "usual"}
