@@ -21,6 +21,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import Plan, save, to_json
 from lagom_jax.planning import LEVERS, Budget, make_plan
+from lagom_jax.planning.allowed import allowed
 from lagom_jax.report.plan import render_plan
 from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
 from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
@@ -176,9 +177,7 @@ def _settings(
 ) -> int:
     scheduled = scheduled_step(arguments, subject)
     names = dict.fromkeys(arguments.policy or ["lagom"])
-    controls = named(arguments.controls)
-    if arguments.deterministic:
-        controls = controls.keeping_sums()
+    controls = allowed(named(arguments.controls), deterministic=arguments.deterministic)
     with progress(f"searching settings for {arguments.subject} ..."):
         tuning = tune_scheduled(
             scheduled,

@@ -24,6 +24,8 @@ COMBINED: Final = {
 }
 """The kinds that XLA combines, and the option that says how far."""
 _MOST_SUMS = 64
+_LOOP_BODY = "while/body"
+"""How jax names the inside of a loop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def groupings(
 ) -> list[Grouping]:
     """Every grouping that some threshold makes, the smallest threshold first.
 
+    None takes apart what is already combined.
+
     Args:
         found: What could go together.
         seconds: What a collective takes alone.
@@ -70,7 +74,17 @@ def groupings(
         sizes = [site.result_bytes for site in family]
         for begin, end in itertools.combinations(range(len(sizes) + 1), 2):
             sums.add(sum(sizes[begin:end]))
-    chosen = sorted(sums)
+    # Below these what is together already would be taken apart.
+    least = max(
+        (
+            s.result_bytes
+            for family, _ in members
+            for s in family
+            if s.operand_count > 1
+        ),
+        default=0,
+    )
+    chosen = sorted(total for total in sums if total >= least)
     if len(chosen) > _MOST_SUMS:
         step = len(chosen) / _MOST_SUMS
         chosen = [chosen[int(step * n)] for n in range(_MOST_SUMS - 1)] + chosen[-1:]
@@ -158,11 +172,12 @@ def _computations(block: Block, times: int) -> Iterator[tuple[list[Collective], 
 def _alike(
     inside: list[Collective], kind: str, times: int
 ) -> Iterator[tuple[tuple[Collective, ...], int]]:
-    families: dict[tuple[int, int, bytes], list[Collective]] = {}
+    families: dict[tuple[object, ...], list[Collective]] = {}
     for site in inside:
         if site.kind == kind and not site.one_shot_kernel:
             members = site.groups.members
-            key = (*members.shape, members.tobytes())
+            # What XLA took out of a loop was still inside when it combined.
+            key = (members.shape, members.tobytes(), site.op_name.count(_LOOP_BODY))
             families.setdefault(key, []).append(site)
     for family in families.values():
         yield tuple(family), times

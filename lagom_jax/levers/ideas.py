@@ -52,6 +52,7 @@ _LIMITS = (2, 4)
 _MOST_TASKS = 10_000
 """Longer programs take long to compile, to search and to order."""
 _SHARES = (0.7, 0.97)
+_MIB = 1 << 20
 _NOTHING = 5e-4
 """Ideas that could give less than this share of the step are none."""
 
@@ -273,16 +274,20 @@ def _combining(seen: _Seen, seconds: Callable[[Collective], float]) -> Iterator[
             for share in _SHARES
         )
         for number, grouping in enumerate(chosen):
+            above = (g.threshold for g in made if g.threshold > grouping.threshold)
+            threshold = _rounded(grouping.threshold, min(above, default=None))
             # What is gathered is mostly there from the start. What is reduced is made
             # on the way: together, the first waits for the last.
             together = kind == "all-gather" and number == 0
-            yield _combined(kind, option, grouping, first=together)
+            yield _combined(kind, option, grouping, threshold, first=together)
 
 
-def _combined(kind: str, option: str, chosen: Grouping, *, first: bool) -> Idea:
+def _combined(
+    kind: str, option: str, chosen: Grouping, threshold: int, *, first: bool
+) -> Idea:
     return Idea(
-        f"combining {kind}s to {_in_mib(chosen.threshold)} MiB",
-        {option: _rounded(chosen.threshold)},
+        f"combining {kind}s to {_in_words(threshold)}",
+        {option: threshold},
         f"{chosen.launches} {kind}s in a step instead of more and smaller ones, which "
         "spend their time on latency",
         chosen.saved_seconds,
@@ -291,13 +296,15 @@ def _combined(kind: str, option: str, chosen: Grouping, *, first: bool) -> Idea:
     )
 
 
-def _in_mib(nbytes: int) -> int:
-    return -(-nbytes // (1 << 20))
+def _rounded(nbytes: int, above: int | None) -> int:
+    """Whole MiB, for people, unless that would make another grouping."""
+    mib = -(-nbytes // _MIB) * _MIB
+    return mib if above is None or mib < above else nbytes
 
 
-def _rounded(nbytes: int) -> int:
-    """Whole MiB, for people: no sum lies in between."""
-    return _in_mib(nbytes) << 20
+def _in_words(nbytes: int) -> str:
+    mib, rest = divmod(nbytes, _MIB)
+    return f"{nbytes} bytes" if rest else f"{mib} MiB"
 
 
 def _splitting(seen: _Seen) -> Iterator[Idea]:

@@ -14,6 +14,8 @@ from lagom_jax.levers import Idea, bound_of, ideas
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import HoldsFor, Plan
 from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.plan import COSTS
+from lagom_jax.planning.allowed import allowed
 from lagom_jax.planning.assemble import assemble
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
@@ -96,7 +98,10 @@ class Planner:
                 f"no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
             )
         told = named(controls) if isinstance(controls, str) else controls
-        told = told.keeping_sums() if deterministic else told
+        pins = _pins(self._given, self._lowered)
+        told = allowed(
+            told, pinned={pin.name for pin in pins}, deterministic=deterministic
+        )
         budget = budget or Budget()
         judge = Judge(self.cluster, told, self._calibration, tunes="settings" in levers)
         sweep = Sweep(
@@ -107,7 +112,6 @@ class Planner:
             orders="order" in levers,
             say=progress,
         )
-        pins = _pins(self._given, self._lowered)
         first = sweep.first()
         assert first.view is not None
         versions = dict(first.view.scheduled.versions)
@@ -239,9 +243,9 @@ def _search(
     deterministic: bool,
 ) -> Trial:
     best = first
-    costs, orders = "costs" in levers, "order" in levers
+    pinned = {pin.name for pin in pins}
+    costs, orders = "costs" in levers and COSTS not in pinned, "order" in levers
     if "options" in levers:
-        pinned = {pin.name for pin in pins}
 
         def derive(view: View) -> tuple[Idea, ...]:
             return ideas(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
@@ -113,14 +113,13 @@ class Sweep:
         Raises:
             LagomError: It cannot be compiled.
         """
+        self.compiles += 1
         made = self._attempt(Asked())
-        if made.error is not None:
-            raise made.error
         if made.compiled is not None:
             # A plan that takes no more than the program as it is does no harm.
             peak = made.compiled.memory.peak_bytes or 0
             self.memory_limit = max(self.memory_limit, peak)
-        return self._kept(self._looked_at(made))
+        return self._kept(self._seen(made))
 
     def improve(
         self,
@@ -141,7 +140,7 @@ class Sweep:
         asked_for = {_key(first.asked)}
         while True:
             assert best.view is not None
-            queue += _neighbours(best, first, derive(best.view))
+            queue += _neighbours(best, first, derive(best.view), self._idle())
             chosen: list[Asked] = []
             for asked in queue:
                 if _key(asked) not in asked_for and len(chosen) < _AT_A_TIME:
@@ -167,10 +166,26 @@ class Sweep:
         return trial if trial.usable and _gains(trial, best) else best
 
     def in_order(self, best: Trial) -> Trial:
-        """Compiles the best so far in the order that Lagom's own scheduler finds."""
+        """Compiles the best so far in the order that Lagom's own scheduler finds.
+
+        What was the best for an order that cannot be had gives way to the best that
+        can: nothing counts in the end but what was compiled.
+        """
+        ordered = self._in_order(best)
+        chosen = ordered or best
+        plain = [t for t in self.trials if t.usable and not t.ordered]
+        least = min(plain, key=_as_compiled)
+        if _as_compiled(chosen) * (1 - _BETTER) <= _as_compiled(least):
+            return chosen
+        why = f"the best as it was compiled: {best.label} had only promised more"
+        least = dataclasses.replace(least, status="ok", reason=why)
+        self.trials[least.number] = least
+        return least
+
+    def _in_order(self, best: Trial) -> Trial | None:
         room = self.compiles < self._budget.compiles and not self._out_of_time()
         if not self._orders or not best.captured or not room:
-            return best
+            return None
         self._say("looking for a better order of its instructions")
         assert best.view is not None
         ordering = self._judge.order(
@@ -179,16 +194,17 @@ class Sweep:
             evaluations=self._budget.evaluations,
         )
         if not ordering.sequences:
-            return best
+            return None
         edit = ScheduleEdit(best.schedule, ordering.sequences)
         asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
-        made = self._attempt(asked, edit)
-        ordered = self._kept(self._told_apart(self._looked_at(made), best))
-        if ordered.usable and ordered.view is not None:
-            plain = dataclasses.replace(best, ordering=None)
-            if _gains(ordered, plain):
-                return dataclasses.replace(ordered, ordering=ordering)
-        return best
+        self.compiles += 1
+        made = self._looked_at(self._attempt(asked, edit))
+        # Beside what was compiled, not beside what an order had promised.
+        plain = dataclasses.replace(best, ordering=None)
+        ordered = self._kept(self._told_apart(made, plain))
+        if ordered.usable and _gains(ordered, plain):
+            return dataclasses.replace(ordered, ordering=ordering)
+        return None
 
     def compare(self, others: Iterable[Asked], plain: Trial) -> None:
         """Compiles what others recommend, beyond the budget of the search.
@@ -212,13 +228,13 @@ class Sweep:
         return trial
 
     def _run(self, chosen: list[Asked]) -> list[Trial]:
+        self.compiles += len(chosen)
         with concurrent.futures.ThreadPoolExecutor(self._budget.workers) as pool:
             # Each compile is a process of its own; a thread only waits for it.
             made = list(pool.map(self._attempt, chosen))
         return [self._looked_at(one) for one in made]
 
     def _attempt(self, asked: Asked, order: ScheduleEdit | None = None) -> _Made:
-        self.compiles += 1
         self._say(f"compiling {asked.name}")
         begun = time.monotonic()
         try:
@@ -231,16 +247,22 @@ class Sweep:
         return _Made(asked, order, taken, scheduled, compiled)
 
     def _looked_at(self, made: _Made) -> Trial:
-        asked, ordered = made.asked, made.order is not None
-        if made.error is not None:
-            late = isinstance(made.error, CompileTimeoutError)
+        try:
+            return self._seen(made)
+        except LagomError as error:
+            late = isinstance(error, CompileTimeoutError)
             return Trial(
-                asked,
+                made.asked,
                 "timed out" if late else "failed",
-                str(made.error).partition("\n")[0],
+                str(error).partition("\n")[0],
                 made.seconds,
-                ordered=ordered,
+                ordered=made.order is not None,
             )
+
+    def _seen(self, made: _Made) -> Trial:
+        if made.error is not None:
+            raise made.error
+        asked, ordered = made.asked, made.order is not None
         assert made.scheduled is not None
         assert made.compiled is not None
         view = self._judge.look(made.scheduled)
@@ -303,6 +325,20 @@ class Sweep:
                 listed.add(_key(asked))
                 self._kept(Trial(asked, "not tried", why, 0.0))
 
+    def _idle(self) -> set[object]:
+        """What ideas ask for that changed nothing, beside some others."""
+        digests = {
+            trial.asked.keys: trial.view.structure.digest
+            for trial in self.trials
+            if trial.view is not None and trial.asked.costs is None
+        }
+        return {
+            key
+            for keys, digest in digests.items()
+            for key in keys
+            if digests.get(keys - {key}) == digest
+        }
+
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
 
@@ -323,8 +359,13 @@ def _together(ideas: Sequence[Idea]) -> list[Asked]:
     return found
 
 
-def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]:
-    """One idea more or one less, those first that could give the most."""
+def _neighbours(
+    best: Trial, first: Trial, ideas: Sequence[Idea], idle: Collection[object]
+) -> list[Asked]:
+    """One idea more or one less, those first that could give the most.
+
+    Last come those without an idea that changed nothing where it was tried.
+    """
     options = best.asked.options
     found = [
         (idea.most_seconds, best.asked.with_(idea, best.label))
@@ -335,6 +376,7 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
     assert first.view is not None
     # What an idea may have brought that is not wanted: work, and waiting for its kind.
     work = _alone(best.view) - _alone(first.view)
+    least = _BETTER * best.seconds
     for idea in best.asked.ideas:
         kinds = {kind for name in idea.options for kind in known()[name].kinds}
         waiting = sum(
@@ -342,9 +384,11 @@ def _neighbours(best: Trial, first: Trial, ideas: Sequence[Idea]) -> list[Asked]
             for site, figures in best.view.timeline.collectives().items()
             if site.kind in kinds and site.operand_count > 1
         )
-        found.append((max(0.0, work) + waiting, best.asked.without(idea, best.label)))
+        worth = max(0.0, work) + waiting
+        if idea.key in idle:
+            worth = max(worth, least)
+        found.append((worth, best.asked.without(idea, best.label)))
     found.sort(key=lambda pair: -pair[0])
-    least = _BETTER * best.seconds
     return [asked for most, asked in found if most >= least]
 
 
@@ -372,8 +416,15 @@ def _key(asked: Asked) -> frozenset[str]:
 
 def _simpler(trial: Trial, best: Trial) -> bool:
     """Whether it is the same program with fewer options."""
-    fewer = len(trial.asked.options) < len(best.asked.options)
-    return trial.status == "no effect" and fewer
+    if trial.view is None or best.view is None:
+        return False
+    same = trial.view.structure.digest == best.view.structure.digest
+    return same and len(trial.asked.options) < len(best.asked.options)
+
+
+def _as_compiled(trial: Trial) -> float:
+    assert trial.view is not None
+    return trial.view.tuned_seconds
 
 
 def _gains(trial: Trial, best: Trial) -> bool:

@@ -1,0 +1,331 @@
+"""Candidates are compiled, looked at, compared: with a compiler made by hand."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagom_jax.errors import (
+    CompileError,
+    CompileTimeoutError,
+    HloError,
+    StepError,
+)
+from lagom_jax.ordering import Ordering
+from lagom_jax.planning.trial import Asked
+from lagom_jax.schedule.program import Program
+from lagom_jax.scheduled import Scheduled
+
+from .fakes import (
+    H100,
+    JUDGE,
+    LIMIT,
+    MODULES,
+    OPTIONS,
+    Compiler,
+    Remembering,
+    idea,
+    searched,
+    statuses,
+    sweep,
+)
+
+
+def tuned(kind):
+    scheduled = Scheduled(MODULES[kind], H100, "step", peak_memory_bytes=LIMIT // 2)
+    return JUDGE.look(scheduled).tuned_seconds
+
+
+def test_the_modules_are_what_they_are_called():
+    seconds = [
+        tuned(kind) for kind in ("huge", "faster", "fast", "busy", "usual", "slow")
+    ]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == len(seconds)
+
+
+def test_every_fate_of_a_candidate():
+    answers = {
+        "a": "slow",
+        "b": "usual",
+        "c": CompileError("no such thing\nand more of it"),
+    }
+    made, best = searched(Compiler(answers))
+    assert statuses(made) == {"": "ok", "a": "slower", "b": "no effect", "c": "failed"}
+    assert best is made.trials[0]
+    reasons = [trial.reason for trial in made.trials]
+    assert reasons[0] == ""
+    assert reasons[1].startswith("+")
+    assert reasons[1].endswith("% beside #0")
+    assert reasons[2] == "the same program as #0"
+    assert reasons[3] == "no such thing"
+    answers = {"a": "huge", "b": CompileTimeoutError("took longer than 9 s")}
+    made, best = searched(Compiler(answers), "ab")
+    assert statuses(made) == {"": "ok", "a": "over memory", "b": "timed out"}
+    assert made.trials[1].reason == "takes 0.00 GB of the 0.00 GB that it may"
+    assert made.trials[2].reason == "took longer than 9 s"
+    assert best is made.trials[0]
+
+
+def test_the_best_is_found_and_built_upon():
+    answers = {"a": "slow", "b": "fast", "bc": "faster"}
+    made, best = searched(Compiler(answers))
+    assert set(best.asked.options) == {OPTIONS["b"], OPTIONS["c"]}
+    assert best.status == "ok"
+    assert best.asked.name == f"#{statuses_number(made, 'b')} + c"
+
+
+def statuses_number(made, letter):
+    (trial,) = (t for t in made.trials if set(t.asked.options) == {OPTIONS[letter]})
+    return trial.number
+
+
+def test_what_brings_nothing_is_taken_away_again():
+    """All together bring work; without one of them it is the same program."""
+    answers = {"ab": "busy", "a": "slow", "b": "busy"}
+    made, best = searched(Compiler(answers), "ab", first=True)
+    assert best.asked.options == {OPTIONS["b"]: True}
+    assert statuses(made)["b"] == "no effect"
+
+
+def test_what_changed_nothing_is_left_out_in_the_end():
+    """Together with another it was part of the best; by itself it does nothing."""
+    answers = {"ab": "fast", "a": "usual", "b": "fast"}
+    made, best = searched(Compiler(answers), "ab", first=True)
+    assert statuses(made)["a"] == "no effect"
+    assert best.asked.options == {OPTIONS["b"]: True}
+
+
+def test_what_changes_nothing_is_not_taken_for_the_simpler_form_of_what_helps():
+    """Both are tried at once: one helps, the other is as good as nothing."""
+    answers = {"abc": "fast", "a": "usual"}
+    _, best = searched(Compiler(answers), first=True, compiles=3)
+    assert len(best.asked.options) == 3
+
+
+def test_candidates_are_numbered_in_the_order_in_which_they_are_listed():
+    made, _ = searched(Compiler({"b": "fast", "ab": CompileError("no")}))
+    assert [trial.number for trial in made.trials] == list(range(len(made.trials)))
+    names = [trial.candidate().name for trial in made.trials]
+    assert names[0] == "#0 as it is"
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("compiles", range(1, 7))
+def test_compiles_are_kept(compiles):
+    compiler = Compiler({"a": "fast", "ab": "faster"})
+    made, _ = searched(compiler, compiles=compiles)
+    assert len(compiler.asked) == made.compiles <= compiles
+    left = [trial for trial in made.trials if trial.status == "not tried"]
+    assert bool(left) == (compiles < 6)
+    assert {trial.reason for trial in left} <= {"out of compiles"}
+    assert all(trial.view is None for trial in left)
+
+
+def test_compiles_are_kept_for_what_comes_after():
+    compiler = Compiler({"a": "fast"})
+    made, best = searched(compiler, compiles=4, reserve=2)
+    assert made.compiles == 2
+    made.with_costs(best)
+    assert made.compiles == 3
+    assert compiler.asked[-1].count("$") == 1
+
+
+def test_time_is_kept(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    compiler = Compiler({"a": "fast"})
+    made, _ = sweep(compiler, seconds=10)
+    first = made.first()
+    now[0] = 10.5
+    best = made.improve(first, lambda view: [idea("a"), idea("b")], 0)
+    assert best is first
+    assert compiler.asked == [""]
+    assert made.with_costs(best) is best
+    assert made.in_order(best) is best
+    assert {t.reason for t in made.trials[1:]} == {"out of time"}
+    assert statuses(made) == {"": "ok", "a": "not tried", "b": "not tried"}
+
+
+def test_a_program_over_the_limit_does_no_harm():
+    """What it takes may be taken, and no more."""
+    compiler = Compiler({"a": "fast", "b": "faster"}, peaks={"usual": 3 * LIMIT})
+    made, best = searched(compiler, "ab", limit=LIMIT)
+    assert made.memory_limit == 3 * LIMIT
+    assert made.trials[0].status == "ok"
+    assert best.asked.options
+    over = Compiler({"a": "huge"}, peaks={"usual": 3 * LIMIT, "huge": 3 * LIMIT + 1})
+    made, best = searched(over, "a", limit=LIMIT)
+    assert statuses(made)["a"] == "over memory"
+    assert best is made.trials[0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [CompileError("refused"), CompileTimeoutError("late"), StepError("mesh")]
+)
+def test_what_is_wrong_with_the_program_as_it_is_is_raised(wrong):
+    made, _ = sweep(Compiler({"": wrong}))
+    with pytest.raises(type(wrong), match=str(wrong)):
+        made.first()
+
+
+class Blind(Remembering):
+    """Cannot look at one of the modules."""
+
+    def look(self, scheduled):
+        if scheduled.module is MODULES["faster"]:
+            raise HloError("an instruction of a kind that nobody knows")
+        return super().look(scheduled)
+
+
+def test_a_candidate_that_cannot_be_read_does_not_stop_the_rest():
+    made, best = searched(Compiler({"a": "faster", "b": "fast"}), "ab", judge=Blind())
+    assert statuses(made)["a"] == "failed"
+    assert "nobody knows" in made.trials[1].reason
+    assert best.asked.options == {OPTIONS["b"]: True}
+
+
+def test_a_program_that_cannot_be_read_is_raised():
+    made, _ = sweep(Compiler({"": "faster"}), judge=Blind())
+    with pytest.raises(HloError, match="nobody knows"):
+        made.first()
+
+
+ANSWERS = st.one_of(
+    st.sampled_from(["usual", "fast", "faster", "busy", "slow", "huge"]),
+    st.builds(CompileError, st.just("no")),
+    st.builds(CompileTimeoutError, st.just("late")),
+)
+LETTERS = ["a", "b", "c", "ab", "ac", "bc", "abc"]
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from(LETTERS), ANSWERS),
+    st.integers(1, 9),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_never_worse_and_alike_on_every_machine(answers, compiles, reserve, first):
+    found = []
+    for workers in (1, 4):
+        compiler = Compiler(answers)
+        made, best = searched(
+            compiler, compiles=compiles, reserve=reserve, first=first, at_once=workers
+        )
+        assert made.compiles == len(compiler.asked) <= compiles
+        assert compiler.busiest <= workers
+        assert best.usable
+        assert best.view.tuned_seconds <= made.trials[0].view.tuned_seconds
+        assert best.peak_bytes <= LIMIT
+        for trial in made.trials:
+            assert (trial.view is None) == (
+                trial.status in ("failed", "timed out", "not tried")
+            )
+            assert bool(trial.reason) == (trial.status != "ok")
+        assert len({frozenset(asked) for asked in compiler.asked}) == len(
+            compiler.asked
+        )
+        found.append(
+            [dataclasses.replace(t.candidate(), compile_seconds=0) for t in made.trials]
+            + [best.number]
+        )
+    assert found[0] == found[1]
+
+
+def promise(**seconds):
+    """An order for each kind of module that promises so many seconds."""
+
+    def order(module, evaluations):
+        (kind,) = (
+            k
+            for k, m in MODULES.items()
+            if len(m.entry.instructions) == size(module)
+            and [i.name for i in m.entry.sequence]
+            == [i.name for i in module.entry.sequence]
+        )
+        before = tuned(kind)
+        after = seconds.get(kind, before)
+        sequences = {0: tuple(range(size(module)))} if after < before else {}
+        return Ordering(sequences, Program("p", (), 8), before, after, 0, evaluations)
+
+    return Remembering(orders=order)
+
+
+def size(module):
+    return len(module.entry.instructions)
+
+
+def test_a_candidate_is_worth_what_its_order_will_be():
+    """Slow as compiled, fast in the order that it makes room for."""
+    judge = promise(slow=tuned("faster"))
+    compiler = Compiler({"a": "slow"}, in_order="faster")
+    _, best = searched(compiler, "a", judge=judge, orders=True, reserve=1)
+    assert compiler.asked == ["", "a", "a!"]
+    assert best.ordered
+    assert best.status == "ok"
+    assert best.asked.options == {OPTIONS["a"]: True}
+    assert best.schedule == "faster"
+    assert best.view.tuned_seconds == tuned("faster")
+
+
+@pytest.mark.parametrize(
+    ("in_order", "status"),
+    [
+        (CompileError("no"), "failed"),
+        (("faster", "not met"), "failed"),
+        ("huge", "over memory"),
+        ("slow", "no effect"),
+    ],
+)
+def test_an_order_that_cannot_be_had_leaves_nothing_worse(in_order, status):
+    judge = promise(slow=tuned("faster"))
+    compiler = Compiler({"a": "slow"}, in_order=in_order)
+    made, best = searched(compiler, "a", judge=judge, orders=True, reserve=1)
+    assert statuses(made)["a!"] == status
+    assert best.asked.options == {}
+    assert not best.ordered
+    assert best.status == "ok"
+    assert best.reason == "the best as it was compiled: #1 had only promised more"
+    assert made.trials[best.number] is best
+
+
+def test_without_a_compile_left_for_it_an_order_is_worth_nothing():
+    judge = promise(slow=tuned("faster"))
+    compiler = Compiler({"a": "slow", "b": "fast"})
+    made, best = searched(compiler, "ab", judge=judge, orders=True, compiles=3)
+    assert made.compiles == 3
+    assert best.asked.options == {OPTIONS["b"]: True}
+
+
+def test_what_is_chosen_in_another_order_is_not_said_to_be_slower():
+    """Its order held less than it had promised, and is a gain all the same."""
+    judge = promise(slow=tuned("faster"))
+    compiler = Compiler({"a": "slow"}, in_order="fast")
+    made, best = searched(compiler, "a", judge=judge, orders=True, reserve=1)
+    assert best.ordered
+    assert best.view.tuned_seconds == tuned("fast")
+    assert statuses(made)["a!"] == "ok"
+
+
+def test_recipes_are_compared_as_their_authors_would():
+    made, _ = sweep(Compiler({"a": "fast", "b": "slow", "c": "usual", "ab": "huge"}))
+    first = made.first()
+    given = [
+        tuple((OPTIONS[x], True) for x in letters) for letters in ("a", "b", "c", "ab")
+    ]
+    made.compare(
+        [Asked(title=f"recipe {n}", given=g) for n, g in enumerate(given)], first
+    )
+    assert [t.status for t in made.trials] == [
+        *("ok", "ok", "slower", "no effect", "over memory")
+    ]
+    assert "both with NCCL's own choices" in made.trials[1].reason
+    assert made.trials[3].reason == "the program stays as it is"
+
+
+def test_what_is_being_done_is_said():
+    made, said = sweep(Compiler({"a": "fast"}))
+    made.improve(made.first(), lambda view: [idea("a")], 0)
+    assert said == ["compiling as it is", "compiling #0 + a"]
