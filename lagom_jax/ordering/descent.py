@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -123,6 +124,11 @@ class Descent:
         for flight in self._flights:
             if flight.group is not None:
                 self._launchers.setdefault(flight.group, []).append(flight.start)
+        self._starts_of: defaultdict[int, set[int]] = defaultdict(set)
+        for flight in self._flights:
+            for wait in flight.waits:
+                self._starts_of[wait].add(flight.start)
+        self._hurried_given = self._hurried(sequence.given)
         self._adopt(order)
 
     @property
@@ -289,5 +295,32 @@ class Descent:
                 self._adopt(self._place.order)
 
     def _fits(self, order: Order) -> bool:
+        if not self._hurried(order) <= self._hurried_given:
+            return False
         limit = self._most_bytes
         return limit is None or self._sequence.live_bytes(order) <= limit
+
+    def _hurried(self, order: Order) -> frozenset[int]:
+        """Units that launch what is waited for at once, while something is under way.
+
+        XLA makes such a collective synchronous, and it would run beside the other.
+        """
+        found: set[int] = set()
+        under_way: set[int] = set()
+        last, others = -1, False
+        for number in order:
+            if not self._works[number]:
+                continue
+            unit = self._units[number]
+            launches = [launch.token for launch in unit.launches]
+            if launches:
+                last, others = number, bool(under_way)
+                under_way.update(launches)
+                continue
+            tokens = unit.tokens
+            if tokens:
+                under_way.difference_update(tokens)
+                if others and last in self._starts_of[number]:
+                    found.add(last)
+            last = -1
+        return frozenset(found)

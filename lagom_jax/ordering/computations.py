@@ -1,0 +1,314 @@
+"""The computations of a step that can be put in another order, and their orders."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.prices import Prices
+from lagom_jax.hlo.module import Computation, Instruction, Module
+from lagom_jax.ordering.descent import Descent, Place
+from lagom_jax.ordering.moved import Moved, moves_of
+from lagom_jax.ordering.options import paced
+from lagom_jax.ordering.sequence import (
+    Inner,
+    UnitSequence,
+    sequence_of,
+    with_inner,
+)
+from lagom_jax.ordering.terms import Terms
+from lagom_jax.schedule.build import CALLERS, Builder, trips_of
+from lagom_jax.schedule.program import (
+    Block,
+    Branch,
+    Launch,
+    Loop,
+    Program,
+    Task,
+    Wait,
+)
+from lagom_jax.search.arms import decided
+from lagom_jax.search.frontier import Point
+from lagom_jax.search.lagom import Lagom
+from lagom_jax.search.stage import Choice, Stage
+
+Orders: TypeAlias = dict[int, Place]
+"""By id of a computation: what a search found for it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """Orders of some computations, and what they are good for."""
+
+    orders: Orders
+    choice: Choice
+    """Where a search goes on."""
+    seconds: float
+    """The step; under Lagom's settings where not all were chosen with the orders."""
+
+
+class Computations:
+    """The computations of a module that can be put in another order."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        stage: Stage,
+        cluster: Cluster,
+        model: CostModel,
+        correct: Callable[[Prices], Prices],
+        spare_bytes: int | None,
+    ) -> None:
+        self._builder, self._stage, self._cluster = builder, stage, cluster
+        self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
+        self.evaluations = 0
+        self._plain: dict[int, UnitSequence] = {}
+        self._live: dict[int, int] = {}
+        self._all = _inner_first(builder.module)
+        for computation in self._all:
+            inner = Inner({}, self._live)
+            sequence = sequence_of(builder, computation, inner)
+            self._plain[computation.id] = sequence
+            self._live[computation.id] = sequence.live_bytes(sequence.given)
+        self._times = _times_run(builder.module)
+        self._changeable = [
+            computation
+            for computation in self._all
+            if any(unit.launches for unit in self._plain[computation.id].units)
+            and _is_closed(builder.block(computation))
+        ]
+        owned = {
+            group
+            for computation in self._changeable
+            for group in self._own(self._plain[computation.id])
+        }
+        in_flight = {
+            site
+            for computation in self._all
+            for unit in self._plain[computation.id].units
+            for site in _launched(unit.nodes)
+        }
+        self._fixed = frozenset(
+            number
+            for number, group in enumerate(stage.space.groups)
+            if in_flight.isdisjoint(group.sites)
+        )
+        self._settled = len(owned | self._fixed) == len(stage.space.groups)
+
+    def instructions(self, orders: Orders) -> dict[int, Sequence[Instruction]]:
+        """The instructions of the computations that have another order."""
+        return {
+            number: self._plain[number].instructions(place.order)
+            for number, place in orders.items()
+        }
+
+    def live_bytes(self, orders: Orders) -> int:
+        """The estimate for the whole step."""
+        return self._inner(orders).live_bytes[self._builder.module.entry.id]
+
+    def _inner(self, orders: Orders) -> Inner:
+        live: dict[int, int] = {}
+        for c in self._all:
+            sequence = with_inner(self._builder, self._plain[c.id], Inner({}, live))
+            order = orders[c.id].order if c.id in orders else sequence.given
+            live[c.id] = sequence.live_bytes(order)
+        return Inner(self.instructions(orders), live)
+
+    def at_pace(
+        self, choice: Choice, options: Sequence[Sequence[Point]], pace: float
+    ) -> Choice:
+        """A choice with all collectives that run beside kernels at one pace."""
+        return tuple(
+            candidate if group in self._fixed else paced(options[group], pace)
+            for group, candidate in enumerate(choice)
+        )
+
+    def improved(
+        self,
+        begin: Candidate,
+        options: Sequence[Sequence[Point]],
+        evaluations: int,
+        dice: random.Random | None = None,
+    ) -> Candidate:
+        """Searches every computation from a candidate, inner ones first."""
+        orders, choice = dict(begin.orders), begin.choice
+        weights: list[float] = []
+        for computation in self._changeable:
+            descent, _ = self._descent(computation, orders, choice, options)
+            excess = max(0.0, descent.excess_seconds)
+            weights.append(excess * self._times[computation.id])
+        total = sum(weights) or 1.0
+        for computation, weight in zip(self._changeable, weights, strict=True):
+            descent, terms = self._descent(computation, orders, choice, options)
+            share = int(evaluations * weight / total)
+            orders[computation.id] = descent.run(share, dice)
+            choice = tuple(terms.choice)
+            self.evaluations += descent.evaluations
+        return self._judged(orders, choice)
+
+    def _descent(
+        self,
+        computation: Computation,
+        orders: Orders,
+        choice: Choice,
+        options: Sequence[Sequence[Point]],
+    ) -> tuple[Descent, Terms]:
+        inner = self._inner(orders)
+        plain = self._plain[computation.id]
+        sequence = self._decided(with_inner(self._builder, plain, inner))
+        terms = Terms(self._stage, self._cluster, choice)
+        limit = None
+        if self._spare_bytes is not None:
+            limit = self._live[computation.id] + self._spare_bytes
+        own = {g: [p.candidate for p in options[g]] for g in self._own(sequence)}
+        order = sequence.given
+        if computation.id in orders:
+            order = orders[computation.id].order
+        return Descent(sequence, terms, own, order, most_bytes=limit), terms
+
+    def best_of_each(self, found: Sequence[Candidate]) -> Candidate:
+        """Of each computation the order that took least."""
+        orders: Orders = {}
+        choice = list(min(found, key=lambda candidate: candidate.seconds).choice)
+        for computation in self._changeable:
+            places = (candidate.orders[computation.id] for candidate in found)
+            least = min(places, key=lambda place: place.seconds)
+            orders[computation.id] = least
+            for group, candidate in least.settings:
+                choice[group] = candidate
+        return self._judged(orders, tuple(choice))
+
+    def _judged(self, orders: Orders, choice: Choice) -> Candidate:
+        """A candidate with the step's time under Lagom's settings."""
+        if self._spare_bytes is not None:
+            most = self.live_bytes({}) + self._spare_bytes
+            if self.live_bytes(orders) > most:
+                return Candidate(orders, choice, float("inf"))
+        program = self._builder.program(self.instructions(orders))
+        stage = Stage(program, self._stage.space, self._model, self._correct)
+        seconds = stage.score(choice).step_seconds
+        if self._settled:
+            # Every setting has been chosen together with the order.
+            return Candidate(orders, choice, seconds)
+        lagom = Lagom().choose(stage).choice
+        with_lagom = stage.score(lagom).step_seconds
+        if with_lagom <= seconds:
+            choice = lagom
+        return Candidate(orders, choice, with_lagom)
+
+    def _own(self, sequence: UnitSequence) -> tuple[int, ...]:
+        """Groups whose collectives are all launched by this computation."""
+        tasks = {node.task for unit in sequence.units for node in unit.launches}
+        return tuple(
+            number
+            for number, group in enumerate(self._stage.space.groups)
+            if all(site in tasks for site in group.sites)
+        )
+
+    def _decided(self, sequence: UnitSequence) -> UnitSequence:
+        prices = self._correct(self._model)
+        units = tuple(
+            dataclasses.replace(
+                unit, nodes=decided(Program("", unit.nodes, 1), prices).body
+            )
+            if any(isinstance(node, Loop | Branch) for node in unit.nodes)
+            else unit
+            for unit in sequence.units
+        )
+        return dataclasses.replace(sequence, units=units)
+
+    def moves(self, orders: Orders) -> tuple[Moved, ...]:
+        """What became of each collective, those that moved most first."""
+        found: list[Moved] = []
+        for computation in self._changeable:
+            if computation.id in orders:
+                inner = self._inner(orders)
+                plain = self._plain[computation.id]
+                sequence = self._decided(with_inner(self._builder, plain, inner))
+                order = orders[computation.id].order
+                times = self._times[computation.id]
+                found += moves_of(sequence, order, times, self._stage.kernel)
+        return tuple(sorted(found, key=lambda moved: (-moved.weight, moved.collective)))
+
+    def sequences(self, orders: Orders) -> dict[int, tuple[int, ...]]:
+        """By number of a changed computation: the old place of each instruction."""
+        scheduled = [
+            c
+            for c in self._builder.module.computations.values()
+            if c.sequence is not None
+        ]
+        changed: dict[int, tuple[int, ...]] = {}
+        for number, computation in enumerate(scheduled):
+            if computation.id in orders:
+                assert computation.sequence is not None
+                place = {i.id: n for n, i in enumerate(computation.sequence)}
+                order = self._plain[computation.id].instructions(
+                    orders[computation.id].order
+                )
+                permutation = tuple(place[i.id] for i in order)
+                if permutation != tuple(range(len(permutation))):
+                    changed[number] = permutation
+        return changed
+
+
+def _inner_first(module: Module) -> list[Computation]:
+    """The computations that loops, branches and calls of a step lead to."""
+    found: dict[int, Computation] = {}
+
+    def visit(computation: Computation) -> None:
+        for instruction in computation.sequence or ():
+            if instruction.opcode in CALLERS:
+                for called in module.called(instruction):
+                    if called.id not in found:
+                        visit(called)
+        if computation.sequence is not None:
+            found[computation.id] = computation
+
+    visit(module.entry)
+    return list(found.values())
+
+
+def _launched(block: Block) -> Iterator[Task]:
+    return (node.task for node in block if isinstance(node, Launch))
+
+
+def _times_run(module: Module) -> dict[int, int]:
+    """How often a step runs each computation; of a branch every arm, once."""
+    times: defaultdict[int, int] = defaultdict(int)
+    times[module.entry.id] = 1
+    for computation in reversed(_inner_first(module)):
+        for instruction in computation.sequence or ():
+            if instruction.opcode in CALLERS:
+                each = times[computation.id] * (trips_of(instruction) or 1)
+                for called in instruction.called_ids:
+                    times[called] += each
+    return times
+
+
+def _is_closed(block: Block) -> bool:
+    """Whether a block waits for all that it launches, and for nothing else."""
+    under_way: set[int] = set()
+    for node in _flat(block):
+        if isinstance(node, Launch):
+            under_way.add(node.token)
+        elif isinstance(node, Wait):
+            if not under_way.issuperset(node.tokens):
+                return False
+            under_way.difference_update(node.tokens)
+    return not under_way
+
+
+def _flat(block: Block) -> Iterator[object]:
+    for node in block:
+        if isinstance(node, Loop):
+            yield from _flat(node.body)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from _flat(arm)
+        else:
+            yield node

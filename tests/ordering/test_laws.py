@@ -1,0 +1,142 @@
+"""What holds for every module: orders are legal, never worse, and always the same."""
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.ordering.descent import Descent
+from lagom_jax.ordering.find import find_order
+from lagom_jax.ordering.moves import moved
+from lagom_jax.ordering.rehearsal import Rehearsal
+from lagom_jax.ordering.sequence import Inner, sequence_of
+from lagom_jax.ordering.terms import Terms
+from lagom_jax.schedule.build import Builder, build_program
+from lagom_jax.search.controls import COARSE, named
+from lagom_jax.search.space import space_of
+from lagom_jax.search.stage import Stage
+
+from .modules import module as made_of
+from .modules import steps
+
+H100 = Cluster.parse("h100:1x8")
+MODEL = CostModel.of(H100)
+FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
+
+
+def sequence(module):
+    builder = Builder(module)
+    return sequence_of(builder, module.entry, Inner({}, {}))
+
+
+def stands_behind_its_operands(module, permutation):
+    """From the module alone, without what the room says about needs."""
+    old = module.entry.sequence
+    seen = set()
+    for place in permutation:
+        assert seen.issuperset(old[place].operand_ids)
+        seen.add(old[place].id)
+
+
+@FEW
+@given(steps(), st.data())
+def test_moves_keep_an_order_legal(lines, data):
+    module = made_of(*lines)
+    found = sequence(module)
+    order = found.given
+    assert found.is_legal(order)
+    places = st.integers(0, len(order) - 1)
+    for _ in range(8):
+        order = moved(found.units, order, data.draw(places), data.draw(places))
+        assert found.is_legal(order)
+        stands_behind_its_operands(module, order)
+    swapped = list(found.given)
+    swapped[0], swapped[-1] = swapped[-1], swapped[0]
+    assert not found.is_legal(tuple(swapped))
+    assert not found.is_legal(found.given[1:])
+
+
+@FEW
+@given(steps(), st.data())
+def test_a_replay_of_a_part_is_a_replay_of_the_whole(lines, data):
+    module = made_of(*lines)
+    program = build_program(module)
+    stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
+    found = sequence(module)
+    part = Rehearsal(found, Terms(stage, H100, stage.untouched))
+    order = found.given
+    assert abs(part.keep(order) - stage.score(stage.untouched).step_seconds) < 1e-12
+    places = st.integers(0, len(order) - 1)
+    for _ in range(6):
+        place, target = data.draw(places), data.draw(places)
+        other = moved(found.units, order, place, target)
+        first, last = sorted((place, target))
+        seconds = part.try_(other, first, last, float("inf"))
+        whole = Rehearsal(found, Terms(stage, H100, stage.untouched)).keep(other)
+        assert abs(seconds - whole) < 1e-12
+        assert part.try_(other, first, last, whole * (1 - 1e-9)) == float("inf")
+        order = other
+        assert abs(part.keep(order, first) - whole) < 1e-12
+
+
+@FEW
+@given(steps(), st.sampled_from(["tuner", "sequence"]))
+def test_never_worse_and_the_same_each_time(lines, controls):
+    module = made_of(*lines)
+
+    def found():
+        return find_order(
+            module, H100, MODEL, controls=named(controls), grid=COARSE, evaluations=300
+        )
+
+    ordering = found()
+    assert ordering.after_seconds <= ordering.before_seconds
+    assert ordering.evaluations <= 700
+    for number, permutation in ordering.sequences.items():
+        assert number == 1  # 0 is the sum of a reduction
+        assert sorted(permutation) == list(range(len(permutation)))
+        stands_behind_its_operands(module, permutation)
+    again = found()
+    assert again.sequences == ordering.sequences
+    assert again.after_seconds == ordering.after_seconds
+    tasks = {task for task, _, _ in ordering.program.tasks()}
+    assert len(tasks) == len({task for task, _, _ in build_program(module).tasks()})
+
+
+@FEW
+@given(steps(), st.integers(0, 1 << 26))
+def test_the_memory_limit_is_kept(lines, spare):
+    module = made_of(*lines)
+    ordering = find_order(
+        module,
+        H100,
+        MODEL,
+        controls=named("sequence"),
+        grid=COARSE,
+        evaluations=300,
+        spare_bytes=spare,
+    )
+    found = sequence(module)
+    assert ordering.live_bytes_change <= spare
+    if ordering.sequences:
+        before, after = found.live_bytes(found.given), ordering.sequences[1]
+        assert found.live_bytes(after) - before == ordering.live_bytes_change
+
+
+@FEW
+@given(steps(), st.integers(0, 9))
+def test_kicks_never_lose_what_was_found(lines, seed):
+    module = made_of(*lines)
+    program = build_program(module)
+    stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
+    found = sequence(module)
+    terms = Terms(stage, H100, stage.untouched)
+    options = {g: range(3) for g in range(len(stage.space.groups))}
+    descent = Descent(found, terms, options, found.given)
+    first = descent.run(400)
+    second = descent.run(400, random.Random(seed))
+    assert second.seconds <= first.seconds
+    assert found.is_legal(second.order)
+    assert terms.choice == [candidate for _, candidate in second.settings]
