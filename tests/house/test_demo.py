@@ -1,8 +1,9 @@
-"""The demo: the main job whole, on the real compiler, at full size."""
+"""The main job whole, on the real compiler, at full size: the report, and the demo."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +11,13 @@ import lagom_models
 from lagom_jax.cluster import Cluster
 from lagom_models.traffic import total_bytes
 
-WORDS = ("report", "llama-3-8b", "--parallelism", "fsdp", "--cluster", "h100:8x8")
+STEP = ("llama-3-8b", "--parallelism", "fsdp", "--cluster", "h100:8x8")
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 
-@pytest.fixture(scope="module")
-def demo():
+def lagom(*words):
     done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", *WORDS, "--json"],
+        [sys.executable, "-m", "lagom_jax", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -26,13 +27,37 @@ def demo():
 
 
 @pytest.fixture(scope="module")
-def document(demo):
-    return json.loads(demo.stdout)
+def report():
+    return lagom("report", *STEP, "--json")
+
+
+@pytest.fixture(scope="module")
+def document(report):
+    return json.loads(report.stdout)
 
 
 @pytest.mark.slow
-def test_nothing_but_the_report_is_printed(demo):
+def test_nothing_but_the_report_is_printed(report):
+    assert report.stderr == ""
+
+
+@pytest.mark.slow
+def test_the_demo_makes_the_step_shorter_and_its_plan_can_be_replayed(
+    document, tmp_path
+):
+    words = ("tune", *STEP)
+    assert f"$(BIN)/lagom {' '.join(words)}" in MAKEFILE.read_text()
+    path = str(tmp_path / "plan.json")
+    demo = lagom(*words, "--json", "--output", path)
     assert demo.stderr == ""
+    plan = json.loads(demo.stdout)
+    default, tuned = (plan["evidence"][key] for key in ("default", "tuned"))
+    assert default["step_seconds"] == pytest.approx(document["step_seconds"])
+    assert tuned["step_seconds"] < 0.9 * default["step_seconds"]
+    again = json.loads(lagom("report", *STEP, "--json", "--plan", path).stdout)
+    for key, seconds in tuned.items():
+        assert again[key] == pytest.approx(seconds)
+    assert again["peak_memory_bytes"] == plan["evidence"]["tuned_peak"]
 
 
 @pytest.mark.slow
