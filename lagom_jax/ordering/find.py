@@ -76,6 +76,16 @@ def find_order(
 
     Raises:
         HloError: The module has no schedule.
+
+    Example:
+        >>> from lagom_jax.hlo import read_module
+        >>> from lagom_jax.hlo.text import parse_text
+        >>> from lagom_jax.search.controls import named
+        >>> head = "HloModule m, is_scheduled=true"
+        >>> text = chr(10).join((head, "ENTRY e { ROOT x = f32[] parameter(0) }"))
+        >>> module, h100 = read_module(parse_text(text)), Cluster.parse("h100:1x8")
+        >>> find_order(module, h100, CostModel.of(h100), controls=named("tuner")).moves
+        ()
     """
     given = Builder(module)
     program = given.program()
