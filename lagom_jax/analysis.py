@@ -9,6 +9,8 @@ from typing import Any
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.measure import Calibration, MeasuredStep, refine
+from lagom_jax.plan import Plan
+from lagom_jax.plan.told import told
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
@@ -23,6 +25,7 @@ def analyze(
     description: str = "",
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
+    plan: Plan | str | Path | None = None,
     **kwargs: Any,
 ) -> Report:
     """Compiles a training step for a cluster and reports what its overlaps cost.
@@ -42,6 +45,8 @@ def analyze(
             `lagom calibrate` wrote, or the path of it.
         profile: A profile of a run of this very program, or the path of one; its times
             go before the model's.
+        plan: Compiles the step as a plan says, and takes NCCL to be told what the plan
+            says: what `make_plan` returned, or the path of it.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -54,6 +59,7 @@ def analyze(
         StepError: The step cannot be traced, or is for another number of devices than
             the cluster has, or an option is unknown.
         MeasurementError: The calibration or the profile cannot be used.
+        PlanError: The plan was made for something else.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -69,6 +75,7 @@ def analyze(
         compiler_options=compiler_options,
         name=name,
         description=description,
+        plan=plan,
         **kwargs,
     )
     return report_scheduled(scheduled, calibration=calibration, profile=profile)
@@ -122,6 +129,8 @@ def report_scheduled(
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
+    if scheduled.plan is not None:
+        model = model.under(told(scheduled.plan, program, cluster))
     refined = refine(
         program,
         cluster,

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import ClusterError, HloError
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.errors import ClusterError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
+from lagom_jax.plan import Plan, load
+from lagom_jax.plan.check import check
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep
+    from lagom_jax.compile import CompiledStep, LoweredStep
 
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
 
@@ -32,6 +35,8 @@ class Scheduled:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Of the compiler that made it, where known."""
     notes: tuple[str, ...] = ()
+    plan: Plan | None = None
+    """What it was compiled with, and what NCCL is told for it."""
 
 
 def compile_scheduled(
@@ -41,6 +46,7 @@ def compile_scheduled(
     compiler_options: Mapping[str, Any] | None = None,
     name: str = "",
     description: str = "",
+    plan: Plan | str | Path | None = None,
     **kwargs: Any,
 ) -> Scheduled:
     """Compiles a training step for a cluster.
@@ -52,6 +58,7 @@ def compile_scheduled(
         compiler_options: XLA options, as `lowered.compile` takes them.
         name: What to call the step; by default its own name.
         description: What it is, in a line.
+        plan: Compiles it as a plan says; a record or its file.
         **kwargs: Its keyword arguments.
 
     Raises:
@@ -60,16 +67,47 @@ def compile_scheduled(
         CompileError: The compiler refused the step.
         StepError: The step cannot be traced, or is for another number of devices than
             the cluster has, or an option is unknown.
+        PlanError: The plan was made for something else.
     """
     # Here and not above, so that importing lagom_jax does not import jax.
     from lagom_jax.compile import compile_step, lower
 
     where = cluster_named(cluster)
+    if isinstance(plan, str | Path):
+        plan = load(plan)
     lowered = lower(step, *args, **kwargs)
-    compiled = compile_step(lowered, where, compiler_options)
-    return scheduled_of(
-        compiled, where, name or lowered.name, description, lowered.notes
+    title, notes = name or lowered.name, lowered.notes
+    if plan is None:
+        compiled = compile_step(lowered, where, compiler_options)
+        return scheduled_of(compiled, where, title, description, notes)
+    doubts = _doubts(plan, lowered, where)
+    options = {**plan.compiler_options(), **(compiler_options or {})}
+    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
+    compiled = compile_step(lowered, where, options, order=order)
+    scheduled = scheduled_of(compiled, where, title, description, (*notes, *doubts))
+    return dataclasses.replace(scheduled, plan=plan)
+
+
+def _doubts(plan: Plan, lowered: LoweredStep, cluster: Cluster) -> list[str]:
+    """What may make a plan's figures wrong here.
+
+    Raises:
+        PlanError: The plan is for something else.
+    """
+    from lagom_jax.compile import Toolchain
+
+    findings = check(
+        plan,
+        fingerprint=lowered.fingerprint,
+        cluster=cluster,
+        versions=Toolchain.probe().versions,
     )
+    errors = [
+        f"{one.text}: {one.remedy}" for one in findings if one.severity == "error"
+    ]
+    if errors:
+        raise PlanError("the plan does not hold here: " + "; ".join(errors))
+    return [f"the plan: {one.text}" for one in findings]
 
 
 def scheduled_of(

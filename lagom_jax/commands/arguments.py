@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
+from lagom_jax.errors import LagomError
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
 
@@ -79,8 +80,11 @@ def scheduled_step(
     cluster = Cluster.parse(arguments.cluster)
     if subject is None:
         subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
+    plan = getattr(arguments, "plan", None)
     if subject.dump is not None:
         parse_options(arguments.option, used=False)
+        if plan is not None:
+            raise LagomError("--plan goes with a step that is compiled, not a dump")
         return read_scheduled(subject.dump, cluster)
     options = parse_options(arguments.option)
     with progress(f"compiling {subject.name} for {cluster.name} ..."):
@@ -91,6 +95,7 @@ def scheduled_step(
             compiler_options=options,
             name=subject.name,
             description=subject.description,
+            plan=plan,
         )
 
 

@@ -20,6 +20,7 @@ examples:
   lagom report llama-3-8b --cluster h100:8x8
   lagom report olmoe-1b-7b --parallelism ep --cluster b200:2x8 --rows all
   lagom report train.py:make_step --cluster a40-nvlink:2x8
+  lagom report llama-3-8b --cluster h100:8x8 --plan plan.json
   lagom report dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.txt \\
       --cluster h100:1x8 --json
 """
@@ -37,6 +38,12 @@ def add(verbs: Any) -> None:
     )
     add_subject(verb)
     add_output(verb, page="docs/report.md", rows=DEFAULT_ROWS)
+    verb.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="compile the step as a plan says, with NCCL told what it says; see "
+        "`lagom tune --output`",
+    )
     own = verb.add_argument_group("your own measurements, see docs/calibration.md")
     own.add_argument(
         "--calibration", metavar="FILE", help="what `lagom calibrate` wrote"

@@ -118,8 +118,9 @@ def ideas(
         jaxlib: The version, which decides how options are called.
         pinned: Options that the user has set; they stay as they are.
         deterministic: Leaves out what may change the rounding of sums.
-        reorders: Whether the program will be given another order anyway; then what
-            only changes XLA's scheduling is left out.
+        reorders: Whether the program will be given another order anyway. Then what
+            only changes XLA's scheduling is left out, and loops are kept: the order of
+            a body can be searched well, that of thousands of instructions cannot.
 
     Example:
         >>> from lagom_jax.cost.timeline import Totals
@@ -134,8 +135,8 @@ def ideas(
         *_dot_merger(seen),
         *_combining(seen, seconds),
         *_splitting(seen),
-        *_unrolling(seen),
-        *([] if reorders else _limits(seen)),
+        *([] if reorders else _unrolling(seen)),
+        *([] if reorders and seen.kinds(in_loops=True) else _limits(seen)),
         *_hiding(seen),
     ]
     kept: list[Idea] = []
