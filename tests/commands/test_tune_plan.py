@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from lagom_jax.commands import tune as verb
+from lagom_jax.errors import PlanError
 from lagom_jax.plan import load, to_json
 
 from ..command_line import lagom, write_dump
@@ -60,6 +62,7 @@ def tune(capsys, *words):
     return code, out, complaint
 
 
+@pytest.mark.slow
 def test_a_plan_of_ones_own_step_is_shown_and_written(capsys, own, tmp_path):
     file = tmp_path / "plan.json"
     words = [own(), *HERE, *FEW, "--output", file]
@@ -114,14 +117,16 @@ def test_settings_alone_are_shown_as_before(capsys, own):
     assert "Candidates" not in out
 
 
+@pytest.mark.slow
 def test_next_to_no_memory_is_what_the_step_takes_anyway(capsys, own):
     """The step as it is does no harm; the report says that it is over the limit."""
     words = [own(), *HERE, *FEW, "--memory-fraction", "0.00000001"]
-    code, out, _ = tune(capsys, *words)
+    code, out, _ = tune(capsys, *words, "--json")
     assert code == 0
-    assert "more than the" in " ".join(out.split())
-    _, out, _ = tune(capsys, *words, "--json")
-    evidence = json.loads(out)["evidence"]
+    plan = json.loads(out)
+    assert "--memory-fraction" in plan["notes"][-1]
+    assert "to take more than the step as it is" in plan["notes"][-1]
+    evidence = plan["evidence"]
     assert evidence["tuned_peak"] <= evidence["default_peak"]
 
 
@@ -173,6 +178,21 @@ def test_a_plan_that_cannot_be_written_is_said_before_the_work(
     code, out, complaint = tune(capsys, *words)
     assert (code, out) == (2, "")
     assert "cannot write" in complaint
+
+
+def test_a_plan_that_could_not_be_kept_is_shown(capsys, own, tmp_path, monkeypatch):
+    """A full disk: the work is not lost with it."""
+
+    def full(plan, path):
+        raise PlanError(f"cannot write the plan {path}: no space left")
+
+    monkeypatch.setattr(verb, "save", full)
+    words = [own(), *HERE, "--compiles", "1", "--output", tmp_path / "plan.json"]
+    code, out, complaint = tune(capsys, *words)
+    assert code == 2
+    assert "predicted step" in out
+    assert "written to" not in out
+    assert "no space left" in complaint
 
 
 def test_a_broken_step_is_the_users_own_and_said_so(capsys, own):
