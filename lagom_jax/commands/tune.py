@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
@@ -17,7 +19,7 @@ from lagom_jax.commands.arguments import (
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, progress, reporting, writing
-from lagom_jax.errors import LagomError
+from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import Plan, save, to_json
 from lagom_jax.planning import LEVERS, Budget, make_plan
@@ -146,6 +148,8 @@ def _levers(text: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     # Before the compiler is set to work.
+    if arguments.output:
+        _check_writable(Path(arguments.output))
     calibration = arguments.calibration and Calibration.load(arguments.calibration)
     cluster = Cluster.parse(arguments.cluster)
     subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
@@ -161,6 +165,19 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse_plan(arguments)
         return _settings(arguments, subject, calibration)
     return _plan(arguments, subject, cluster, levers, calibration)
+
+
+def _check_writable(file: Path) -> None:
+    folder = file.resolve().parent
+    if file.is_dir():
+        why = "it is a folder; name a file in it"
+    elif not folder.is_dir():
+        why = f"there is no folder {folder}; make it first"
+    elif not os.access(folder, os.W_OK):
+        why = f"nothing can be written to {folder}; name another place"
+    else:
+        return
+    raise LagomError(f"cannot write the plan {file}: {why}")
 
 
 def _refuse_plan(arguments: argparse.Namespace) -> None:
@@ -224,18 +241,25 @@ def _plan(
             description=subject.description,
             progress=lambda what: say(f"{subject.name} for {cluster.name}: {what} ..."),
         )
+    unsaved: PlanError | None = None
     if arguments.output:
-        save(plan, arguments.output)
+        try:
+            save(plan, arguments.output)
+        except PlanError as error:
+            unsaved = error
+    # What took so long to find is shown even where it cannot be kept.
     with writing():
-        _print(plan, arguments)
+        _print(plan, arguments, saved=bool(arguments.output) and unsaved is None)
+    if unsaved is not None:
+        raise unsaved
     return 0
 
 
-def _print(plan: Plan, arguments: argparse.Namespace) -> None:
+def _print(plan: Plan, arguments: argparse.Namespace, *, saved: bool) -> None:
     if arguments.json:
         print(to_json(plan), end="")
         return
     screen = console()
     screen.print(render_plan(plan, width=screen.width))
-    if arguments.output:
+    if saved:
         screen.print(f"\nwritten to {arguments.output}", style="dim")

@@ -21,6 +21,7 @@ from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.report.units import in_bytes
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.search.controls import Controls, named
 from xla_flags import (
@@ -104,11 +105,12 @@ class Planner:
         )
         budget = budget or Budget()
         judge = Judge(self.cluster, told, self._calibration, tunes="settings" in levers)
+        limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
             self._compile,
             judge,
             budget,
-            budget.memory(self.cluster.gpu.memory_bytes),
+            limit,
             orders="order" in levers,
             say=progress,
         )
@@ -140,6 +142,7 @@ class Planner:
             controls=f"{told.name}: {told.meaning}",
             compiles=sweep.compiles,
             seconds=sweep.seconds,
+            notes=_over(limit, first),
         )
 
     def _compile(
@@ -231,6 +234,16 @@ def make_plan(
         compare_recipes=compare_recipes,
         progress=progress,
     )
+
+
+def _over(limit: int, first: Trial) -> Iterator[str]:
+    peak = first.peak_bytes
+    if peak is not None and peak > limit:
+        yield (
+            f"the step as it is takes {in_bytes(peak)} of memory, more than the "
+            f"{in_bytes(limit)} that it may (--memory-fraction): no candidate was "
+            "allowed to take more than the step as it is"
+        )
 
 
 def _search(

@@ -25,6 +25,7 @@ from lagom_jax.levers import Idea, cost_profile
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.report.units import in_bytes
 from lagom_jax.scheduled import Scheduled
 from xla_flags import known
 
@@ -278,10 +279,7 @@ class Sweep:
         )
         peak = trial.peak_bytes
         if peak is not None and peak > self.memory_limit:
-            reason = (
-                f"takes {peak / 1e9:.2f} GB of the {self.memory_limit / 1e9:.2f} GB "
-                "that it may"
-            )
+            reason = f"takes {in_bytes(peak)}, and may {in_bytes(self.memory_limit)}"
             return dataclasses.replace(trial, status="over memory", reason=reason)
         if ordered and made.compiled.order_outcome != "applied":
             reason = f"the order was not taken: {made.compiled.order_outcome}"

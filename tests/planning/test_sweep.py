@@ -63,7 +63,7 @@ def test_every_fate_of_a_candidate():
     answers = {"a": "huge", "b": CompileTimeoutError("took longer than 9 s")}
     made, best = searched(Compiler(answers), "ab")
     assert statuses(made) == {"": "ok", "a": "over memory", "b": "timed out"}
-    assert made.trials[1].reason == "takes 0.00 GB of the 0.00 GB that it may"
+    assert made.trials[1].reason == "takes 1.00 kB, and may 1.00 kB"
     assert made.trials[2].reason == "took longer than 9 s"
     assert best is made.trials[0]
 
