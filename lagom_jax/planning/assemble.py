@@ -105,7 +105,9 @@ def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
         yield _lever(COSTS, None, _COSTS_WHY, pair, first, best, keeps_order=True)
     if best.ordered:
         pair = _in_xlas_order(best, trials)
-        yield _lever(ORDER, None, _ORDER_WHY, pair, first, best, keeps_order=True)
+        yield _lever(
+            ORDER, None, _ORDER_WHY + _moved(best), pair, first, best, keeps_order=True
+        )
 
 
 def _lever(
@@ -190,3 +192,9 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
         and t.asked.options == best.asked.options
     ]
     return (same[-1], best) if same else None
+
+
+def _moved(best: Trial) -> str:
+    """What moved most, as an example."""
+    moves = () if best.ordering is None else best.ordering.moves
+    return f"; most of all, {moves[0]}" if moves else ""
