@@ -21,6 +21,8 @@ _ORDER_WHY = (
     "by collective"
 )
 
+_LISTED_BY_XLA = "XLA:   "
+
 
 def assemble(
     trials: Iterable[Trial],
@@ -75,8 +77,15 @@ def assemble(
             seconds=seconds,
         ),
         pricing=best.view.tuning.pricing,
-        notes=tuple(dict.fromkeys((*best.view.tuning.notes, *notes))),
+        notes=tuple(dict.fromkeys((*_notes(best.view.tuning), *notes))),
     )
+
+
+def _notes(tuning: Tuning) -> Iterator[str]:
+    for note in tuning.notes:
+        # XLA lists what its profile lacks in another order every time.
+        if not note.startswith(_LISTED_BY_XLA):
+            yield note
 
 
 def _settings(tuning: Tuning) -> Iterator[SiteSetting]:

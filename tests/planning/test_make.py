@@ -28,7 +28,7 @@ CLUSTER = "h100:2x8"
 H100 = Cluster.parse(CLUSTER)
 SUMS = ("all-reduce", "reduce-scatter")
 # Enough for every lever to be tried; a better search would find no other faults.
-BUDGET = Budget(compiles=5, evaluations=400)
+BUDGET = Budget(compiles=4, evaluations=100)
 
 
 @functools.cache
@@ -142,7 +142,8 @@ def test_what_a_plan_says_of_itself_is_so(step):
 @STEPS
 @pytest.mark.parametrize("lever", ["options", "costs", "order", "settings"])
 def test_one_lever_alone(step, lever):
-    plan = plan_of(step, levers=(lever,))
+    few = dataclasses.replace(BUDGET, compiles=2)
+    plan = plan_of(step, few, levers=(lever,))
     special = {"costs": "fdo_profile", "order": "order"}
     for one in plan.levers:
         assert one.name == special.get(lever, one.name)
@@ -190,7 +191,7 @@ def test_a_file_keeps_all_of_it(step, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["chain", "fsdp", "tp-sliced"])
+@pytest.mark.parametrize("step", ["chain", "fsdp"])
 def test_the_same_plan_twice(step):
     built = overlapping_step(mesh(16)) if step == "chain" else None
     function, arguments = built or (tiny(step).function, tiny(step).arguments)
@@ -198,7 +199,7 @@ def test_the_same_plan_twice(step):
         function,
         *arguments,
         cluster=CLUSTER,
-        budget=dataclasses.replace(BUDGET, at_once=1),
+        budget=dataclasses.replace(BUDGET, at_once=3),
     )
     assert without_clocks(again) == without_clocks(plan_of(step))
 

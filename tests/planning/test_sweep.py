@@ -248,7 +248,15 @@ def promise(**seconds):
         before = tuned(kind)
         after = seconds.get(kind, before)
         sequences = {0: tuple(range(size(module)))} if after < before else {}
-        return Ordering(sequences, Program("p", (), 8), before, after, 0, evaluations)
+        return Ordering(
+            sequences=sequences,
+            program=Program("p", (), 8),
+            before_seconds=before,
+            after_seconds=after,
+            live_bytes_change=0,
+            evaluations=evaluations,
+            moves=(),
+        )
 
     return Remembering(orders=order)
 
