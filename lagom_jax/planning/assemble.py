@@ -128,20 +128,22 @@ def _lever(
     best: Trial,
     keeps_order: bool,
 ) -> Lever:
-    without, with_ = pair or (first, best)
-    one, other = _view(without), _view(with_)
-    changed = changes(one.structure, other.structure)
     if pair is None:
+        # Nobody compiled the rest without it, so only all of them can be looked at.
+        together = changes(_view(first).structure, _view(best).structure)
         return Lever(
             name,
             value,
             why,
             True,
-            f"with all others: {changed}",
+            f"with the others: {together}",
             None,
             None,
             keeps_order,
         )
+    without, with_ = pair
+    one, other = _view(without), _view(with_)
+    changed = changes(one.structure, other.structure)
     # In the order in which both were compiled, except where that is the lever.
     step = other.tuned_seconds - one.tuned_seconds
     if name != ORDER and with_.ordering and without.ordering:
@@ -158,27 +160,18 @@ def _view(trial: Trial) -> View:
 
 
 def _pair(idea: Idea, best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:
-    """Two candidates that differ in one idea only, those nearest to the best."""
-    plain = [
-        t
+    """Two candidates that differ in one idea only, with all others in place."""
+    plain = {
+        t.asked.keys: t
         for t in trials
         if t.view is not None
         and not t.ordered
         and not t.asked.costs
         and not t.asked.given
-    ]
-    pairs = [
-        (without, with_)
-        for with_ in plain
-        if idea.key in with_.asked.keys
-        for without in plain
-        if without.asked.keys == with_.asked.keys - {idea.key}
-    ]
-
-    def distance(pair: tuple[Trial, Trial]) -> int:
-        return len(pair[1].asked.keys ^ best.asked.keys)
-
-    return min(pairs, key=distance, default=None)
+    }
+    with_ = plain.get(best.asked.keys)
+    without = plain.get(best.asked.keys - {idea.key})
+    return (without, with_) if without and with_ else None
 
 
 def _without_costs(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | None:

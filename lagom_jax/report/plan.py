@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -104,13 +105,26 @@ def _levers(plan: Plan, width: int) -> RenderableType:
     listed = listing(
         "Levers: what the compiler is told (predicted)",
         _LEVERS,
-        plan.levers,
+        _said_once(plan.levers),
         spare=_SPARE_OF_LEVERS,
         width=width,
     )
     return Group(
         listed, Text(), *_whys((one.name, one.why) for one in plan.levers), Text()
     )
+
+
+def _said_once(levers: Iterable[Lever]) -> list[Lever]:
+    """The levers, without long words that stand a row above already."""
+    found: list[Lever] = []
+    last = ""
+    for lever in levers:
+        if lever.changed and lever.changed == last:
+            found.append(dataclasses.replace(lever, changed="as above"))
+        else:
+            found.append(lever)
+            last = lever.changed
+    return found
 
 
 def _candidates(plan: Plan, width: int) -> RenderableType:
