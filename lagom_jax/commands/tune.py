@@ -260,6 +260,6 @@ def _print(plan: Plan, arguments: argparse.Namespace, *, saved: bool) -> None:
         print(to_json(plan), end="")
         return
     screen = console()
-    screen.print(render_plan(plan, width=screen.width))
+    screen.print(render_plan(plan, rows=arguments.rows, width=screen.width))
     if saved:
         screen.print(f"\nwritten to {arguments.output}", style="dim")

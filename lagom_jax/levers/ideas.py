@@ -8,6 +8,7 @@ that, the compiler and another replay have to say.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
@@ -25,7 +26,7 @@ from lagom_jax.schedule.program import (
     Task,
 )
 from lagom_jax.schedule.windows import windows
-from xla_flags import known
+from xla_flags import Flag, known
 
 OptionValue: TypeAlias = bool | int | float | str
 _ON: Final = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -152,12 +153,23 @@ def ideas(
 def _spelled(name: str, value: OptionValue, jaxlib: str) -> tuple[str, OptionValue]:
     """An option as a version spells it; without a name where the version lacks it."""
     flag = known()[name]
-    if jaxlib not in flag.absent:
+    if _nearest(jaxlib, flag) not in flag.absent:
         return name, value
     if not flag.replaced_by:
         return "", value
     newer = known()[flag.replaced_by]
     return newer.name, _ON if newer.type == "enum" and value is True else value
+
+
+def _nearest(jaxlib: str, flag: Flag) -> str:
+    """The version of the catalogue that is most like another: the last before it."""
+    versions = sorted({*flag.seen, *flag.absent}, key=_parts)
+    before = [version for version in versions if _parts(version) <= _parts(jaxlib)]
+    return before[-1] if before else versions[0]
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 class _Seen:

@@ -191,7 +191,8 @@ class Evidence:
     tuned: StepParts
     """With the plan."""
     bound_seconds: float
-    """No plan of this kind makes the step shorter."""
+    """The program as it is with all communication hidden, and free of charge. A plan
+    that also takes work away may be shorter."""
     bound: str
     """What the bound is: `computation alone` or `the busiest link alone`."""
     default_peak: int | None

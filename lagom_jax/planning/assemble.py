@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
@@ -107,8 +108,12 @@ def _settings(tuning: Tuning) -> Iterator[SiteSetting]:
 def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
     for idea in best.asked.ideas:
         pair = _pair(idea, best, trials)
-        for name, value in idea.options.items():
-            yield _lever(name, value, idea.why, pair, first, best, idea.keeps_order)
+        for number, (name, value) in enumerate(idea.options.items()):
+            lever = _lever(name, value, idea.why, pair, first, best, idea.keeps_order)
+            if number:
+                # What they do together is told once.
+                lever = dataclasses.replace(lever, step_change=None, peak_change=None)
+            yield lever
     if best.asked.costs is not None:
         pair = _without_costs(best, trials)
         yield _lever(COSTS, None, _COSTS_WHY, pair, first, best, keeps_order=True)

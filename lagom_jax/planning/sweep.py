@@ -307,7 +307,7 @@ class Sweep:
         if not _gains(trial, best):
             change = trial.seconds / best.seconds - 1
             reason = (
-                f"{change:+.1%} beside {best.label}"
+                f"{change:+.1%} beside {best.label}{_each(trial)}"
                 if abs(change) >= _BETTER
                 else f"as fast as {best.label}"
             )
@@ -393,6 +393,10 @@ def _neighbours(
 def _alone(view: View) -> float:
     totals = view.timeline.totals
     return totals.compute_seconds - totals.contention_seconds
+
+
+def _each(trial: Trial) -> str:
+    return ", each in the order found for it" if trial.ordering is not None else ""
 
 
 def _as_published(trial: Trial, plain: Trial) -> Trial:

@@ -28,17 +28,20 @@ _STYLES: Final[Mapping[str, str]] = {"ok": "green", "failed": "red"}
 _FINGERPRINT = 12
 
 
-def render_plan(plan: Plan, *, width: int = WIDTH) -> RenderableType:
+def render_plan(
+    plan: Plan, *, rows: int | None = None, width: int = WIDTH
+) -> RenderableType:
     """The plan as something rich can print.
 
     Args:
         plan: What to show.
+        rows: How many groups of collectives to list; None for all.
         width: Columns of the screen; on a narrow one the least needed are left out.
     """
     parts: list[RenderableType] = [_headline(plan), _levers(plan, width)]
     if plan.evidence.candidates:
         parts += [_candidates(plan, width), Text()]
-    parts.append(_settings(plan, width))
+    parts.append(_settings(plan, rows, width))
     parts.append(_holds_for(plan.holds_for))
     parts.extend(Text(f"note: {note}", style="yellow") for note in plan.notes)
     parts.append(
@@ -137,22 +140,24 @@ def _candidates(plan: Plan, width: int) -> RenderableType:
     )
 
 
-def _settings(plan: Plan, width: int) -> RenderableType:
+def _settings(plan: Plan, rows: int | None, width: int) -> RenderableType:
     can = Text(f"Can be told: {plan.controls}\n", "dim")
     if not plan.settings:
         return Group(Text("  NCCL is told nothing: its own choices stay"), can)
+    shown = plan.settings if rows is None else plan.settings[:rows]
     listed = listing(
         "Settings: what NCCL is told",
         _SETTINGS,
-        plan.settings,
+        shown,
         spare=_SPARE_OF_SETTINGS,
         width=width,
     )
+    left = len(plan.settings) - len(shown)
+    more = [Text(f" and {left} more: --rows all", "dim")] if left else []
     whys = _whys(
-        (f"{one.kind} {in_bytes(one.bytes)} over {one.ranks}", one.why)
-        for one in plan.settings
+        (f"{one.kind} {in_bytes(one.bytes)} over {one.ranks}", one.why) for one in shown
     )
-    return Group(listed, Text(), *whys, can)
+    return Group(listed, *more, Text(), *whys, can)
 
 
 def _whys(reasons: Iterable[tuple[str, str]]) -> list[Text]:

@@ -18,7 +18,12 @@ STEPS = 20
 def losses(plan):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(plan), str(STEPS)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -1,14 +1,10 @@
 """Trains a tiny model on 8 virtual CPU devices, compiled as a plan says.
 
-Run by test_training.py in a process of its own, because the number of devices must be
-known before jax starts: `train_through_plan.py PLAN.json|none STEPS`.
+Run by test_training.py in a process of its own, which knows the number of devices from
+its environment: `train_through_plan.py PLAN.json|none STEPS`.
 """
 
-import os
 import sys
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 
