@@ -5,6 +5,8 @@
     python scripts/bench_levers.py --docs                # rewrites docs/benchmarks
     python scripts/bench_levers.py --case fsdp --case moe --controls sequence
 
+Whole it takes about an hour on two cores.
+
 For each case XLA's default with NCCL's default settings stands beside the whole plan,
 beside each lever alone, beside NCCL's settings alone, and beside what others recommend.
 The recovered share is (default - tuned) / (default - bound), where the bound is the
@@ -18,6 +20,7 @@ import argparse
 import dataclasses
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -85,9 +88,9 @@ def planner_of(case: str) -> Planner:
     )
 
 
-def rows(case: str, controls: str, compiles: int) -> Iterator[Row]:
-    planner = planner_of(case)
-
+def rows(
+    case: str, planner: Planner, controls: str, compiles: int, *, whole_only: bool
+) -> Iterator[Row]:
     def say(what: str) -> None:
         print(f"{case}: {what}", file=sys.stderr, flush=True)
 
@@ -100,7 +103,7 @@ def rows(case: str, controls: str, compiles: int) -> Iterator[Row]:
             progress=say,
         )
 
-    whole = planned(LEVERS, recipes=True)
+    whole = planned(LEVERS, recipes=not whole_only)
     default, bound = whole.evidence.default.step_seconds, whole.evidence.bound_seconds
 
     def row(policy: str, seconds: float, peak: int | None, compiles: int) -> Row:
@@ -125,7 +128,7 @@ def rows(case: str, controls: str, compiles: int) -> Iterator[Row]:
         for one in made
     )
     yield dataclasses.replace(row_of("lagom", whole), compiles=own)
-    for policy, levers in ALONE:
+    for policy, levers in () if whole_only else ALONE:
         yield row_of(f"{policy} alone", planned(levers))
     yield row_of("settings alone", planned(["settings"]))
     for candidate in made:
@@ -173,11 +176,12 @@ def _gb(nbytes: int | None) -> str:
 
 
 def page(found: dict[str, list[Row]], versions: str, compiles: int) -> str:
+    command = shlex.join(sys.argv[1:])
     cases = dict.fromkeys(row.case for listed in found.values() for row in listed)
     parts = [
         "# Levers",
         "",
-        f"Made by `python scripts/bench_levers.py --docs`: Python "
+        f"Made by `python scripts/bench_levers.py {command}`: Python "
         f"{platform.python_version()}, {versions}; at most {compiles} compiles for "
         "each plan. All times are predicted, on schedules of XLA's real compiler. "
         "Cells are speedups over XLA's default with NCCL's default settings, and in "
@@ -206,17 +210,29 @@ def main() -> None:
     parser.add_argument("--compiles", type=int, default=Budget().compiles)
     parser.add_argument("--json", metavar="OUT", help="write the rows as JSON")
     parser.add_argument(
+        "--whole-only",
+        action="store_true",
+        help="the whole plan and settings alone only; so it is for all but the first "
+        "kind of controls anyway",
+    )
+    parser.add_argument(
         "--docs", action="store_true", help="rewrite docs/benchmarks/levers.md"
     )
     asked = parser.parse_args()
-    kinds = asked.controls or ["tuner"]
+    kinds = asked.controls or ["tuner", "sequence"]
     import_jax()
     found: dict[str, list[Row]] = {controls: [] for controls in kinds}
-    for controls in kinds:
-        for case in asked.case or CASES:
-            for row in rows(case, controls, asked.compiles):
+    for case in asked.case or CASES:
+        # What is compiled for one kind of controls need not be again for another.
+        planner = planner_of(case)
+        for number, controls in enumerate(kinds):
+            whole_only = asked.whole_only or number > 0
+            for row in rows(
+                case, planner, controls, asked.compiles, whole_only=whole_only
+            ):
                 found[controls].append(row)
-                print(f"{row.case:15} {row.policy:30} {_cell(row)}", flush=True)
+                words = f"{row.case:15} {controls:8} {row.policy:30} {_cell(row)}"
+                print(words, flush=True)
     for controls, listed in found.items():
         print(f"\n{controls}: {PRESETS[controls].meaning}\n\n{table(listed)}")
     if asked.json:

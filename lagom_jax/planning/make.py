@@ -156,9 +156,9 @@ class Planner:
 
         asked = {**options, **self._given}
         edit = None if order is None else order.to_json()
-        key = repr((sorted(asked.items()), edit, capture))
+        key = repr((sorted(asked.items()), edit))
         compiled = self._compiled.get(key)
-        if compiled is None:
+        if compiled is None or (capture and compiled.scheduled_bytes is None):
             compiled = self._compiled[key] = compile_step(
                 self._lowered, self.cluster, asked, order=order, capture=capture
             )
