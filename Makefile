@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml
 setup: $(STAMP)  ## make .venv and install everything into it
 
 demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, recompile
-	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8
+	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8 --compiles 5
 
 test: $(STAMP) check  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -233,8 +233,13 @@ def main() -> None:
                 found[controls].append(row)
                 words = f"{row.case:15} {controls:8} {row.policy:30} {_cell(row)}"
                 print(words, flush=True)
+        # After each case, so that nothing is lost where the time runs out.
+        write(asked, found)
     for controls, listed in found.items():
         print(f"\n{controls}: {PRESETS[controls].meaning}\n\n{table(listed)}")
+
+
+def write(asked: argparse.Namespace, found: dict[str, list[Row]]) -> None:
     if asked.json:
         listed = [
             dataclasses.asdict(row) | {"controls": controls}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
-_GLANCE = 0.08
+_GLANCE = 0.15
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""

@@ -45,7 +45,7 @@ def test_nothing_but_the_report_is_printed(report):
 def test_the_demo_makes_the_step_shorter_and_its_plan_can_be_replayed(
     document, tmp_path
 ):
-    words = ("tune", *STEP)
+    words = ("tune", *STEP, "--compiles", "5")
     assert f"$(BIN)/lagom {' '.join(words)}" in MAKEFILE.read_text()
     path = str(tmp_path / "plan.json")
     demo = lagom(*words, "--json", "--output", path)
