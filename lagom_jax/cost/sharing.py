@@ -80,6 +80,7 @@ class RatesOfLoads:
         self._gpu = gpu
         self._constants = constants
         self._known: dict[_Loads, Rates] = {}
+        self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
 
     def of(
         self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
@@ -99,9 +100,16 @@ class RatesOfLoads:
             known = self._known[key] = self._rates(kernel, flying)
         return known
 
-    def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
-        """How many times longer a kernel takes beside collectives."""
-        return slowdown(kernel, list(beside), self._gpu, self._constants)
+    def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
+        """How many times longer a kernel takes beside a collective."""
+        known = self._slowdowns.get(beside)
+        if known is None:
+            known = self._slowdowns[beside] = {}
+        found = known.get(kernel)
+        if found is None:
+            found = slowdown(kernel, [beside], self._gpu, self._constants)
+            known[kernel] = found
+        return found
 
     def _rates(
         self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
@@ -136,9 +144,9 @@ class SharedGpu:
         self._kernels = kernels
         self._collectives = collectives
 
-    def slowdown(self, kernel: KernelLoad, *beside: CollectiveLoad) -> float:
-        """How many times longer a kernel takes beside collectives."""
-        return self._rates.slowdown(kernel, *beside)
+    def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
+        """How many times longer a kernel takes beside a collective."""
+        return self._rates.slowdown(kernel, beside)
 
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""

@@ -231,9 +231,9 @@ class Sweep:
     def _run(self, chosen: list[Asked]) -> list[Trial]:
         self.compiles += len(chosen)
         with concurrent.futures.ThreadPoolExecutor(self._budget.workers) as pool:
-            # Each compile is a process of its own; a thread only waits for it.
-            made = list(pool.map(self._attempt, chosen))
-        return [self._looked_at(one) for one in made]
+            # Each compile is a process of its own; a thread only waits for it, and what
+            # is there is looked at meanwhile.
+            return [self._looked_at(one) for one in pool.map(self._attempt, chosen)]
 
     def _attempt(self, asked: Asked, order: ScheduleEdit | None = None) -> _Made:
         self._say(f"compiling {asked.name}")
