@@ -34,8 +34,11 @@ from lagom_jax.schedule.program import (
 )
 from lagom_jax.search.arms import decided
 from lagom_jax.search.frontier import Point
-from lagom_jax.search.lagom import Lagom
+from lagom_jax.search.policy import replaced
 from lagom_jax.search.stage import Choice, Stage
+
+# Shares of the step below this are no improvement, but rounding.
+_WORTH = 1e-6
 
 Orders: TypeAlias = dict[int, Place]
 """By id of a computation: what a search found for it."""
@@ -98,7 +101,11 @@ class Computations:
             for number, group in enumerate(stage.space.groups)
             if in_flight.isdisjoint(group.sites)
         )
-        self._settled = len(owned | self._fixed) == len(stage.space.groups)
+        self._shared = [
+            number
+            for number in range(len(stage.space.groups))
+            if number not in owned | self._fixed
+        ]
 
     def instructions(self, orders: Orders) -> dict[int, Sequence[Instruction]]:
         """The instructions of the computations that have another order."""
@@ -149,7 +156,7 @@ class Computations:
             orders[computation.id] = descent.run(share, dice)
             choice = tuple(terms.choice)
             self.evaluations += descent.evaluations
-        return self._judged(orders, choice)
+        return self._judged(orders, choice, options)
 
     def _descent(
         self,
@@ -171,7 +178,9 @@ class Computations:
             order = orders[computation.id].order
         return Descent(sequence, terms, own, order, most_bytes=limit), terms
 
-    def best_of_each(self, found: Sequence[Candidate]) -> Candidate:
+    def best_of_each(
+        self, found: Sequence[Candidate], options: Sequence[Sequence[Point]]
+    ) -> Candidate:
         """Of each computation the order that took least."""
         orders: Orders = {}
         choice = list(min(found, key=lambda candidate: candidate.seconds).choice)
@@ -181,9 +190,11 @@ class Computations:
             orders[computation.id] = least
             for group, candidate in least.settings:
                 choice[group] = candidate
-        return self._judged(orders, tuple(choice))
+        return self._judged(orders, tuple(choice), options)
 
-    def _judged(self, orders: Orders, choice: Choice) -> Candidate:
+    def _judged(
+        self, orders: Orders, choice: Choice, options: Sequence[Sequence[Point]]
+    ) -> Candidate:
         """A candidate with the step's time under Lagom's settings."""
         if self._spare_bytes is not None:
             most = self.live_bytes({}) + self._spare_bytes
@@ -191,15 +202,16 @@ class Computations:
                 return Candidate(orders, choice, float("inf"))
         program = self._builder.program(self.instructions(orders))
         stage = Stage(program, self._stage.space, self._model, self._correct)
-        seconds = stage.score(choice).step_seconds
-        if self._settled:
-            # Every setting has been chosen together with the order.
-            return Candidate(orders, choice, seconds)
-        lagom = Lagom().choose(stage).choice
-        with_lagom = stage.score(lagom).step_seconds
-        if with_lagom <= seconds:
-            choice = lagom
-        return Candidate(orders, choice, with_lagom)
+        best, settled = stage.score(choice).step_seconds, 0
+        while settled < len(self._shared):
+            for group in self._shared:
+                settled += 1
+                for point in options[group]:
+                    other = replaced(choice, group, point.candidate)
+                    seconds = stage.score(other).step_seconds
+                    if seconds < best * (1 - _WORTH):
+                        choice, best, settled = other, seconds, 0
+        return Candidate(orders, choice, best)
 
     def _own(self, sequence: UnitSequence) -> tuple[int, ...]:
         """Groups whose collectives are all launched by this computation."""

@@ -105,7 +105,7 @@ def find_order(
     for start in starts:
         share = int(evaluations * _FIRST_LOOK) // len(starts)
         found.append(search.improved(Candidate({}, start, 0.0), options, share))
-    found.append(search.best_of_each(found))
+    found.append(search.best_of_each(found, options))
     for number in range(_ROUNDS):
         best = min(best, *found, key=lambda candidate: candidate.seconds)
         dice = random.Random(number)
