@@ -135,6 +135,14 @@ class Computations:
             for group, candidate in enumerate(choice)
         )
 
+    def eager(self, choice: Choice, options: Sequence[Sequence[Point]]) -> Candidate:
+        """A candidate with orders in which streams are kept busy."""
+        orders: Orders = {}
+        for computation in self._changeable:
+            descent, _ = self._descent(computation, orders, choice, options)
+            orders[computation.id] = descent.eager()
+        return Candidate(orders, choice, 0.0)
+
     def improved(
         self,
         begin: Candidate,

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.moves import moved
 from lagom_jax.ordering.rehearsal import Rehearsal
 from lagom_jax.ordering.sequence import Order, UnitSequence
@@ -33,6 +34,14 @@ _NEAR = 16
 # Kernels with less than this share of the time are not moved for themselves.
 _HEAVY = 0.01
 _KICKS = 3
+# After kicks only so many rounds are made, unless a place comes so near to the best.
+_SMALL = 2
+_PROMISING = 0.0
+# Units so far from a changed stretch are looked at again.
+_BESIDE = 4
+# A setting of so many collectives moves together with any of them. One of more is a
+# move by itself: what is good for one of them is not for all.
+_TOGETHER = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +95,26 @@ def flights_of(
     return found
 
 
+@dataclasses.dataclass(slots=True)
+class _News:
+    """What has not been looked at since something near it changed."""
+
+    shifts: set[int] = dataclasses.field(default_factory=set[int])
+    """Flights, whose starts and waits may move."""
+    settings: set[int] = dataclasses.field(default_factory=set[int])
+    """Groups."""
+    kernels: set[int] = dataclasses.field(default_factory=set[int])
+    """Units."""
+    both: set[int] = dataclasses.field(default_factory=set[int])
+    """Flights that may move together with their setting."""
+    stretches: set[int] = dataclasses.field(default_factory=set[int])
+    """Flights, whose start and wait may move at once."""
+
+    def clear(self) -> None:
+        for name in self.__slots__:
+            getattr(self, name).clear()
+
+
 class Descent:
     """Improves the order of one computation until nothing near is better."""
 
@@ -128,6 +157,7 @@ class Descent:
         for flight in self._flights:
             for wait in flight.waits:
                 self._starts_of[wait].add(flight.start)
+        self._news = _News()
         self._hurried_given = self._hurried(sequence.given)
         self._adopt(order)
 
@@ -141,6 +171,12 @@ class Descent:
         """What the present order takes beyond its kernels, each alone."""
         return self._place.seconds - sum(self._rehearsal.alone)
 
+    def eager(self) -> Place:
+        """Where streams are kept busy; the present place if that takes too much."""
+        rehearsal = self._rehearsal
+        order = eager(self._units, rehearsal.alone, rehearsal.task_seconds)
+        return Place(order, (), 0.0) if self._fits(order) else self._place
+
     def run(self, evaluations: int, dice: random.Random | None = None) -> Place:
         """The best place found from the present order and settings.
 
@@ -153,7 +189,9 @@ class Descent:
         best = self._place
         while dice is not None and not self._is_over() and self._flights:
             self._kick(dice)
-            self._descend()
+            self._descend(_SMALL)
+            if self._place.seconds < best.seconds * (1 + _PROMISING):
+                self._descend()
             if self._place.seconds < best.seconds * (1 - _WORTH):
                 best = self._place
             else:
@@ -161,51 +199,84 @@ class Descent:
         self._return_to(best)
         return best
 
-    def _adopt(self, order: Order, first: int = 0) -> None:
-        """Stands at an order under the present settings."""
+    def _adopt(self, order: Order, first: int = 0, last: int | None = None) -> None:
+        """Stands at an order under the present settings.
+
+        Args:
+            order: The order.
+            first: The first place where it, or the setting of what is launched there,
+                differs from the one before.
+            last: The last such place; by default that of the last unit.
+        """
         seconds = self._rehearsal.keep(order, first)
         choice = self._terms.choice
         settings = tuple((group, choice[group]) for group in sorted(self._options))
         self._place = Place(order, settings, seconds)
         self._where = {number: place for place, number in enumerate(order)}
+        self._notice(first, len(order) if last is None else last)
+
+    def _notice(self, first: int, last: int) -> None:
+        """Marks what is near a changed stretch as worth another look."""
+        first, last = first - _BESIDE, last + _BESIDE
+        where, news = self._where, self._news
+        for number, flight in enumerate(self._flights):
+            ends = [where[wait] for wait in flight.waits] or [last]
+            if where[flight.start] <= last and max(ends) >= first:
+                news.shifts.add(number)
+                news.stretches.add(number)
+                if flight.group is not None:
+                    news.settings.add(flight.group)
+                    if len(self._launchers[flight.group]) <= _TOGETHER:
+                        news.both.add(number)
+        news.kernels.update(n for n in self._heavy if first <= where[n] <= last)
 
     def _return_to(self, place: Place) -> None:
+        """Stands again where nothing near was better."""
         if place is not self._place:
             for group, candidate in place.settings:
                 self._terms.choose(group, candidate)
             self._adopt(place.order)
+            self._news.clear()
 
     def _is_over(self) -> bool:
         return self.evaluations >= self._budget
 
-    def _descend(self) -> None:
+    def _descend(self, rounds_made: int | None = None) -> None:
         """Small moves first, and where none is left to make, larger ones."""
-        rounds = (self._shift_all, self._stretch_all, self._shift_kernels)
-        stage = 0
-        while stage < len(rounds) and not self._is_over():
-            stage = 0 if rounds[stage]() else stage + 1
+        flights, news = self._flights, self._news
+        rounds: tuple[tuple[set[int], Callable[[int], bool]], ...] = (
+            (news.shifts, lambda number: self._shift(flights[number], None)),
+            (news.settings, lambda group: self._best((), group)),
+            (news.kernels, lambda unit: self._best(self._shifted(unit), None)),
+            (news.both, lambda n: self._shift(flights[n], flights[n].group)),
+            (news.stretches, lambda number: self._stretch(flights[number])),
+        )
+        rounds = rounds[:rounds_made]
+        number = 0
+        while number < len(rounds) and not self._is_over():
+            fresh, look = rounds[number]
+            improved = False
+            for item in sorted(fresh):
+                fresh.discard(item)
+                improved |= look(item)
+                # What is new for smaller moves comes first; those are a round by turns.
+                if self._is_over() or (improved and number > 0):
+                    break
+            number = 0 if improved else number + 1
 
-    def _shift_all(self) -> bool:
+    def _shift(self, flight: Flight, group: int | None) -> bool:
         improved = False
-        for flight in self._flights:
-            for unit in (flight.start, *flight.waits):
-                if not self._is_over():
-                    improved |= self._best(self._shifted(unit), flight.group)
+        for unit in (flight.start, *flight.waits):
+            improved |= self._best(self._shifted(unit), group)
         return improved
 
-    def _shift_kernels(self) -> bool:
-        improved = False
-        for unit in self._heavy:
-            if not self._is_over():
-                improved |= self._best(self._shifted(unit), None)
-        return improved
-
-    def _stretch_all(self) -> bool:
-        improved = False
-        for flight in self._flights:
-            if not self._is_over() and flight.waits:
-                improved |= self._best(self._stretched(flight), flight.group)
-        return improved
+    def _stretch(self, flight: Flight) -> bool:
+        if not flight.waits:
+            return False
+        few = flight.group is not None and (
+            len(self._launchers[flight.group]) <= _TOGETHER
+        )
+        return self._best(self._stretched(flight), flight.group if few else None)
 
     def _shifted(self, unit: int) -> Iterator[Trial]:
         """A unit in other places."""
@@ -248,12 +319,12 @@ class Descent:
         """Takes the best of some orders, each with settings of a group."""
         terms, here = self._terms, self._place
         least = here.seconds * (1 - _WORTH)
-        found: tuple[Order, int] | None = None
+        found: Trial | None = None
         if group is None:
             for order, first, last in trials:
                 seconds = self._rehearsal.try_(order, first, last, least)
                 if seconds < least and self._fits(order):
-                    least, found = seconds, (order, first)
+                    least, found = seconds, (order, first, last)
         else:
             present = chosen = terms.choice[group]
             begins = [self._where[start] for start in self._launchers[group]]
@@ -267,7 +338,8 @@ class Descent:
                         first, last = min(first, *begins), max(last, *begins)
                     seconds = self._rehearsal.try_(order, first, last, least)
                     if seconds < least and self._fits(order):
-                        least, found, chosen = seconds, (order, first), candidate
+                        least, chosen = seconds, candidate
+                        found = order, first, last
                 if candidate != present:
                     each.pop()
             terms.choose(group, chosen)
@@ -285,9 +357,9 @@ class Descent:
                 unit = dice.choice(self._heavy)
             trials = [*self._shifted(unit)]
             if trials:
-                order, first, _ = dice.choice(trials)
+                order, first, last = dice.choice(trials)
                 if self._fits(order):
-                    self._adopt(order, first)
+                    self._adopt(order, first, last)
             if flight.group is not None and dice.randrange(2):
                 self._terms.choose(
                     flight.group, dice.choice(self._options[flight.group])

@@ -23,7 +23,7 @@ from lagom_jax.search.stage import Stage
 
 EVALUATIONS: Final = 150_000
 """How many orders are replayed at most, if nothing else is said."""
-_PACES = (1.0, 1.5, 2.5, 4.0)
+_PACES = (1.0, 1.5, 2.5)
 _ROUNDS = 2
 _PER_START = 4_000
 """Evaluations below which another start is not worth its while."""
@@ -99,12 +99,15 @@ def find_order(
     best = Candidate({}, first, before)
     found: list[Candidate] = []
     options = paths(stage)
-    starts = [first, *(search.at_pace(first, options, pace) for pace in _PACES)]
+    starts = [search.eager(first, options), Candidate({}, first, 0.0)]
+    for pace in _PACES:
+        paced = search.at_pace(first, options, pace)
+        starts.append(search.eager(paced, options))
     # With few evaluations one search that comes to its end beats five that do not.
     starts = starts[: max(1, evaluations // _PER_START)]
     for start in starts:
         share = int(evaluations * _FIRST_LOOK) // len(starts)
-        found.append(search.improved(Candidate({}, start, 0.0), options, share))
+        found.append(search.improved(start, options, share))
     found.append(search.best_of_each(found, options))
     for number in range(_ROUNDS):
         best = min(best, *found, key=lambda candidate: candidate.seconds)

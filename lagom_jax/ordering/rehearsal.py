@@ -43,6 +43,10 @@ class Rehearsal:
         self.seconds = 0.0
         """Of the reference."""
 
+    def task_seconds(self, task: Task) -> float:
+        """What a task takes alone."""
+        return self._machine.seconds(task)
+
     def keep(self, order: Order, first: int = 0) -> float:
         """Makes an order the reference, and says how long it takes.
 

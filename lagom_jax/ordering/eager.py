@@ -1,0 +1,113 @@
+"""An order in which no stream has nothing to do while something could be launched.
+
+The kernels keep their order. A collective is launched when its stream is free, of
+those that could be the one first whose result is needed first, and waited for only
+where its result is used. A scheduler that looks at one collective after another leaves
+streams idle before a stretch in which they are all in demand; moves of one collective
+at a time then find no way out, because each would only take the others' turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from lagom_jax.ordering.sequence import Order, Unit
+from lagom_jax.schedule.program import Launch, Stream, Task, Wait
+
+
+def eager(
+    units: Sequence[Unit], alone: Sequence[float], seconds: Callable[[Task], float]
+) -> Order:
+    """The order of some units in which streams are kept busy.
+
+    Args:
+        units: All units, by number, in a legal order.
+        alone: Seconds that each computes.
+        seconds: What a launched task takes.
+
+    Example:
+        >>> units = [Unit(n, (), (), needs, frozenset(), 0)
+        ...          for n, needs in enumerate([(), (0,), (0,)])]
+        >>> eager(units, [0.0, 1.0, 1.0], lambda task: 1.0)
+        (0, 1, 2)
+    """
+    return _Eager(units, alone, seconds).order()
+
+
+class _Eager:
+    """The walk along the units, and its clock."""
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        alone: Sequence[float],
+        seconds: Callable[[Task], float],
+    ) -> None:
+        self._units, self._alone, self._seconds = units, alone, seconds
+        self._order: list[int] = []
+        self._done: set[int] = set()
+        self._now = 0.0
+        self._free: dict[Stream, float] = {}
+        self._ends: dict[int, float] = {}
+
+    def order(self) -> Order:
+        kernels = [u.number for u in self._units if u.nodes and not _is_of(u)]
+        waiting = list(self._by_need(kernels))
+        for number in kernels:
+            self._launch_what_can_be(waiting)
+            self._carry_out(number)
+        for unit in self._units:
+            self._carry_out(unit.number)
+        return tuple(self._order)
+
+    def _by_need(self, kernels: Sequence[int]) -> Iterator[int]:
+        """The units that launch, those first whose results are needed first."""
+        seen: set[int] = set()
+        for number in (*kernels, *range(len(self._units))):
+            for needed in self._missing(number, seen):
+                seen.add(needed)
+                if self._units[needed].launches and _is_of(self._units[needed]):
+                    yield needed
+
+    def _missing(self, number: int, there: set[int]) -> list[int]:
+        """A unit and all that it needs and is not there yet, in the given order."""
+        found: set[int] = set()
+        pending = [number]
+        while pending:
+            one = pending.pop()
+            if one not in there and one not in found:
+                found.add(one)
+                pending += self._units[one].needs
+        return sorted(found)
+
+    def _launch_what_can_be(self, waiting: list[int]) -> None:
+        for number in tuple(waiting):
+            if number in self._done:
+                waiting.remove(number)
+                continue
+            launches = self._units[number].launches
+            if any(self._free.get(one.stream, 0.0) > self._now for one in launches):
+                continue
+            missing = self._missing(number, self._done)
+            if not any(self._units[other].nodes for other in missing[:-1]):
+                self._carry_out(number)
+                waiting.remove(number)
+
+    def _carry_out(self, number: int) -> None:
+        for one in self._missing(number, self._done):
+            self._done.add(one)
+            self._order.append(one)
+            self._now += self._alone[one]
+            for node in self._units[one].nodes:
+                if isinstance(node, Launch):
+                    begun = max(self._now, self._free.get(node.stream, 0.0))
+                    ended = begun + self._seconds(node.task)
+                    self._free[node.stream] = self._ends[node.token] = ended
+                elif isinstance(node, Wait):
+                    ends = (self._ends.get(token, 0.0) for token in node.tokens)
+                    self._now = max(self._now, *ends)
+
+
+def _is_of(unit: Unit) -> bool:
+    """Whether a unit does nothing but launch or wait."""
+    return all(isinstance(node, Launch | Wait) for node in unit.nodes)
