@@ -53,8 +53,9 @@ class _Eager:
     def order(self) -> Order:
         kernels = [u.number for u in self._units if u.nodes and not _is_of(u)]
         waiting = list(self._by_need(kernels))
-        for number in kernels:
-            self._launch_what_can_be(waiting)
+        for number, following in zip(kernels, (*kernels[1:], None), strict=False):
+            due = set(() if following is None else self._missing(following, self._done))
+            self._launch_what_can_be(waiting, due)
             self._carry_out(number)
         for unit in self._units:
             self._carry_out(unit.number)
@@ -80,13 +81,18 @@ class _Eager:
                 pending += self._units[one].needs
         return sorted(found)
 
-    def _launch_what_can_be(self, waiting: list[int]) -> None:
+    def _launch_what_can_be(self, waiting: list[int], due: set[int]) -> None:
+        """Launches where streams are free, and in any case what is due.
+
+        A launch right before its wait would make XLA see no reason for either.
+        """
         for number in tuple(waiting):
             if number in self._done:
                 waiting.remove(number)
                 continue
             launches = self._units[number].launches
-            if any(self._free.get(one.stream, 0.0) > self._now for one in launches):
+            busy = any(self._free.get(one.stream, 0.0) > self._now for one in launches)
+            if busy and number not in due:
                 continue
             missing = self._missing(number, self._done)
             if not any(self._units[other].nodes for other in missing[:-1]):

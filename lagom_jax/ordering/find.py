@@ -44,7 +44,7 @@ class Ordering:
     before_seconds: float
     """The step in the given order, with Lagom's settings."""
     after_seconds: float
-    """The step in the new order, with Lagom's settings."""
+    """The step in the new order, with settings that were chosen along with it."""
     live_bytes_change: int
     """What the estimate of the memory in use grows by."""
     evaluations: int
@@ -99,10 +99,13 @@ def find_order(
     best = Candidate({}, first, before)
     found: list[Candidate] = []
     options = paths(stage)
-    starts = [search.eager(first, options), Candidate({}, first, 0.0)]
-    for pace in _PACES:
-        paced = search.at_pace(first, options, pace)
-        starts.append(search.eager(paced, options))
+    fast, *slower = (search.at_pace(first, options, pace) for pace in _PACES)
+    starts = [
+        search.eager(first, options),
+        search.eager(fast, options),
+        Candidate({}, first, 0.0),
+        *(search.eager(choice, options) for choice in slower),
+    ]
     # With few evaluations one search that comes to its end beats five that do not.
     starts = starts[: max(1, evaluations // _PER_START)]
     for start in starts:
@@ -116,16 +119,13 @@ def find_order(
         found.append(search.improved(best, options, share, dice))
     best = min(best, *found, key=lambda candidate: candidate.seconds)
     after = given.program(search.instructions(best.orders))
-    space = space_of(after, cluster, controls, grid)
-    stage = Stage(after, space, model, correct)
-    seconds = stage.score(Lagom().choose(stage).choice).step_seconds
-    if seconds >= before:
-        best, after, seconds = Candidate({}, first, before), program, before
+    if best.seconds >= before:
+        best, after = Candidate({}, first, before), program
     return Ordering(
         sequences=search.sequences(best.orders),
         program=after,
         before_seconds=before,
-        after_seconds=seconds,
+        after_seconds=best.seconds,
         live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
         evaluations=search.evaluations,
         moves=search.moves(best.orders),

@@ -34,7 +34,7 @@ class Budget:
     """The part of a GPU's memory that a step may take; what jax takes by default."""
     memory_bytes: int | None = None
     """A limit in bytes instead."""
-    evaluations: int = 40_000
+    evaluations: int = 100_000
     """Orders that Lagom's own scheduler may try for the program that it is given."""
     at_once: int = 0
     """Compiles at the same time; 0 for one per core, four at most."""

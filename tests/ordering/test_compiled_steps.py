@@ -37,7 +37,9 @@ def test_a_compiled_step(parallelism, name, more):
     assert ordering.sequences
     assert ordering.after_seconds < ordering.before_seconds
     tuned = tune_program(ordering.program, cluster, model, controls=controls)
-    assert tuned.after.step_seconds == ordering.after_seconds
+    # Lagom's search over all settings finds none that are worse, and hardly better.
+    least, most = 0.99 * ordering.after_seconds, ordering.after_seconds
+    assert least < tuned.after.step_seconds <= most
     scheduled = [c for c in module.computations.values() if c.sequence is not None]
     for number, permutation in ordering.sequences.items():
         old, seen = scheduled[number].sequence, set()

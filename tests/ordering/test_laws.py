@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.ordering.descent import Descent
+from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.find import find_order
 from lagom_jax.ordering.moves import moved
 from lagom_jax.ordering.rehearsal import Rehearsal
@@ -56,6 +57,20 @@ def test_moves_keep_an_order_legal(lines, data):
     swapped[0], swapped[-1] = swapped[-1], swapped[0]
     assert not found.is_legal(tuple(swapped))
     assert not found.is_legal(found.given[1:])
+
+
+@FEW
+@given(steps(), st.lists(st.floats(0.0, 1e-3), min_size=1, max_size=9))
+def test_busy_streams_are_a_legal_order_that_keeps_kernels_in_place(lines, seconds):
+    module = made_of(*lines)
+    found = sequence(module)
+    alone = [seconds[unit.number % len(seconds)] for unit in found.units]
+    order = eager(found.units, alone, lambda task: seconds[task.bytes % len(seconds)])
+    assert found.is_legal(order)
+    stands_behind_its_operands(module, order)
+    launches = {unit.number for unit in found.units if unit.launches or unit.tokens}
+    kernels = [n for n in order if found.units[n].nodes and n not in launches]
+    assert kernels == sorted(kernels)
 
 
 @FEW
