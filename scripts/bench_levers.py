@@ -4,6 +4,7 @@
     python scripts/bench_levers.py --json OUT            # and writes the rows as JSON
     python scripts/bench_levers.py --docs                # rewrites docs/benchmarks
     python scripts/bench_levers.py --case fsdp --case moe --controls sequence
+    python scripts/bench_levers.py --from A --from B --docs  # from rows made before
 
 Whole it takes about an hour on two cores.
 
@@ -176,12 +177,12 @@ def _gb(nbytes: int | None) -> str:
 
 
 def page(found: dict[str, list[Row]], versions: str, compiles: int) -> str:
-    command = shlex.join(sys.argv[1:])
     cases = dict.fromkeys(row.case for listed in found.values() for row in listed)
+    chosen = shlex.join(part for case in cases for part in ("--case", case))
     parts = [
         "# Levers",
         "",
-        f"Made by `python scripts/bench_levers.py {command}`: Python "
+        f"Made by `python scripts/bench_levers.py {chosen}`: Python "
         f"{platform.python_version()}, {versions}; at most {compiles} compiles for "
         "each plan. All times are predicted, on schedules of XLA's real compiler. "
         "Cells are speedups over XLA's default with NCCL's default settings, and in "
@@ -210,6 +211,13 @@ def main() -> None:
     parser.add_argument("--compiles", type=int, default=Budget().compiles)
     parser.add_argument("--json", metavar="OUT", help="write the rows as JSON")
     parser.add_argument(
+        "--from",
+        action="append",
+        dest="made",
+        metavar="JSON",
+        help="take rows from a file that --json wrote instead of measuring",
+    )
+    parser.add_argument(
         "--whole-only",
         action="store_true",
         help="the whole plan and settings alone only; so it is for all but the first "
@@ -220,9 +228,15 @@ def main() -> None:
     )
     asked = parser.parse_args()
     kinds = asked.controls or ["tuner", "sequence"]
-    import_jax()
     found: dict[str, list[Row]] = {controls: [] for controls in kinds}
-    for case in asked.case or CASES:
+    for path in asked.made or ():
+        for fields in json.loads(Path(path).read_text()):
+            found[fields.pop("controls")].append(Row(**fields))
+    if asked.made:
+        write(asked, found)
+    else:
+        import_jax()
+    for case in () if asked.made else asked.case or CASES:
         # What is compiled for one kind of controls need not be again for another.
         planner = planner_of(case)
         for number, controls in enumerate(kinds):

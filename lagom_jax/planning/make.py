@@ -107,7 +107,7 @@ class Planner:
         judge = Judge(self.cluster, told, self._calibration, tunes="settings" in levers)
         limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
-            self._compile,
+            self.compile,
             judge,
             budget,
             limit,
@@ -145,13 +145,23 @@ class Planner:
             notes=_over(limit, first),
         )
 
-    def _compile(
+    def compile(
         self,
         options: dict[str, CompilerOption],
-        order: ScheduleEdit | None,
+        order: ScheduleEdit | None = None,
         *,
-        capture: bool,
+        capture: bool = False,
     ) -> tuple[Scheduled, CompiledStep]:
+        """Compiles the step, unless it has been compiled so before.
+
+        Args:
+            options: XLA options, beside those that were given for the step.
+            order: Another order than XLA's.
+            capture: Keeps what XLA's scheduler left, which an order can be made for.
+
+        Raises:
+            LagomError: It cannot be compiled so.
+        """
         from lagom_jax.compile import compile_step
 
         asked = {**options, **self._given}

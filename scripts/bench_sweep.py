@@ -1,0 +1,293 @@
+"""Whether a few compiles find what many would: a plan beside a sweep of candidates.
+
+    python scripts/bench_sweep.py --case fsdp            # prints a table
+    python scripts/bench_sweep.py --json OUT             # and writes the rows as JSON
+    python scripts/bench_sweep.py --docs                 # rewrites docs/benchmarks
+    python scripts/bench_sweep.py --from OUT --docs      # from rows measured before
+
+Whole it takes about an hour on two cores. Half of the candidates of a sweep are sets of
+XLA's options, drawn evenly from a table that knows nothing of the program; the others
+are the same sets with our costs as XLA's profile. Each is compiled and replayed with
+settings of its own, as a plan's candidates are; the order stays XLA's, so that both
+sides use the same levers. Everything is predicted, on real schedules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import platform
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench_levers import CASES, planner_of
+
+from lagom_jax.commands.terminal import import_jax
+from lagom_jax.compile import CompiledStep
+from lagom_jax.errors import LagomError
+from lagom_jax.levers import cost_profile
+from lagom_jax.plan.plan import COSTS
+from lagom_jax.planning import Budget, Planner
+from lagom_jax.planning.judge import Judge, View
+from lagom_jax.planning.trial import CompilerOption
+from lagom_jax.scheduled import Scheduled
+from lagom_jax.search.controls import named
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "sweep.md"
+SUITE = ("fsdp", "moe", "tp")
+LEVERS = ("options", "costs", "settings")
+_MIB = 1 << 20
+_SIZES = (None, 0, 4 * _MIB, 32 * _MIB, 128 * _MIB, 256 * _MIB, 512 * _MIB, 1024 * _MIB)
+# None leaves an option out.
+TABLE: dict[str, tuple[CompilerOption | None, ...]] = {
+    "xla_gpu_enable_pipelined_all_gather": (None, True),
+    "xla_gpu_enable_pipelined_all_reduce": (None, True),
+    "xla_gpu_enable_pipelined_reduce_scatter": (None, True),
+    "xla_gpu_enable_while_loop_double_buffering": (None, True),
+    "xla_gpu_enable_while_loop_unrolling": (
+        *(None, None, None),
+        "WHILE_LOOP_UNROLLING_FULL_UNROLL",
+    ),
+    "xla_gpu_all_gather_combine_threshold_bytes": _SIZES,
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": _SIZES,
+    "xla_gpu_all_reduce_combine_threshold_bytes": _SIZES,
+    "xla_gpu_dot_merger_threshold_mb": (None, 0),
+    "xla_gpu_experimental_parallel_collective_overlap_limit": (None, 2, 4),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One case."""
+
+    case: str
+    default_seconds: float
+    candidates: int
+    """Of the sweep, whatever became of them."""
+    programs: int
+    """Different programs among those."""
+    unusable: int
+    """Failed, or over memory."""
+    best_seconds: float
+    best: str
+    plan_seconds: float
+    """A plan with the same levers and its default budget."""
+    plan_compiles: int
+    whole_seconds: float
+    """A plan with all levers."""
+    whole_compiles: int
+
+    @property
+    def share(self) -> float:
+        """What the plan gains, of what the best of the sweep gains."""
+        return self._gain(self.plan_seconds)
+
+    @property
+    def whole_share(self) -> float:
+        """What the plan with all levers gains, likewise."""
+        return self._gain(self.whole_seconds)
+
+    def _gain(self, seconds: float) -> float:
+        possible = self.default_seconds - self.best_seconds
+        return (self.default_seconds - seconds) / possible if possible > 0 else 1.0
+
+
+def drawn(count: int, seed: int = 0) -> list[dict[str, CompilerOption]]:
+    """Different sets of options, evenly from the table."""
+    dice = random.Random(seed)
+    found: dict[str, dict[str, CompilerOption]] = {}
+    while len(found) < count:
+        drawn = {name: dice.choice(values) for name, values in TABLE.items()}
+        options = {name: value for name, value in drawn.items() if value is not None}
+        found[json.dumps(options, sort_keys=True)] = options
+    return list(found.values())
+
+
+class Swept:
+    """The sweep of one case."""
+
+    def __init__(self, case: str) -> None:
+        self.planner: Planner = planner_of(case)
+        cluster = self.planner.cluster
+        self.judge = Judge(cluster, named("tuner"))
+        self.limit = Budget().memory(cluster.gpu.memory_bytes)
+        self.programs: set[str] = set()
+        self.tried = self.unusable = 0
+        self.best_seconds, self.best = float("inf"), ""
+
+    def run(self, case: str, count: int) -> None:
+        """Compiles and judges as many candidates as were asked for."""
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            plain = drawn(count // 2)
+            with_costs = [
+                {**options, COSTS: cost_profile(view.timeline).encode()}
+                for options, view in zip(plain, self._looked(pool, plain), strict=True)
+                if view is not None
+            ]
+            for _ in self._looked(pool, with_costs):
+                pass
+        print(f"{case}: {self.tried} candidates", file=sys.stderr, flush=True)
+
+    def _looked(
+        self,
+        pool: concurrent.futures.Executor,
+        sets: list[dict[str, CompilerOption]],
+    ) -> Iterator[View | None]:
+        made = pool.map(self._compiled, sets)
+        for options, found in zip(sets, made, strict=True):
+            self.tried += 1
+            view = None if found is None else self._seen(options, *found)
+            if view is None:
+                self.unusable += 1
+            print(
+                f"{self.tried}: {_words(options)}: "
+                + ("-" if view is None else f"{1e3 * view.tuned_seconds:.1f} ms"),
+                file=sys.stderr,
+                flush=True,
+            )
+            yield view
+
+    def _compiled(
+        self, options: dict[str, CompilerOption]
+    ) -> tuple[Scheduled, CompiledStep] | None:
+        try:
+            return self.planner.compile(options)
+        except LagomError:
+            return None
+
+    def _seen(
+        self,
+        options: dict[str, CompilerOption],
+        scheduled: Scheduled,
+        compiled: CompiledStep,
+    ) -> View | None:
+        if (compiled.memory.peak_bytes or 0) > self.limit:
+            return None
+        view = self.judge.look(scheduled)
+        self.programs.add(view.structure.digest)
+        if view.tuned_seconds < self.best_seconds:
+            self.best_seconds, self.best = view.tuned_seconds, _words(options)
+        return view
+
+
+def row_of(case: str, count: int) -> Row:
+    swept = Swept(case)
+    swept.run(case, count)
+    # Judged as the sweep was, with the compiler asked anew.
+    planner = planner_of(case)
+    plan = planner.plan(levers=LEVERS)
+    whole = planner.plan()
+    return Row(
+        case=case,
+        default_seconds=plan.evidence.default.step_seconds,
+        candidates=swept.tried,
+        programs=len(swept.programs),
+        unusable=swept.unusable,
+        best_seconds=swept.best_seconds,
+        best=swept.best,
+        plan_seconds=plan.evidence.tuned.step_seconds,
+        plan_compiles=plan.evidence.compiles,
+        whole_seconds=whole.evidence.tuned.step_seconds,
+        whole_compiles=whole.evidence.compiles,
+    )
+
+
+def _words(options: dict[str, CompilerOption]) -> str:
+    said = [
+        "our costs" if name == COSTS else f"{name.removeprefix('xla_gpu_')}={value}"
+        for name, value in options.items()
+    ]
+    return ", ".join(said) or "nothing"
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| case | default | best of the sweep | candidates | programs | unusable "
+        "| plan, same levers | of the sweep's gain | plan, all levers | of that gain |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        cells = (
+            row.case,
+            _ms(row.default_seconds),
+            _ms(row.best_seconds),
+            str(row.candidates),
+            str(row.programs),
+            str(row.unusable),
+            f"{_ms(row.plan_seconds)}, {row.plan_compiles} compiles",
+            f"{100 * row.share:.0f} %",
+            f"{_ms(row.whole_seconds)}, {row.whole_compiles} compiles",
+            f"{100 * row.whole_share:.0f} %",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "The best of each sweep:", ""]
+    lines += [f"- {row.case}: {row.best}" for row in rows]
+    return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def page(rows: list[Row]) -> str:
+    from lagom_jax.compile import Toolchain
+
+    versions = Toolchain.probe().versions
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    options = ", ".join(f"`{name}`" for name in TABLE)
+    cases = "; ".join(
+        f"{row.case} is {CASES[row.case][0]} on {CASES[row.case][1]}" for row in rows
+    )
+    return (
+        "# A plan beside a sweep\n\n"
+        f"Made by `python scripts/bench_sweep.py`: Python {platform.python_version()}, "
+        f"{made}. All times are predicted, on schedules of XLA's real compiler, with "
+        "settings searched for each (`tuner`). Half of the candidates are sets of "
+        f"options drawn evenly from a table ({options}), the others the same with our "
+        "costs as XLA's profile; the order stays XLA's. The plan has the same levers "
+        "and its default budget; the plan with all levers may also change the order. "
+        f"{cases}. [What the figures say](../planning.md#what-it-gives).\n\n"
+        f"{table(rows)}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A plan beside a sweep.")
+    parser.add_argument("--case", action="append", choices=tuple(CASES))
+    parser.add_argument("--candidates", type=int, default=200)
+    parser.add_argument("--json", metavar="OUT", help="write the rows as JSON")
+    parser.add_argument(
+        "--from",
+        action="append",
+        dest="made",
+        metavar="JSON",
+        help="take rows from a file that --json wrote instead of measuring",
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="rewrite docs/benchmarks/sweep.md"
+    )
+    asked = parser.parse_args()
+    rows = [Row(**row) for path in asked.made or () for row in json.loads(_read(path))]
+    if not asked.made:
+        import_jax()
+        for case in asked.case or SUITE:
+            rows.append(row_of(case, asked.candidates))
+            print(table(rows[-1:]), flush=True)
+            if asked.json:
+                made = [dataclasses.asdict(row) for row in rows]
+                Path(asked.json).write_text(json.dumps(made, indent=2) + "\n")
+    if asked.docs:
+        PAGE.write_text(page(rows))
+    print(table(rows))
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text()
+
+
+if __name__ == "__main__":
+    main()
