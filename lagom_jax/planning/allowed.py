@@ -12,7 +12,11 @@ from lagom_jax.search.controls import Controls
 
 
 def allowed(
-    controls: Controls, *, pinned: Collection[str] = (), deterministic: bool = False
+    controls: Controls,
+    *,
+    pinned: Collection[str] = (),
+    deterministic: bool = False,
+    settings: bool = True,
 ) -> Controls:
     """The controls, without what would go against the user.
 
@@ -20,6 +24,7 @@ def allowed(
         controls: What NCCL can be told.
         pinned: Options that the user has set; a cap among them stays.
         deterministic: Leaves alone what may change the rounding of sums.
+        settings: Whether NCCL may be told anything at all.
 
     Example:
         >>> from lagom_jax.search.controls import named
@@ -28,7 +33,7 @@ def allowed(
         >>> allowed(named("caps"), deterministic=True).leaves
         ('all-gather', 'all-reduce', 'reduce-scatter')
     """
-    left = {*controls.leaves}
+    left = {*(controls.leaves if settings else KINDS)}
     if deterministic:
         left.update(controls.keeping_sums().leaves)
     if controls.tells_apart == "nothing" and (

@@ -183,7 +183,10 @@ def _without_costs(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
     same = [
         t
         for t in trials
-        if t.view is not None and not t.ordered and t.asked.keys == best.asked.keys
+        if t.view is not None
+        and not t.ordered
+        and not t.asked.given
+        and t.asked.keys == best.asked.keys
     ]
     without = [t for t in same if t.asked.costs is None]
     with_ = [t for t in same if t.asked.costs is not None]

@@ -19,7 +19,6 @@ from lagom_jax.schedule.program import Program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.search.controls import FINE, Controls
 from lagom_jax.search.lagom import Lagom
-from lagom_jax.search.policy import Default
 from lagom_jax.search.tuning import Tuning, tune_program
 
 
@@ -53,8 +52,6 @@ class Judge:
         cluster: Cluster,
         controls: Controls,
         calibration: Calibration | None = None,
-        *,
-        tunes: bool = True,
     ) -> None:
         """Sets the model up.
 
@@ -62,7 +59,6 @@ class Judge:
             cluster: What the programs run on.
             controls: What NCCL can be told.
             calibration: Corrections to the model.
-            tunes: Whether settings may be changed; otherwise all is left to NCCL.
         """
         self.model = CostModel.of(cluster)
         self._cluster = cluster
@@ -75,7 +71,6 @@ class Judge:
             self.pricing = (
                 f"calibrated: {calibration.words()}; for the rest {self.pricing}"
             )
-        self._policy = Lagom() if tunes else Default()
 
     def correct(self, prices: Prices) -> Prices:
         """What the user's own measurements make of the model's prices."""
@@ -96,7 +91,7 @@ class Judge:
             self._cluster,
             self.model,
             controls=self._controls,
-            policies=[self._policy],
+            policies=[Lagom()],
             correct=self.correct,
             pricing=self.pricing,
             name=scheduled.name,

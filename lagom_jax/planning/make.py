@@ -101,10 +101,13 @@ class Planner:
         told = named(controls) if isinstance(controls, str) else controls
         pins = _pins(self._given, self._lowered)
         told = allowed(
-            told, pinned={pin.name for pin in pins}, deterministic=deterministic
+            told,
+            pinned={pin.name for pin in pins},
+            deterministic=deterministic,
+            settings="settings" in levers,
         )
         budget = budget or Budget()
-        judge = Judge(self.cluster, told, self._calibration, tunes="settings" in levers)
+        judge = Judge(self.cluster, told, self._calibration)
         limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
             self.compile,

@@ -67,6 +67,7 @@ class _Made:
     seconds: float
     scheduled: Scheduled | None = None
     compiled: CompiledStep | None = None
+    captured: bytes = b""
     error: LagomError | None = None
 
 
@@ -115,7 +116,7 @@ class Sweep:
             LagomError: It cannot be compiled.
         """
         self.compiles += 1
-        made = self._attempt(Asked())
+        made = self._attempt(Asked(), capture=self._orders)
         if made.compiled is not None:
             # A plan that takes no more than the program as it is does no harm.
             peak = made.compiled.memory.peak_bytes or 0
@@ -199,7 +200,7 @@ class Sweep:
         edit = ScheduleEdit(best.schedule, ordering.sequences)
         asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
         self.compiles += 1
-        made = self._looked_at(self._attempt(asked, edit))
+        made = self._looked_at(self._attempt(asked, edit, capture=True))
         # Beside what was compiled, not beside what an order had promised.
         plain = dataclasses.replace(best, ordering=None)
         ordered = self._kept(self._told_apart(made, plain))
@@ -215,12 +216,13 @@ class Sweep:
             plain: The program as it is, with which they are compared as their authors
                 would: everything left to NCCL, in XLA's own order.
         """
-        for trial in self._run(list(others)):
+        for trial in self._run(list(others), orders=False):
             self._kept(_as_published(trial, plain))
 
     def _compile(self, chosen: list[Asked], best: Trial) -> list[Trial]:
         return [
-            self._kept(self._told_apart(trial, best)) for trial in self._run(chosen)
+            self._kept(self._told_apart(trial, best))
+            for trial in self._run(chosen, orders=self._orders)
         ]
 
     def _kept(self, trial: Trial) -> Trial:
@@ -228,24 +230,32 @@ class Sweep:
         self.trials.append(trial)
         return trial
 
-    def _run(self, chosen: list[Asked]) -> list[Trial]:
+    def _run(self, chosen: list[Asked], *, orders: bool) -> list[Trial]:
+        """Compiles and looks; where orders may be used, also for a better one."""
         self.compiles += len(chosen)
+
+        def attempt(asked: Asked) -> _Made:
+            return self._attempt(asked, capture=orders)
+
         with concurrent.futures.ThreadPoolExecutor(self._budget.workers) as pool:
             # Each compile is a process of its own; a thread only waits for it, and what
             # is there is looked at meanwhile.
-            return [self._looked_at(one) for one in pool.map(self._attempt, chosen)]
+            return [self._looked_at(one) for one in pool.map(attempt, chosen)]
 
-    def _attempt(self, asked: Asked, order: ScheduleEdit | None = None) -> _Made:
+    def _attempt(
+        self, asked: Asked, order: ScheduleEdit | None = None, *, capture: bool = False
+    ) -> _Made:
         self._say(f"compiling {asked.name}")
         begun = time.monotonic()
         try:
-            scheduled, compiled = self._compiler(
-                asked.options, order, capture=self._orders
-            )
+            scheduled, compiled = self._compiler(asked.options, order, capture=capture)
         except LagomError as error:
             return _Made(asked, order, time.monotonic() - begun, error=error)
         taken = compiled.start_seconds + compiled.compile_seconds
-        return _Made(asked, order, taken, scheduled, compiled)
+        # The compiler may have it from another planning, which asked for it.
+        looked_for = capture and order is None
+        captured = (compiled.scheduled_bytes or b"") if looked_for else b""
+        return _Made(asked, order, taken, scheduled, compiled, captured)
 
     def _looked_at(self, made: _Made) -> Trial:
         try:
@@ -274,7 +284,7 @@ class Sweep:
             made.seconds,
             view,
             schedule=made.compiled.schedule_fingerprint or "",
-            captured=made.compiled.scheduled_bytes or b"",
+            captured=made.captured,
             ordered=ordered,
         )
         peak = trial.peak_bytes
@@ -284,7 +294,7 @@ class Sweep:
         if ordered and made.compiled.order_outcome != "applied":
             reason = f"the order was not taken: {made.compiled.order_outcome}"
             return dataclasses.replace(trial, status="failed", reason=reason)
-        if trial.captured and not ordered:
+        if trial.captured:
             ordering = self._judge.order(
                 read_module(trial.captured),
                 spare_bytes=self._spare(view),

@@ -122,7 +122,7 @@ def space_of(
         elif site.one_shot_kernel:
             fixed.append((site, "XLA runs it as a kernel of its own, without NCCL"))
         elif site.kind in controls.leaves:
-            fixed.append((site, "left alone, to keep the order of its sums"))
+            fixed.append((site, "left alone, as asked"))
         elif site.kind in REDUCING:
             called.append((site, span))
         elif site.kind == "collective-broadcast":

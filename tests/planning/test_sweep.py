@@ -265,6 +265,24 @@ def size(module):
     return len(module.entry.instructions)
 
 
+def test_no_order_is_looked_for_where_none_may_be_used():
+    """Not even where the compiler still has what one could be made for."""
+
+    class Captures(Compiler):
+        def __call__(self, options, order, *, capture):
+            return super().__call__(options, order, capture=True)
+
+    judge = promise(slow=tuned("faster"))
+    compiler = Captures({"a": "slow"}, in_order="faster")
+    made, best = searched(compiler, "a", judge=judge, orders=False, reserve=1)
+    assert compiler.asked == ["", "a"]
+    assert statuses(made)["a"] == "slower"
+    assert best is made.trials[0]
+    made, _ = sweep(compiler, judge, orders=True)
+    made.compare([Asked(given=((OPTIONS["a"], True),))], made.first())
+    assert made.trials[1].ordering is None
+
+
 def test_a_candidate_is_worth_what_its_order_will_be():
     """Slow as compiled, fast in the order that it makes room for."""
     judge = promise(slow=tuned("faster"))
