@@ -14,6 +14,8 @@ from lagom_jax.errors import ClusterError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import check
+from lagom_jax.plan.pinned import stated
+from xla_flags import pinned_by_options, pinned_here
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep, LoweredStep
@@ -71,6 +73,7 @@ def compile_scheduled(
     """
     # Here and not above, so that importing lagom_jax does not import jax.
     from lagom_jax.compile import compile_step, lower
+    from lagom_jax.compile.scheduler_pass import APPLIED
 
     where = cluster_named(cluster)
     if isinstance(plan, str | Path):
@@ -80,15 +83,23 @@ def compile_scheduled(
     if plan is None:
         compiled = compile_step(lowered, where, compiler_options)
         return scheduled_of(compiled, where, title, description, notes)
-    doubts = _doubts(plan, lowered, where)
-    options = {**plan.compiler_options(), **(compiler_options or {})}
+    given = dict(compiler_options or {})
+    doubts = _doubts(plan, lowered, where, given)
+    options = {**plan.compiler_options(), **given}
     order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
     compiled = compile_step(lowered, where, options, order=order)
+    if order is not None and compiled.order_outcome != APPLIED:
+        raise PlanError(
+            "the plan's order of instructions was not taken, and its settings are for "
+            f"that order: {compiled.order_outcome}; make the plan again here"
+        )
     scheduled = scheduled_of(compiled, where, title, description, (*notes, *doubts))
     return dataclasses.replace(scheduled, plan=plan)
 
 
-def _doubts(plan: Plan, lowered: LoweredStep, cluster: Cluster) -> list[str]:
+def _doubts(
+    plan: Plan, lowered: LoweredStep, cluster: Cluster, given: Mapping[str, Any]
+) -> list[str]:
     """What may make a plan's figures wrong here.
 
     Raises:
@@ -96,11 +107,14 @@ def _doubts(plan: Plan, lowered: LoweredStep, cluster: Cluster) -> list[str]:
     """
     from lagom_jax.compile import Toolchain
 
+    options = {**given, **lowered.compiler_options}
     findings = check(
         plan,
         fingerprint=lowered.fingerprint,
         cluster=cluster,
         versions=Toolchain.probe().versions,
+        pinned=stated((*pinned_here(), *pinned_by_options(options))),
+        with_options=True,
     )
     errors = [
         f"{one.text}: {one.remedy}" for one in findings if one.severity == "error"

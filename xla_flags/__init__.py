@@ -16,6 +16,7 @@ Example:
 from xla_flags.catalogue import find, flags, known, nearest
 from xla_flags.flag import Flag, FlagError, Value
 from xla_flags.flag_text import join, split
+from xla_flags.here import pinned_here
 from xla_flags.pinned import (
     Pin,
     in_effect,
@@ -43,6 +44,7 @@ __all__ = [
     "pinned_by_environment",
     "pinned_by_options",
     "pinned_by_xla_flags",
+    "pinned_here",
     "print_flag",
     "print_option",
     "recipes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -136,6 +137,36 @@ class Flag:
         """
         return list(self.seen.values())[-1] if self.seen else None
 
+    def is_known_in(self, version: str) -> bool:
+        """Whether a version knows it, or, of one that was never seen, the last before.
+
+        Args:
+            version: Of jaxlib or of NCCL, as the flag's holder counts.
+
+        Example:
+            >>> from xla_flags import find
+            >>> flag = find("xla_gpu_pipeline_all_gather")
+            >>> flag.is_known_in("0.10.2"), flag.is_known_in("0.99")
+            (False, True)
+        """
+        return self._nearest(version) not in self.absent
+
+    def is_a_flag_in(self, version: str) -> bool:
+        """Whether a version's `XLA_FLAGS` take it, likewise.
+
+        Example:
+            >>> from xla_flags import find
+            >>> find("xla_gpu_pipeline_all_gather").is_a_flag_in("0.10.2")
+            False
+        """
+        nearest = self._nearest(version)
+        return nearest not in (*self.absent, *self.not_a_flag_in)
+
+    def _nearest(self, version: str) -> str:
+        versions = sorted({*self.seen, *self.absent, *self.not_a_flag_in}, key=_parts)
+        before = [one for one in versions if _parts(one) <= _parts(version)]
+        return next(reversed(before), versions[0] if versions else version)
+
     def as_dict(self) -> dict[str, Any]:
         """What JSON says of it.
 
@@ -147,3 +178,7 @@ class Flag:
         return {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         } | {"spelling": dataclasses.asdict(self.spelling), "seen": dict(self.seen)}
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

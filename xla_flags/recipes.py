@@ -54,7 +54,7 @@ class Recipe:
         return {
             name: value
             for name, value in self.settings.items()
-            if jaxlib not in known()[name].absent
+            if known()[name].is_known_in(jaxlib)
         }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -23,7 +21,7 @@ from xla_flags import (
     find,
     flags,
     known,
-    pinned_by_environment,
+    pinned_here,
     recipes,
 )
 from xla_flags.pages import shown_value
@@ -93,25 +91,6 @@ def _chosen(names: list[str], holder: str | None) -> tuple[Flag, ...]:
     except FlagError as error:
         raise LagomError(f"{error}") from error
     return tuple(flag for flag in found if holder in (None, flag.holder))
-
-
-def pinned_here() -> tuple[Pin, ...]:
-    """What XLA_FLAGS, NCCL's variables and its files set on this machine."""
-    return pinned_by_environment(os.environ, _read, home=str(_home()))
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
-def _home() -> Path | str:
-    try:
-        return Path.home()
-    except RuntimeError:
-        return ""
 
 
 def _print_json(document: object) -> None:

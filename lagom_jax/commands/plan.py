@@ -12,7 +12,6 @@ from rich.text import Text
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.findings import as_rows, print_findings
-from lagom_jax.commands.flags import pinned_here
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.plan import Plan, load, to_json
@@ -20,6 +19,7 @@ from lagom_jax.plan.check import check
 from lagom_jax.plan.compare import differences
 from lagom_jax.plan.pinned import stated
 from lagom_jax.report.plan import render_plan
+from xla_flags import pinned_here
 
 DIFFERS = 1
 """Exit code when two plans differ, and when a plan does not hold here."""

@@ -29,6 +29,7 @@ from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
 from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
+from xla_flags import pinned_by_options, pinned_here
 
 _EXAMPLES = """\
 examples:
@@ -41,6 +42,7 @@ examples:
 """
 _GRIDS = {"fine": FINE, "coarse": COARSE}
 _SETTINGS_ONLY = ("settings",)
+_BUDGET = ("compiles", "seconds", "memory_fraction")
 
 
 def add(verbs: Any) -> None:
@@ -103,24 +105,21 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compiles",
         type=positive,
-        default=usual.compiles,
         metavar="N",
-        help="how often to compile (default: %(default)s)",
+        help=f"how often to compile (default: {usual.compiles})",
     )
     group.add_argument(
         "--seconds",
         type=positive,
-        default=int(usual.seconds),
         metavar="S",
-        help="begin nothing new after so long (default: %(default)s)",
+        help=f"begin nothing new after so long (default: {usual.seconds:.0f})",
     )
     group.add_argument(
         "--memory-fraction",
         type=float,
-        default=usual.memory_fraction,
         metavar="F",
         help="the part of a GPU's memory that the step may take (default: "
-        "%(default)s, which is jax's own)",
+        f"{usual.memory_fraction}, which is jax's own)",
     )
     group.add_argument(
         "--deterministic",
@@ -181,11 +180,12 @@ def _check_writable(file: Path) -> None:
 
 
 def _refuse_plan(arguments: argparse.Namespace) -> None:
-    for option in ("output", "compare"):
-        if getattr(arguments, option):
+    for option in ("output", "compare", *_BUDGET):
+        if getattr(arguments, option) is not None:
             raise LagomError(
-                f"--{option} goes with a plan, and settings alone are none: leave out "
-                "--policy, --grid and --levers settings, and name a step, not a dump"
+                f"--{option.replace('_', '-')} goes with a plan, and settings alone "
+                "are none: leave out --policy, --grid and --levers settings, and name "
+                "a step, not a dump"
             )
 
 
@@ -194,7 +194,12 @@ def _settings(
 ) -> int:
     scheduled = scheduled_step(arguments, subject)
     names = dict.fromkeys(arguments.policy or ["lagom"])
-    controls = allowed(named(arguments.controls), deterministic=arguments.deterministic)
+    pins = (*pinned_here(), *pinned_by_options(parse_options(arguments.option)))
+    controls = allowed(
+        named(arguments.controls),
+        pinned={pin.name for pin in pins},
+        deterministic=arguments.deterministic,
+    )
     with progress(f"searching settings for {arguments.subject} ..."):
         tuning = tune_scheduled(
             scheduled,
@@ -219,11 +224,8 @@ def _plan(
     levers: tuple[str, ...],
     calibration: Calibration | None,
 ) -> int:
-    budget = Budget(
-        compiles=arguments.compiles,
-        seconds=arguments.seconds,
-        memory_fraction=arguments.memory_fraction,
-    )
+    given = {name: getattr(arguments, name) for name in _BUDGET}
+    budget = Budget(**{n: value for n, value in given.items() if value is not None})
     options = parse_options(arguments.option)
     with reporting() as say:
         plan = make_plan(

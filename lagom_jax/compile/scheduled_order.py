@@ -2,15 +2,17 @@
 
 The fingerprint of a schedule is made of its structure alone: of every computation that
 has a sequence, the opcodes, the shapes and the positions of operands and control
-predecessors, in the order of the schedule. Names, numbers, source locations and
-options are left out, so it is equal in every process and for every checkout path.
+predecessors, in the order of the schedule, and of what decides who may overtake whom:
+which memory is shared, and what is done inside of fusions and calls. Names, numbers,
+source locations and options are left out, so it is equal in every process and for every
+checkout path.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
@@ -23,7 +25,7 @@ class ScheduledComputation:
 
     Example:
         >>> ScheduledComputation("main", ("p", "t"), ("parameter", "tuple"),
-        ...     (b"", b""), ((), (0,)), ((), ())).needs(1)
+        ...     (b"", b""), ((), (0,)), ((), ()), (b"", b"")).needs(1)
         (0,)
     """
 
@@ -36,6 +38,8 @@ class ScheduledComputation:
     """Of each instruction, where its operands stand."""
     controls: tuple[tuple[int, ...], ...]
     """Of each instruction, what else must have run before it."""
+    inside: tuple[bytes, ...]
+    """Of each instruction, a digest of what it calls and of the memory it shares."""
 
     def needs(self, position: int) -> tuple[int, ...]:
         """Everything that must stand before an instruction."""
@@ -47,14 +51,19 @@ class ScheduledOrder:
     """The sequences of a scheduled module.
 
     Example:
-        >>> ScheduledOrder((), False).fingerprint[:8]
+        >>> ScheduledOrder((), b"").fingerprint[:8]
         'e3b0c442'
     """
 
     computations: tuple[ScheduledComputation, ...]
     """Those that have a sequence, as they stand in the module."""
-    donates: bool
-    """Whether results live in the memory of arguments."""
+    donated: bytes
+    """Which results live in the memory of which arguments, serialised; or empty."""
+
+    @property
+    def donates(self) -> bool:
+        """Whether results live in the memory of arguments."""
+        return bool(self.donated)
 
     @classmethod
     def of(cls, module: bytes) -> ScheduledOrder:
@@ -64,13 +73,14 @@ class ScheduledOrder:
             entry.key: entry.value.instruction_ids
             for entry in parsed.schedule.sequences
         }
+        called = _Called(parsed.computations, sequences)
         return cls(
             tuple(
-                _computation(computation, sequences[computation.id])
+                _computation(computation, sequences[computation.id], called)
                 for computation in parsed.computations
                 if computation.id in sequences
             ),
-            bool(parsed.input_output_alias.entries),
+            parsed.input_output_alias.SerializeToString(deterministic=True),
         )
 
     @property
@@ -81,19 +91,19 @@ class ScheduledOrder:
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the structure, in hexadecimal."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.donated)
         for computation in self.computations:
             digest.update(b"%d;" % len(computation.opcodes))
-            for opcode, shape, operands, controls in zip(
+            for opcode, shape, operands, controls, inside in zip(
                 computation.opcodes,
                 computation.shapes,
                 computation.operands,
                 computation.controls,
+                computation.inside,
                 strict=True,
             ):
-                digest.update(
-                    f"{opcode} {operands} {controls} {len(shape)} ".encode() + shape
-                )
+                words = f"{opcode} {operands} {controls} {len(shape)} {len(inside)} "
+                digest.update(words.encode() + shape + inside)
         return digest.hexdigest()
 
     def objection(self, edit: ScheduleEdit) -> str | None:
@@ -101,8 +111,8 @@ class ScheduledOrder:
 
         Example:
             >>> main = ScheduledComputation("main", ("p", "t"), ("parameter", "tuple"),
-            ...     (b"", b""), ((), (0,)), ((), ()))
-            >>> order = ScheduledOrder((main,), False)
+            ...     (b"", b""), ((), (0,)), ((), ()), (b"", b""))
+            >>> order = ScheduledOrder((main,), b"")
             >>> order.objection(ScheduleEdit(order.fingerprint, {0: (1, 0)}))
             't, a tuple of main, would run before p, its operand'
         """
@@ -123,7 +133,45 @@ class ScheduledOrder:
         return None
 
 
-def _computation(proto: Any, sequence: Sequence[int]) -> ScheduledComputation:
+class _Called:
+    """What instructions do inside, as far as it decides what may overtake them."""
+
+    def __init__(self, computations: Sequence[Any], scheduled: Collection[int]) -> None:
+        self._computations = {made.id: made for made in computations}
+        self._scheduled = scheduled
+        self._known: dict[int, bytes] = {}
+
+    def digest(self, made: Any) -> bytes:
+        """Empty for an instruction that calls nothing and shares no memory."""
+        shared = made.output_operand_aliasing
+        if not shared and not made.called_computation_ids:
+            return b""
+        digest = hashlib.sha256()
+        for alias in shared:
+            digest.update(alias.SerializeToString(deterministic=True))
+        for called in made.called_computation_ids:
+            # What has a sequence is in the fingerprint by itself.
+            if called not in self._scheduled:
+                digest.update(self._computation(called))
+        return digest.digest()
+
+    def _computation(self, number: int) -> bytes:
+        known = self._known.get(number)
+        if known is None:
+            inside = self._computations[number].instructions
+            places = {made.id: place for place, made in enumerate(inside)}
+            digest = hashlib.sha256()
+            for made in inside:
+                operands = [places[operand] for operand in made.operand_ids]
+                digest.update(f"{made.opcode} {operands} ".encode())
+                digest.update(self.digest(made))
+            known = self._known[number] = digest.digest()
+        return known
+
+
+def _computation(
+    proto: Any, sequence: Sequence[int], called: _Called
+) -> ScheduledComputation:
     places = {identity: place for place, identity in enumerate(sequence)}
     instructions = sorted(proto.instructions, key=lambda made: places[made.id])
     return ScheduledComputation(
@@ -141,6 +189,7 @@ def _computation(proto: Any, sequence: Sequence[int]) -> ScheduledComputation:
             tuple(sorted(places[other] for other in made.control_predecessor_ids))
             for made in instructions
         ),
+        inside=tuple(map(called.digest, instructions)),
     )
 
 

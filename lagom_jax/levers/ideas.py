@@ -8,8 +8,6 @@ that, the compiler and another replay have to say.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -21,12 +19,12 @@ from lagom_jax.schedule.program import (
     Branch,
     Launch,
     Loop,
+    Node,
     Program,
     Run,
     Task,
 )
-from lagom_jax.schedule.windows import windows
-from xla_flags import Flag, known
+from xla_flags import known
 
 OptionValue: TypeAlias = bool | int | float | str
 _ON: Final = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -136,8 +134,8 @@ def ideas(
         *_dot_merger(seen),
         *_combining(seen, seconds),
         *_splitting(seen),
-        *([] if reorders else _unrolling(seen)),
-        *([] if reorders and seen.kinds(in_loops=True) else _limits(seen)),
+        *(() if reorders else _unrolling(seen)),
+        *(() if reorders and seen.kinds(in_loops=True) else _limits(seen)),
         *_hiding(seen),
     ]
     kept: list[Idea] = []
@@ -153,23 +151,12 @@ def ideas(
 def _spelled(name: str, value: OptionValue, jaxlib: str) -> tuple[str, OptionValue]:
     """An option as a version spells it; without a name where the version lacks it."""
     flag = known()[name]
-    if _nearest(jaxlib, flag) not in flag.absent:
+    if flag.is_known_in(jaxlib):
         return name, value
     if not flag.replaced_by:
         return "", value
     newer = known()[flag.replaced_by]
     return newer.name, _ON if newer.type == "enum" and value is True else value
-
-
-def _nearest(jaxlib: str, flag: Flag) -> str:
-    """The version of the catalogue that is most like another: the last before it."""
-    versions = sorted({*flag.seen, *flag.absent}, key=_parts)
-    before = [version for version in versions if _parts(version) <= _parts(jaxlib)]
-    return before[-1] if before else versions[0]
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 class _Seen:
@@ -339,15 +326,12 @@ def _splitting(seen: _Seen) -> Iterator[Idea]:
 
 
 def _limits(seen: _Seen) -> Iterator[Idea]:
-    """A limit matters only where several collectives want to be under way."""
-    rivals: defaultdict[int, set[Task]] = defaultdict(set)
-    for number, window in enumerate(windows(seen.program)):
-        rivals[number].update(
-            node.task
-            for node in window.block
-            if isinstance(node, Launch) and isinstance(node.task, Collective)
-        )
-    asynchronous = set[Task]().union(*rivals.values()) if rivals else set[Task]()
+    """A limit matters only where several collectives are launched and waited for."""
+    asynchronous = {
+        node.task
+        for node in _flat(seen.program.body)
+        if isinstance(node, Launch) and isinstance(node.task, Collective)
+    }
     exposed = sum(
         figures.exposed_seconds
         for site, figures in seen.sites.items()
@@ -362,6 +346,16 @@ def _limits(seen: _Seen) -> Iterator[Idea]:
                 exposed,
                 first=False,
             )
+
+
+def _flat(block: Block) -> Iterator[Node]:
+    for node in block:
+        yield node
+        if isinstance(node, Loop):
+            yield from _flat(node.body)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from _flat(arm)
 
 
 def _hiding(seen: _Seen) -> Iterator[Idea]:

@@ -267,9 +267,9 @@ class Computations:
             if computation.id in orders:
                 assert computation.sequence is not None
                 place = {i.id: n for n, i in enumerate(computation.sequence)}
-                order = self._plain[computation.id].instructions(
-                    orders[computation.id].order
-                )
+                plain, found = self._plain[computation.id], orders[computation.id].order
+                assert plain.is_legal(found), "moves keep orders legal"
+                order = plain.instructions(found)
                 permutation = tuple(place[i.id] for i in order)
                 if permutation != tuple(range(len(permutation))):
                     changed[number] = permutation

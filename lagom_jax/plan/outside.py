@@ -43,7 +43,7 @@ def xla_flags_text(
             why = "not in the catalogue of flags"
         elif "XLA_FLAGS" not in flag.routes:
             why = "XLA_FLAGS do not know it"
-        elif jaxlib in (*flag.not_a_flag_in, *flag.absent):
+        elif jaxlib is not None and not flag.is_a_flag_in(jaxlib):
             why = f"XLA_FLAGS of jaxlib {jaxlib} do not know it"
         else:
             try:

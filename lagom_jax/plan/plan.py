@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
+from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.cost.nccl_default import REDUCING
 from lagom_jax.cost.setting import Setting, SettingError
-from lagom_jax.errors import PlanError
+from lagom_jax.errors import PlanError, StepError
 from lagom_jax.plan.outside import Beyond, xla_flags_text
 from lagom_jax.search.space import Cap
 from lagom_jax.search.tuning import StepParts
@@ -23,7 +24,14 @@ _SUMS = ("all-reduce", "reduce-scatter")
 
 LeverValue: TypeAlias = bool | int | float | str | None
 Status: TypeAlias = Literal[
-    "ok", "failed", "over memory", "no effect", "slower", "timed out", "not tried"
+    "ok",
+    "chosen",
+    "failed",
+    "over memory",
+    "no effect",
+    "slower",
+    "timed out",
+    "not tried",
 ]
 """What became of a candidate."""
 
@@ -250,8 +258,15 @@ class Plan:
                     f"{part}: "
                     + (f"there are some, but {missing}" if missing else "missing")
                 )
-        if self.order is not None and not self.holds_for.schedule:
-            raise PlanError("holds_for.schedule: an order needs the schedule's")
+        if self.order is not None:
+            try:
+                order = ScheduleEdit.from_json(self.order)
+            except StepError as error:
+                raise PlanError(f"order: {error}") from error
+            if order.fingerprint != self.holds_for.schedule:
+                raise PlanError(
+                    "holds_for.schedule: not the schedule that the order is for"
+                )
         self._caps()
 
     def compiler_options(self) -> dict[str, bool | int | float | str | bytes]:

@@ -19,7 +19,7 @@ def told(plan: Plan, program: Program, cluster: Cluster) -> dict[Collective, Set
 
     Args:
         plan: The plan.
-        program: The program; a collective is known by its name in it.
+        program: The program; a collective is known by its name and kind in it.
         cluster: What it runs on.
 
     Returns:
@@ -29,7 +29,7 @@ def told(plan: Plan, program: Program, cluster: Cluster) -> dict[Collective, Set
     found: dict[Collective, Setting] = {}
     for collective, _, _ in program.collectives():
         said = by_name.get(collective.name)
-        if said is None:
+        if said is None or said.kind != collective.kind:
             continue
         if isinstance(setting := said.told, Cap):
             span = span_of(collective.groups, cluster)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.levers import Bound, Idea, changes
-from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan, SiteSetting
+from lagom_jax.plan import Candidate, Evidence, HoldsFor, Lever, Plan, SiteSetting
 from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
 from lagom_jax.planning.judge import View
 from lagom_jax.planning.trial import Trial
@@ -73,13 +73,20 @@ def assemble(
             default_peak=first.peak_bytes,
             tuned_peak=best.peak_bytes,
             memory_limit=memory_limit,
-            candidates=tuple(trial.candidate() for trial in listed),
+            candidates=tuple(_candidate(trial, best) for trial in listed),
             compiles=compiles,
             seconds=seconds,
         ),
         pricing=best.view.tuning.pricing,
         notes=tuple(dict.fromkeys((*_notes(best.view.tuning), *notes))),
     )
+
+
+def _candidate(trial: Trial, best: Trial) -> Candidate:
+    made = trial.candidate()
+    if trial.number == best.number:
+        return dataclasses.replace(made, status="chosen")
+    return made
 
 
 def _notes(tuning: Tuning) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,8 +26,8 @@ from lagom_jax.search.controls import Controls, named
 from xla_flags import (
     Pin,
     known,
-    pinned_by_environment,
     pinned_by_options,
+    pinned_here,
     print_option,
     recipes,
 )
@@ -292,17 +291,8 @@ def _search(
 
 def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
     """All that the user has set, wherever."""
-
-    def read(path: str) -> str | None:
-        try:
-            return Path(path).read_text()
-        except OSError:
-            return None
-
-    return (
-        *pinned_by_environment(os.environ, read, home=str(Path.home())),
-        *pinned_by_options({**given, **lowered.compiler_options}),
-    )
+    options = {**given, **lowered.compiler_options}
+    return (*pinned_here(), *pinned_by_options(options))
 
 
 def _recipes(jaxlib: str, pins: Iterable[Pin]) -> Iterator[Asked]:

@@ -154,8 +154,11 @@ class Sweep:
                 return best
             queue = []
             for trial in self._compile(chosen[:room], best):
-                if trial.usable and (_gains(trial, best) or _simpler(trial, best)):
+                if trial.usable and _gains(trial, best):
                     best = trial
+                elif trial.usable and _simpler(trial, best):
+                    why = f"the same program as {best.label}, with fewer options"
+                    best = self._restated(trial, why)
 
     def with_costs(self, best: Trial) -> Trial:
         """Tries our costs as a profile for the best so far."""
@@ -180,9 +183,13 @@ class Sweep:
         if _as_compiled(chosen) * (1 - _BETTER) <= _as_compiled(least):
             return chosen
         why = f"the best as it was compiled: {best.label} had only promised more"
-        least = dataclasses.replace(least, status="ok", reason=why)
-        self.trials[least.number] = least
-        return least
+        return self._restated(least, why)
+
+    def _restated(self, trial: Trial, why: str) -> Trial:
+        """A trial that is taken after all."""
+        trial = dataclasses.replace(trial, status="ok", reason=why)
+        self.trials[trial.number] = trial
+        return trial
 
     def _in_order(self, best: Trial) -> Trial | None:
         room = self.compiles < self._budget.compiles and not self._out_of_time()

@@ -24,7 +24,11 @@ from lagom_jax.report.units import (
 )
 
 _EXPLAINED = 8
-_STYLES: Final[Mapping[str, str]] = {"ok": "green", "failed": "red"}
+_STYLES: Final[Mapping[str, str]] = {
+    "chosen": "bold green",
+    "ok": "green",
+    "failed": "red",
+}
 _FINGERPRINT = 12
 
 

@@ -116,7 +116,13 @@ def test_a_shell_runs_nothing_that_a_plan_says(capsys, tmp_path):
 
 def made_here(**changes):
     held = HoldsFor(
-        "p", "f", "s", "h100:1x8", 8, tuple(Toolchain.probe().versions.items()), ()
+        "p",
+        "f",
+        PLAN.holds_for.schedule,
+        "h100:1x8",
+        8,
+        tuple(Toolchain.probe().versions.items()),
+        (),
     )
     return {"holds_for": dataclasses.replace(held, **changes)}
 

@@ -62,7 +62,7 @@ candidates = st.builds(
     Candidate,
     texts,
     st.lists(st.tuples(texts, st.none() | values), max_size=2).map(tuple),
-    st.sampled_from(["ok", "failed", "no effect", "timed out"]),
+    st.sampled_from(["chosen", "ok", "failed", "timed out"]),
     texts,
     st.none() | numbers,
     st.none() | numbers,
@@ -81,13 +81,21 @@ settings = st.builds(
     st.sampled_from(["ring/ll/4/512/32768", "at most 2 channels"]),
     texts,
 )
+orders = st.builds(
+    lambda sequences: {"fingerprint": "a", "sequences": sequences},
+    st.dictionaries(
+        st.integers(0, 99).map(str),
+        st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))),
+        max_size=3,
+    ),
+)
 pairs = st.lists(st.tuples(texts, texts), max_size=2).map(tuple)
 
 
 @st.composite
 def plans(draw):
     costs = draw(st.none() | texts)
-    order = draw(st.none() | st.dictionaries(texts, anything, max_size=3))
+    order = draw(st.none() | orders)
     parts_of = {"fdo_profile": costs, "order": order}
     named = [
         Lever(name, None, "", True, "", None, None, True)
@@ -262,9 +270,28 @@ def test_what_json_cannot_say_is_not_written(value):
         to_json(dataclasses.replace(PLAN, evidence=evidence))
 
 
-def test_an_order_must_be_plain_json():
-    with pytest.raises(PlanError, match=r"order.sequences: key 2 is no text"):
-        to_json(dataclasses.replace(PLAN, order={"sequences": {2: [0]}}))
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ({"sequences": {}}, "order: the order has no fingerprint"),
+        ({"fingerprint": "a1" * 32}, "order: the order has no sequences"),
+        (
+            {"fingerprint": "a1" * 32, "sequences": {2: [0]}},
+            "order: sequences of the order has 2, not a number",
+        ),
+        (
+            {"fingerprint": "a1" * 32, "sequences": {"2": [0, 2]}},
+            "order: sequence 2 of the order is no permutation",
+        ),
+        (
+            {"fingerprint": "b2" * 32, "sequences": {}},
+            "holds_for.schedule: not the schedule that the order is for",
+        ),
+    ],
+)
+def test_an_order_must_be_one(order, told):
+    with pytest.raises(PlanError, match=told):
+        dataclasses.replace(PLAN, order=order)
 
 
 def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
