@@ -75,6 +75,12 @@ def test_a_plan_of_ones_own_step_is_shown_and_written(capsys, own, tmp_path):
     assert plan.evidence.compiles <= 3
     assert plan.holds_for.devices == 8
     assert lagom(capsys, "plan", "show", file)[0] == 0
+    # Where something else is set the compiler would make another program.
+    other = ["--option", "xla_gpu_dot_merger_threshold_mb=7"]
+    code, _, complaint = lagom(capsys, "report", own(), *HERE, "--plan", file, *other)
+    assert code != 0
+    assert "the plan does not hold here" in complaint
+    assert "xla_gpu_dot_merger_threshold_mb" in complaint
 
 
 @pytest.mark.slow
