@@ -10,8 +10,9 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.plan import Plan
-from lagom_jax.plan.told import told
+from lagom_jax.plan.told import told, untold
 from lagom_jax.report import Report, report_program
+from lagom_jax.report.units import counted
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
@@ -129,8 +130,14 @@ def report_scheduled(
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
+    notes = [*scheduled.notes]
     if scheduled.plan is not None:
         model = model.under(told(scheduled.plan, program, cluster))
+        if lacking := untold(scheduled.plan, program):
+            notes.append(
+                f"the plan has settings for {counted(len(lacking), 'collective')} that "
+                f"this program lacks, such as {lacking[0]}"
+            )
     refined = refine(
         program,
         cluster,
@@ -150,5 +157,5 @@ def report_scheduled(
         description=scheduled.description,
         peak_memory_bytes=scheduled.peak_memory_bytes,
         versions=scheduled.versions,
-        notes=(*scheduled.notes, *refined.notes),
+        notes=(*notes, *refined.notes),
     )

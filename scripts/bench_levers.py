@@ -71,6 +71,9 @@ class Row:
     recovered: float | None
     peak_bytes: int | None
     compiles: int
+    budget: int
+    """Compiles that a plan might use."""
+    versions: str
 
 
 def planner_of(case: str) -> Planner:
@@ -90,7 +93,7 @@ def planner_of(case: str) -> Planner:
 
 
 def rows(
-    case: str, planner: Planner, controls: str, compiles: int, *, whole_only: bool
+    case: str, planner: Planner, controls: str, budget: int, *, whole_only: bool
 ) -> Iterator[Row]:
     def say(what: str) -> None:
         print(f"{case}: {what}", file=sys.stderr, flush=True)
@@ -99,18 +102,24 @@ def rows(
         return planner.plan(
             levers=tuple(levers),
             controls=controls,
-            budget=Budget(compiles=compiles),
+            budget=Budget(compiles=budget),
             compare_recipes=recipes,
             progress=say,
         )
 
     whole = planned(LEVERS, recipes=not whole_only)
     default, bound = whole.evidence.default.step_seconds, whole.evidence.bound_seconds
+    held = whole.holds_for.versions
+    versions = ", ".join(f"{name} {version}" for name, version in held)
 
     def row(policy: str, seconds: float, peak: int | None, compiles: int) -> Row:
         could = default - bound
         recovered = (default - seconds) / could if could > 0 else None
-        return Row(case, policy, seconds, default, bound, recovered, peak, compiles)
+        return Row(
+            *(case, policy, seconds, default, bound, recovered, peak, compiles),
+            budget=budget,
+            versions=versions,
+        )
 
     def row_of(policy: str, plan: Plan) -> Row:
         evidence = plan.evidence
@@ -176,14 +185,17 @@ def _gb(nbytes: int | None) -> str:
     return "" if nbytes is None else f"{nbytes / 1e9:.2f} GB"
 
 
-def page(found: dict[str, list[Row]], versions: str, compiles: int) -> str:
-    cases = dict.fromkeys(row.case for listed in found.values() for row in listed)
+def page(found: dict[str, list[Row]]) -> str:
+    every = [row for listed in found.values() for row in listed]
+    versions = " and ".join(dict.fromkeys(row.versions for row in every))
+    budgets = " or ".join(dict.fromkeys(str(row.budget) for row in every))
+    cases = dict.fromkeys(row.case for row in every)
     chosen = shlex.join(part for case in cases for part in ("--case", case))
     parts = [
         "# Levers",
         "",
         f"Made by `python scripts/bench_levers.py {chosen}`: Python "
-        f"{platform.python_version()}, {versions}; at most {compiles} compiles for "
+        f"{platform.python_version()}, {versions}; at most {budgets} compiles for "
         "each plan. All times are predicted, on schedules of XLA's real compiler. "
         "Cells are speedups over XLA's default with NCCL's default settings, and in "
         "brackets the recovered share: what of the default's time above the bound is "
@@ -228,10 +240,10 @@ def main() -> None:
     )
     asked = parser.parse_args()
     kinds = asked.controls or ["tuner", "sequence"]
-    found: dict[str, list[Row]] = {controls: [] for controls in kinds}
+    found: dict[str, list[Row]] = {}
     for path in asked.made or ():
         for fields in json.loads(Path(path).read_text()):
-            found[fields.pop("controls")].append(Row(**fields))
+            found.setdefault(fields.pop("controls"), []).append(Row(**fields))
     if asked.made:
         write(asked, found)
     else:
@@ -244,7 +256,7 @@ def main() -> None:
             for row in rows(
                 case, planner, controls, asked.compiles, whole_only=whole_only
             ):
-                found[controls].append(row)
+                found.setdefault(controls, []).append(row)
                 words = f"{row.case:15} {controls:8} {row.policy:30} {_cell(row)}"
                 print(words, flush=True)
         # After each case, so that nothing is lost where the time runs out.
@@ -262,11 +274,7 @@ def write(asked: argparse.Namespace, found: dict[str, list[Row]]) -> None:
         ]
         Path(asked.json).write_text(json.dumps(listed, indent=2) + "\n")
     if asked.docs:
-        from lagom_jax.compile import Toolchain
-
-        versions = Toolchain.probe().versions
-        made = ", ".join(f"{name} {version}" for name, version in versions.items())
-        PAGE.write_text(page(found, made, asked.compiles))
+        PAGE.write_text(page(found))
 
 
 if __name__ == "__main__":

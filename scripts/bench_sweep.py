@@ -80,6 +80,7 @@ class Row:
     whole_seconds: float
     """A plan with all levers."""
     whole_compiles: int
+    versions: str
 
     @property
     def share(self) -> float:
@@ -193,6 +194,7 @@ def row_of(case: str, count: int) -> Row:
         plan_compiles=plan.evidence.compiles,
         whole_seconds=whole.evidence.tuned.step_seconds,
         whole_compiles=whole.evidence.compiles,
+        versions=", ".join(f"{n} {version}" for n, version in plan.holds_for.versions),
     )
 
 
@@ -234,10 +236,7 @@ def _ms(seconds: float) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    from lagom_jax.compile import Toolchain
-
-    versions = Toolchain.probe().versions
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    made = " and ".join(dict.fromkeys(row.versions for row in rows))
     options = ", ".join(f"`{name}`" for name in TABLE)
     cases = "; ".join(
         f"{row.case} is {CASES[row.case][0]} on {CASES[row.case][1]}" for row in rows

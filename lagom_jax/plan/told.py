@@ -19,7 +19,7 @@ def told(plan: Plan, program: Program, cluster: Cluster) -> dict[Collective, Set
 
     Args:
         plan: The plan.
-        program: The program; a collective is known by its name and kind in it.
+        program: The program; a collective is known by its name in it.
         cluster: What it runs on.
 
     Returns:
@@ -29,7 +29,7 @@ def told(plan: Plan, program: Program, cluster: Cluster) -> dict[Collective, Set
     found: dict[Collective, Setting] = {}
     for collective, _, _ in program.collectives():
         said = by_name.get(collective.name)
-        if said is None or said.kind != collective.kind:
+        if said is None:
             continue
         if isinstance(setting := said.told, Cap):
             span = span_of(collective.groups, cluster)
@@ -40,3 +40,10 @@ def told(plan: Plan, program: Program, cluster: Cluster) -> dict[Collective, Set
         else:
             found[collective] = setting
     return found
+
+
+def untold(plan: Plan, program: Program) -> tuple[str, ...]:
+    """Collectives that a plan has settings for, and a program lacks."""
+    there = {collective.name for collective, _, _ in program.collectives()}
+    named = (site for setting in plan.settings for site in setting.sites)
+    return tuple(site for site in named if site not in there)

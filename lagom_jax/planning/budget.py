@@ -27,7 +27,8 @@ class Budget:
     """
 
     compiles: int = 8
-    """Runs of the compiler, that of the program as it is among them."""
+    """Runs of the compiler, that of the program as it is among them; what a planner
+    still has from another plan counts, too, so that plans do not depend on it."""
     seconds: float = 600.0
     """After so long nothing new is begun; what is under way is waited for."""
     memory_fraction: float = 0.75
