@@ -1,0 +1,1 @@
+"""What NCCL's tuner plugin is told, and the plugin itself."""

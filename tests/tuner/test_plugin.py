@@ -1,0 +1,48 @@
+"""The plugin answers as the reference does, asked as NCCL asks."""
+
+import random
+
+import pytest
+
+from lagom_jax.tuner.image import save
+
+from .hosted import ask, expected, random_calls, random_rules
+
+CALLS = 100_000
+
+
+def compare(host, plugin, tmp_path, *, version, threads, seed, count, places=True):
+    draw = random.Random(seed)
+    rules, shapes, edges = random_rules(draw, 200, places=places)
+    calls = random_calls(draw, rules, shapes, edges, count)
+    save(rules, tmp_path / "rules")
+    found, log = ask(
+        host,
+        plugin,
+        version,
+        threads,
+        shapes,
+        calls,
+        {"LAGOM_TUNER_RULES": str(tmp_path / "rules")},
+    )
+    assert "WARN" not in log
+    wanted = expected(rules, version, shapes, calls)
+    wrong = [i for i in range(count) if found[i] != wanted[i]]
+    assert not wrong, (len(wrong), calls[wrong[0]], found[wrong[0]], wanted[wrong[0]])
+    return wanted
+
+
+@pytest.mark.slow
+def test_100_000_random_calls_are_answered_as_by_the_reference(host, plugin, tmp_path):
+    wanted = compare(host, plugin, tmp_path, version=6, threads=4, seed=1, count=CALLS)
+    # The calls are of all sorts: forced, channels only, chunks, and left alone.
+    assert sum(w.changed != 0 for w in wanted) > CALLS / 10
+    assert sum(w.channels != 0 for w in wanted) > CALLS / 10
+    assert sum(w.chunks[0] not in (0, 12345) for w in wanted) > CALLS / 50
+    assert sum(w.changed == 0 and not w.channels for w in wanted) > CALLS / 10
+
+
+@pytest.mark.parametrize("version", [3, 4, 5, 6])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_every_version_of_the_interface(host, plugin, tmp_path, version, seed):
+    compare(host, plugin, tmp_path, version=version, threads=2, seed=seed, count=4000)
