@@ -72,10 +72,10 @@ static float cost_of(uint32_t entry) { return 100.0f - (float)entry; }
 
 static void ask(uint32_t number) {
   struct call *is = &call[number];
-  float costs[ALGORITHMS][PROTOCOLS];
+  float costs[ALGORITHMS * PROTOCOLS];
   uint32_t entries = is->algorithms * PROTOCOLS;
   for (uint32_t i = 0; i < ALGORITHMS * PROTOCOLS; i++)
-    costs[0][i] = is->possible >> i & 1 ? cost_of(i) : -1.0f;
+    costs[i] = is->possible >> i & 1 ? cost_of(i) : -1.0f;
   int channels = 0, failed;
   void *who = context[is->communicator];
   if (version == 3)
@@ -94,9 +94,9 @@ static void ask(uint32_t number) {
   to->chosen = -1;
   for (uint32_t i = 0; i < ALGORITHMS * PROTOCOLS; i++) {
     float was = is->possible >> i & 1 ? cost_of(i) : -1.0f;
-    if (costs[0][i] != was) to->changed |= 1u << i;
-    if (i < entries && costs[0][i] >= 0 &&
-        (to->chosen < 0 || costs[0][i] < costs[0][to->chosen]))
+    if (costs[i] != was) to->changed |= 1u << i;
+    if (i < entries && costs[i] >= 0 &&
+        (to->chosen < 0 || costs[i] < costs[to->chosen]))
       to->chosen = (int32_t)i;
   }
 }
