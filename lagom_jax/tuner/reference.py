@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from lagom_jax.cost.setting import MOST_CHANNELS
-from lagom_jax.tuner.rules import ALGORITHMS, Answer, Place, Rule, Rules, possible_chunk
+from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, possible_chunk
 from lagom_jax.tuner.windows import Call, different, unique_windows
+
+_COUNTS: Final = ("NCHANNELS", "CTAS")
+_NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+
+
+def _number(text: str) -> int | None:
+    """As C reads it: with 0x to the base 16, with 0 to the base 8."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    octal = text.startswith("0") and text.isdigit()
+    try:
+        return min(int(text, 8 if octal else 0), MOST_CHANNELS)
+    except ValueError:
+        return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +38,21 @@ class Limits:
 
     fewest: int = 1
     most: int = MOST_CHANNELS
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Limits:
+        """The limits that variables set.
+
+        Example:
+            >>> Limits.of({"NCCL_MIN_CTAS": "2", "NCCL_MAX_NCHANNELS": "0x10"})
+            Limits(fewest=2, most=16)
+        """
+        fewest = [_number(environment.get(f"NCCL_MIN_{name}", "")) for name in _COUNTS]
+        most = [_number(environment.get(f"NCCL_MAX_{name}", "")) for name in _COUNTS]
+        return cls(
+            max((number for number in fewest if number), default=1),
+            min((number for number in most if number), default=MOST_CHANNELS),
+        )
 
     def channels(self, channels: int) -> int:
         """The nearest number that is allowed."""
@@ -114,6 +145,24 @@ class Communicator:
         channels = self._limits.channels(answer.channels)
         return dataclasses.replace(answer, channels=channels)
 
+    def told(self, function: str, nbytes: int, pipe_ops: int = 1) -> Answer | None:
+        """What a call is told by itself, its chunk included; None if nothing.
+
+        Args:
+            function: One of `FUNCTIONS`.
+            nbytes: As NCCL adds them up.
+            pipe_ops: NCCL's number of operations.
+        """
+        answer = self.asked(function, nbytes, pipe_ops)
+        if answer is None or answer == Answer():
+            return None
+        # Without a choice NCCL might take anything; the plainest stands for it.
+        taken = (answer.algorithm or "ring", answer.protocol or "simple")
+        if answer.chunk_bytes is None:
+            return answer
+        chunk = self.chunk(function, *taken, answer.chunk_bytes)
+        return dataclasses.replace(answer, chunk_bytes=chunk)
+
     def chunk(self, function: str, algorithm: str, protocol: str, usual: int) -> int:
         """The chunk for one part of a call of the group that was asked about last.
 
@@ -186,11 +235,3 @@ class _Places:
             here = self._unique.get(tuple(self._last))
         self._expected = None if here is None else self._after[here]
         return None if here is None else self._places[here].answer
-
-
-ALL_CHOICES: Final = frozenset(
-    (algorithm, protocol)
-    for algorithm in ALGORITHMS
-    for protocol in ("ll", "ll128", "simple")
-)
-"""Every entry of NCCL's table."""

@@ -194,6 +194,19 @@ class Rules:
         return next((s for s in self.scopes if s.takes(ranks, hosts, domains)), None)
 
 
+def without_places(rules: Rules) -> Rules:
+    """What holds for a call of which only the size is known.
+
+    Example:
+        >>> rules = Rules((Scope(8, sequences=((Place("reduce", 1, None),),)),))
+        >>> without_places(rules).scopes[0].sequences
+        ()
+    """
+    return Rules(
+        tuple(dataclasses.replace(scope, sequences=()) for scope in rules.scopes)
+    )
+
+
 def _function(name: str) -> None:
     if name not in FUNCTIONS:
         known = ", ".join(FUNCTIONS)

@@ -123,7 +123,7 @@ static void limit(const char *name, bool least, logger log) {
   if (!text || !*text) return;
   char *end;
   long value = strtol(text, &end, 0);
-  if (end == text || value < 1) return;
+  if (*end || value < 1) return;
   uint32_t channels = value > MOST_CHANNELS ? MOST_CHANNELS : (uint32_t)value;
   if (least && channels > fewest_channels) fewest_channels = channels;
   if (!least && channels < most_channels) most_channels = channels;
