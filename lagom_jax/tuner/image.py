@@ -338,10 +338,13 @@ def _setting(answer: Answer) -> tuple[int, int, int, int]:
 
 
 def _starts(least: Sequence[int], bits: int) -> list[int]:
-    """For every code the number of intervals that begin below it."""
+    """For every code the number of intervals that begin below it.
+
+    What counts is how far they begin above the first.
+    """
     count = [0] * (_EXPONENTS << bits)
     for nbytes in least:
-        count[code_of(nbytes, bits)] += 1
+        count[code_of(nbytes - least[0], bits)] += 1
     starts = [0]
     for number in count:
         starts.append(starts[-1] + number)

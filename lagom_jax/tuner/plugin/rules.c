@@ -181,16 +181,22 @@ const struct setting *rules_by_size(const struct rules *rules,
   if (!table->intervals) return NULL;
   const uint32_t *starts = rules->starts + table->first_start;
   const struct interval *intervals = rules->intervals + table->first_interval;
-  uint32_t code = code_of(bytes, table->bits);
-  uint32_t low = starts[code], high = starts[code + 1];
-  while (low < high) {
-    uint32_t middle = low + (high - low) / 2;
-    if (intervals[middle].least <= bytes) low = middle + 1;
-    else high = middle;
+  if (bytes < intervals->least) return NULL;
+  uint32_t code = code_of(bytes - intervals->least, table->bits);
+  /* Those that begin under a lower code begin below this size, so that the last of
+     them may be the one, and so may all that begin under the same code. */
+  uint32_t first = starts[code] ? starts[code] - 1 : 0;
+  uint32_t left = starts[code + 1] - first;
+  /* Without a branch on what is compared: sizes are no pattern to be guessed. */
+  while (left > 1) {
+    uint32_t half = left / 2;
+    first += half & -(uint32_t)(intervals[first + half].least <= bytes);
+    left -= half;
   }
-  if (!low || bytes > intervals[low - 1].most) return NULL;
-  const struct choice *choices = rules->choices + intervals[low - 1].first_choice;
-  for (uint32_t i = 0; i < intervals[low - 1].choices; i++)
+  const struct interval *interval = &intervals[first];
+  if (bytes < interval->least || bytes > interval->most) return NULL;
+  const struct choice *choices = rules->choices + interval->first_choice;
+  for (uint32_t i = 0; i < interval->choices; i++)
     if (takes(choices[i].pipe_ops, pipe_ops))
       return &rules->settings[choices[i].setting];
   return NULL;
