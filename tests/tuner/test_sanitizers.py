@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from lagom_jax.tuner.build import NAME, SOURCES, WARNINGS, compile_plugin
+from lagom_jax.tuner.image import save
+from lagom_jax.tuner.rules import Answer, Rule, Rules, Scope
 
 from .hosted import HERE, build
 from .seeds import write_seeds
@@ -34,6 +36,21 @@ def test_many_communicators_in_many_threads(tmp_path, kind, version):
     # A finding ends the host with another exit status, which `ask` does not accept.
     host, plugin = sanitized(tmp_path, kind)
     compare(host, plugin, tmp_path, version=version, threads=5, seed=7, count=8000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SANITIZERS)
+def test_generations_under_threads(tmp_path, kind):
+    options = ("-g", "-O1", "-fno-omit-frame-pointer", *SANITIZERS[kind])
+    plugin = compile_plugin(tmp_path / NAME, (*options, *WARNINGS))
+    fence = build(tmp_path / "fence", HERE / "fence.c", *options)
+    for channels in (3, 5):
+        rule = Rule("all-gather", 1, 1 << 30, Answer(channels=channels))
+        save(Rules((Scope(8, rules=(rule,)),)), tmp_path / f"{channels}")
+    words = [fence, plugin, tmp_path / "3", tmp_path / "5"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0\n"
 
 
 @pytest.mark.slow
