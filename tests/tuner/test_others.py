@@ -25,6 +25,7 @@ RULES = Rules(
             8,
             rules=(
                 Rule("all-gather", 1, 1 << 20, Answer("tree", "ll128", 7, 1 << 18)),
+                Rule("reduce", 5, 5, Answer("tree", "ll")),
             ),
         ),
     )
@@ -119,6 +120,20 @@ def test_a_tuner_that_nccl_would_have_loaded_is_mentioned(asked, other, tmp_path
     )
     assert "installed too" not in asked([FREE], LAGOM_TUNER_CHAIN="none", **path)[1]
     assert "installed too" not in asked([FREE])[1]
+
+
+def test_its_own_name_is_no_other_tuner(asked, plugin, tmp_path):
+    (tmp_path / "libnccl-tuner.so").symlink_to(plugin)
+    log = asked([FREE], LD_LIBRARY_PATH=str(tmp_path))[1]
+    assert "installed too" not in log
+
+
+def test_a_group_with_and_without_a_rule_keeps_nccls_chunks(asked, other):
+    both = [Call(0, "reduce", 5, ends_group=False), Call(0, "reduce", 6)]
+    answers, _ = asked(both, LAGOM_TUNER_CHAIN=str(other(6)))
+    assert [answer.chunks for answer in answers] == [(NCCLS_CHUNK,) * 3] * 2
+    answers, _ = asked(both[1:], LAGOM_TUNER_CHAIN=str(other(6)))
+    assert answers[0].chunks == (666,) * 3
 
 
 @pytest.mark.parametrize(

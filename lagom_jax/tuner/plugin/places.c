@@ -24,12 +24,10 @@ static void remember(struct places *places, uint32_t window, uint64_t symbol) {
   places->hash = places->hash * BASE + symbol - gone * places->power;
   places->symbols[places->oldest] = symbol;
   if (++places->oldest == window) places->oldest = 0;
-  if (places->seen < window) places->seen++;
 }
 
 static uint32_t anchored(const struct places *places, const struct rules *rules,
                          const struct scope *scope) {
-  if (places->seen < scope->window) return NOTHING;
   const struct anchor *anchors = rules->anchors + scope->first_anchor;
   uint32_t mask = scope->anchors - 1;
   uint32_t slot = (uint32_t)(places->hash >> 32) & mask;

@@ -8,9 +8,8 @@
 
 struct places {
   uint32_t expected; /* the item that should come next; NOTHING while lost */
-  uint32_t seen;     /* calls in the window, at most as many as it holds */
   uint32_t oldest;
-  uint64_t hash; /* of the calls in the window */
+  uint64_t hash; /* of the last calls: of fewer than a window, it is no anchor's */
   uint64_t power;
   uint64_t symbols[LONGEST_WINDOW];
 };

@@ -20,9 +20,11 @@ struct chunk {
   uint32_t bytes; /* 0: none, or the calls do not agree */
   int8_t algorithm;
   int8_t protocol;
-  bool ruled;
   bool clash;
 };
+
+/* In place of an algorithm, where no rule answered. */
+enum { NO_RULE = -2 };
 
 struct communicator {
   struct communicator_facts facts;
@@ -80,7 +82,7 @@ static void note_chunk(struct communicator *me, int function,
     me->group++;
   }
   struct chunk *chunk = &me->chunks[function];
-  struct chunk now = {.group = me->group, .ruled = setting != NULL};
+  struct chunk now = {.group = me->group, .algorithm = NO_RULE};
   if (setting) {
     now.bytes = setting->chunk;
     now.algorithm = setting->algorithm;
@@ -88,8 +90,7 @@ static void note_chunk(struct communicator *me, int function,
   }
   if (chunk->group == me->group)
     now.clash = chunk->clash || chunk->bytes != now.bytes ||
-                chunk->algorithm != now.algorithm ||
-                chunk->protocol != now.protocol || chunk->ruled != now.ruled;
+                chunk->algorithm != now.algorithm || chunk->protocol != now.protocol;
   *chunk = now;
 }
 
@@ -129,7 +130,7 @@ static int get_chunk_size(void *context, int function, size_t bytes, int algorit
   if (function >= 0 && function < FUNCTIONS) chunk = &me->chunks[function];
   bool known = chunk && chunk->group == me->group && !chunk->clash;
   if (!known) return NCCL_SUCCESS;
-  if (!chunk->ruled) {
+  if (chunk->algorithm == NO_RULE) {
     chain_get_chunk_size(&me->chained, function, bytes, algorithm, protocol, channels,
                          size);
     return NCCL_SUCCESS;
