@@ -176,7 +176,8 @@ class Job:
             here = self.points[point, turn]
             here[rank] = said
             self.lock.notify_all()
-            self.lock.wait_for(lambda: len(here) == RANKS or self.ended)
+            # Who waits at another point never comes to this one.
+            self.lock.wait_for(lambda: len(here) == RANKS or self.ended, timeout=20)
             if len(here) < RANKS:
                 return "lost"
             # The answer is there, but does not reach this one.
