@@ -161,7 +161,7 @@ are cores, others were using them.
 Nanoseconds that the plugin adds to one call of NCCL, against a plugin that does \
 nothing: the median of {ROUNDS} rounds of {CALLS:,} calls, and in brackets what a \
 tenth of the rounds exceeds. All rules are for one communicator; calls come in random \
-order, those of a sequence in its own.
+order, those of a sequence in its own, and one directly after the other.
 
 | rules, or places | {heads} |
 |---|{"--:|" * len(COUNTS)}

@@ -109,6 +109,12 @@ def save(rules: Rules, path: str | Path) -> None:
 
     Raises:
         TunerError: The file cannot be written.
+
+    Example:
+        >>> save(Rules(()), "/nowhere/rules")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.TunerError: cannot write the rules /nowhere/rules: ...
     """
     image = pack(rules)
     target = Path(path).resolve()
@@ -128,7 +134,14 @@ def save(rules: Rules, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Rules:
-    """Reads the rules in a file; `unpack` says what can be wrong with it."""
+    """Reads the rules in a file; `unpack` says what can be wrong with it.
+
+    Example:
+        >>> load("/nowhere/rules")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.TunerError: cannot read the rules /nowhere/rules: ...
+    """
     try:
         image = Path(path).read_bytes()
     except OSError as error:

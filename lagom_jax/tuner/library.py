@@ -189,6 +189,15 @@ def opened(plugin: Path, environment: Mapping[str, str]) -> Generator[Any]:
         plugin: The library.
         environment: The variables of ours that it sees; no others, and what was set
             before is set again afterwards.
+
+    Example:
+        >>> from lagom_jax.tuner.build import compile_plugin
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = compile_plugin(Path(folder) / NAME)
+        ...     with opened(made, {}) as tuner:
+        ...         one = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        ...         print(tuner.name, one.ask("all-gather", 1 << 20))
+        b'lagom' None
     """
     before = {name: os.environ.pop(name, None) for name in _VARIABLES}
     os.environ.update(environment)

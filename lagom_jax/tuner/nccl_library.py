@@ -78,6 +78,13 @@ def read_nccl(path: Path) -> NcclLibrary:
 
     Raises:
         TunerError: It cannot be read, or is no NCCL library.
+
+    Example:
+        >>> read_nccl(Path("/bin/sh"))
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.TunerError: /bin/sh looks for no tuner plugin: it is no NCCL
+        library, or one before 2.21
     """
     try:
         with (

@@ -119,7 +119,15 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """One call in a communicator's sequence of calls."""
+    """One call in a communicator's sequence of calls.
+
+    Example:
+        >>> Place("all-to-all", 64, None)
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.TunerError: no tuner is asked about 'all-to-all', only about
+        broadcast, reduce, all-gather, reduce-scatter, all-reduce
+    """
 
     function: str
     nbytes: int
@@ -178,7 +186,12 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """All that the plugin is told."""
+    """All that the plugin is told.
+
+    Example:
+        >>> Rules((Scope(8), Scope(16))).scope_of(4, 1, 1) is None
+        True
+    """
 
     scopes: tuple[Scope, ...]
     """A communicator has the rules of the first that takes it, and no others."""

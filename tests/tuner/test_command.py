@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from lagom_jax.commands import tuner
+from lagom_jax.plan import load as load_plan
 from lagom_jax.tuner import build, library, nccl_library
-from lagom_jax.tuner.image import save
+from lagom_jax.tuner.image import load, save
 from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, Scope
 
 from ..command_line import lagom
@@ -156,3 +157,27 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     with pytest.raises(build.NoCompilerError, match="or name it in CC"):
         build.compile_plugin(tmp_path / build.NAME)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_write_says_to_nccl_what_a_plan_says(capsys, tmp_path):
+    step = ("llama-3-8b", "--layers", 2, "--cluster", "h100:1x8")
+    plan, rules = tmp_path / "plan.json", tmp_path / "rules"
+    how = ("--compiles", 1, "--controls", "sequence")
+    assert lagom(capsys, "tune", *step, *how, "--output", plan)[0] == 0
+    code, _, _ = lagom(
+        capsys, "tuner", "write", *step, "--plan", plan, "--output", rules
+    )
+    assert code == 0
+    told = {str(s.told) for s in load_plan(plan).settings}
+    assert told
+    written = {
+        f"{answer.algorithm}/{answer.protocol}"
+        for scope in load(rules).scopes
+        for answer in (
+            *(rule.answer for rule in scope.rules),
+            *(place.answer for sequence in scope.sequences for place in sequence),
+        )
+        if answer is not None
+    }
+    assert written == {"/".join(text.split("/")[:2]) for text in told}

@@ -1,5 +1,7 @@
 """Living with other tuners, with the user's own variables, and with damaged files."""
 
+import os
+
 import pytest
 
 from lagom_jax.tuner.image import pack, save
@@ -186,6 +188,21 @@ def test_a_damaged_file_is_ignored_as_a_whole_and_said_once(
     assert all(answer.changed == 0 and answer.channels == 0 for answer in answers)
     assert log.count("WARN") == 1
     assert words in log
+
+
+@pytest.mark.parametrize("variable", ["LAGOM_TUNER_RULES", "LAGOM_TUNER_CONTROL"])
+def test_a_pipe_is_no_file_and_is_not_waited_for(asked, tmp_path, variable):
+    os.mkfifo(tmp_path / "pipe")
+    answers, log = asked([RULED], **{variable: str(tmp_path / "pipe")})
+    assert answers[0].changed == 0
+    assert "NCCL's own choices stand" in log
+
+
+def test_the_control_page_goes_before_the_file(asked, tmp_path):
+    answers, log = asked([RULED], LAGOM_TUNER_CONTROL="/nowhere")
+    assert answers[0].changed == 0
+    assert "ignoring the control page /nowhere" in log
+    assert "is not read" in log
 
 
 def test_no_variable_means_no_answer(asked):

@@ -52,7 +52,8 @@ static void *copy_of_file(int file, size_t size) {
 }
 
 static int opened(const char *path, size_t *size) {
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  /* In a child that inherited the variable, the path may lead to a pipe: do not wait. */
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat found;
   if (file >= 0 && (fstat(file, &found) || !S_ISREG(found.st_mode) ||
                     found.st_size <= 0 || found.st_size > LARGEST_FILE)) {
