@@ -113,6 +113,41 @@ static const char *fault(const struct rules *rules, const struct header *header)
   return NULL;
 }
 
+/* Where each section begins, and the last one ends. Seven counts of 32 bits times at
+   most 112 bytes cannot overflow 64. */
+struct layout {
+  uint64_t intervals, items, anchors, scopes, settings, choices, starts, end;
+};
+
+static struct layout layout_of(const struct header *header) {
+  struct layout at = {.intervals = sizeof *header};
+  at.items = at.intervals + sizeof(struct interval) * (uint64_t)header->intervals;
+  at.anchors = at.items + sizeof(struct item) * (uint64_t)header->items;
+  at.scopes = at.anchors + sizeof(struct anchor) * (uint64_t)header->anchors;
+  at.settings = at.scopes + sizeof(struct scope) * (uint64_t)header->scopes;
+  at.choices = at.settings + sizeof(struct setting) * (uint64_t)header->settings;
+  at.starts = at.choices + sizeof(struct choice) * (uint64_t)header->choices;
+  at.end = at.starts + sizeof(uint32_t) * (uint64_t)header->starts;
+  return at;
+}
+
+void rules_view(struct rules *rules, const void *bytes) {
+  const struct header *header = bytes;
+  const char *byte = bytes;
+  struct layout at = layout_of(header);
+  *rules = (struct rules){
+      .intervals = (const void *)(byte + at.intervals),
+      .items = (const void *)(byte + at.items),
+      .anchors = (const void *)(byte + at.anchors),
+      .scopes = (const void *)(byte + at.scopes),
+      .settings = (const void *)(byte + at.settings),
+      .choices = (const void *)(byte + at.choices),
+      .starts = (const void *)(byte + at.starts),
+      .scope_count = header->scopes,
+      .checksum = header->checksum,
+  };
+}
+
 bool rules_open(struct rules *rules, const void *bytes, size_t size, const char **why) {
   const struct header *header = bytes;
   *why = "it is no rules file";
@@ -123,31 +158,12 @@ bool rules_open(struct rules *rules, const void *bytes, size_t size, const char 
                                          : "its format is no longer read";
   if (header->version != RULES_VERSION) return false;
   *why = "its size is not what it says";
-  /* Seven counts of 32 bits times at most 112 bytes cannot overflow 64. */
-  uint64_t intervals = sizeof *header;
-  uint64_t items = intervals + sizeof(struct interval) * (uint64_t)header->intervals;
-  uint64_t anchors = items + sizeof(struct item) * (uint64_t)header->items;
-  uint64_t scopes = anchors + sizeof(struct anchor) * (uint64_t)header->anchors;
-  uint64_t settings = scopes + sizeof(struct scope) * (uint64_t)header->scopes;
-  uint64_t choices = settings + sizeof(struct setting) * (uint64_t)header->settings;
-  uint64_t starts = choices + sizeof(struct choice) * (uint64_t)header->choices;
-  uint64_t end = starts + sizeof(uint32_t) * (uint64_t)header->starts;
-  if (header->size != size || end != size) return false;
+  if (header->size != size || layout_of(header).end != size) return false;
   *why = "its checksum is wrong";
-  const char *byte = bytes;
-  if (rules_checksum(byte + CHECKED_FROM, size - CHECKED_FROM) != header->checksum)
+  if (rules_checksum((const char *)bytes + CHECKED_FROM, size - CHECKED_FROM) !=
+      header->checksum)
     return false;
-  *rules = (struct rules){
-      .intervals = (const void *)(byte + intervals),
-      .items = (const void *)(byte + items),
-      .anchors = (const void *)(byte + anchors),
-      .scopes = (const void *)(byte + scopes),
-      .settings = (const void *)(byte + settings),
-      .choices = (const void *)(byte + choices),
-      .starts = (const void *)(byte + starts),
-      .scope_count = header->scopes,
-      .checksum = header->checksum,
-  };
+  rules_view(rules, bytes);
   *why = fault(rules, header);
   return !*why;
 }

@@ -83,6 +83,9 @@ uint32_t rules_checksum(const void *bytes, size_t size);
    what is wrong. The memory must be aligned to 8 bytes, and stay as it is. */
 bool rules_open(struct rules *rules, const void *bytes, size_t size, const char **why);
 
+/* The rules in an image that `rules_open` has found to be sound. */
+void rules_view(struct rules *rules, const void *bytes);
+
 /* The first scope that takes a communicator in, or NULL. */
 const struct scope *rules_scope(const struct rules *rules, size_t ranks, size_t hosts,
                                 size_t domains);

@@ -170,16 +170,19 @@ uint64_t source_active(void) {
 
 static uint32_t generation_of(uint64_t active) { return (uint32_t)(active >> 32); }
 
-static bool read_slot(uint64_t active, struct rules *rules, const char **why) {
+static const char *slot_of(uint64_t active) {
+  uint64_t slot = generation_of(active) % SLOTS;
+  return (const char *)control + FIRST_SLOT + slot * control->slot_size;
+}
+
+static bool open_slot(uint64_t active, struct rules *rules, const char **why) {
   size_t size = (size_t)control->slot_size;
-  const char *slot =
-      (const char *)control + FIRST_SLOT + generation_of(active) % SLOTS * size;
   uint64_t length;
   *why = "its slot is too small";
   if (size < 64) return false;
-  memcpy(&length, slot + 16, sizeof length); /* where an image says its size */
+  memcpy(&length, slot_of(active) + 16, sizeof length); /* where an image says it */
   if (length > size) return false;
-  if (!rules_open(rules, slot, (size_t)length, why)) return false;
+  if (!rules_open(rules, slot_of(active), (size_t)length, why)) return false;
   *why = "other rules are in its slot";
   return rules->checksum == (uint32_t)active;
 }
@@ -190,8 +193,12 @@ bool source_rules(uint64_t active, struct rules *rules, logger log) {
     *rules = fixed;
     return true;
   }
+  if (atomic_load(&sound) == active) {
+    rules_view(rules, slot_of(active));
+    return true;
+  }
   const char *why;
-  if (read_slot(active, rules, &why)) {
+  if (open_slot(active, rules, &why)) {
     if (atomic_exchange(&sound, active) != active)
       SAY(log, LOG_INFO, "generation %u with checksum %08x holds",
           generation_of(active), (uint32_t)active);
