@@ -1,12 +1,14 @@
 """The plugin answers as the reference does, asked as NCCL asks."""
 
 import random
+import subprocess
 
 import pytest
 
 from lagom_jax.tuner.image import save
+from lagom_jax.tuner.rules import Answer, Rule, Rules, Scope
 
-from .hosted import ask, expected, random_calls, random_rules
+from .hosted import HERE, ask, build, expected, random_calls, random_rules
 
 CALLS = 100_000
 
@@ -46,3 +48,18 @@ def test_100_000_random_calls_are_answered_as_by_the_reference(host, plugin, tmp
 @pytest.mark.parametrize("seed", [2, 3])
 def test_every_version_of_the_interface(host, plugin, tmp_path, version, seed):
     compare(host, plugin, tmp_path, version=version, threads=2, seed=seed, count=4000)
+
+
+def test_after_init_it_allocates_nothing_and_asks_the_system_for_nothing(
+    plugin, tmp_path
+):
+    rules, _, _ = random_rules(random.Random(5), 40, places=True)
+    anything = Rule("all-gather", 0, 1 << 50, Answer(channels=3))
+    shape = Scope(8, rules=(anything,), sequences=rules.scopes[0].sequences)
+    save(Rules((shape,)), tmp_path / "rules")
+    silent = build(tmp_path / "silent", HERE / "silent.c", "-O1", "-fno-builtin")
+    words = [silent, plugin, tmp_path / "rules"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("this system has no seccomp")
+    assert (done.returncode, done.stdout) == (0, "silent\n"), done.stderr
