@@ -13,7 +13,7 @@ JOBS   ?= auto
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py lagom_jax/tuner/build.py $(wildcard lagom_jax/tuner/plugin/*)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
 	  f"lagom_jax needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}. " \
 	  "Name another one: make PYTHON=python3.12 demo")'

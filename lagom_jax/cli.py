@@ -2,9 +2,9 @@
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
 function that runs it. Exit codes: 0 done, 1 an exception, or plans that differ or do
-not hold, 2 something the user can put right, 3 the GPU compiler is not installed as it
-must be, 4 the compiler refused, 5 some rows of a table could not be predicted, 130
-interrupted.
+not hold, or an NCCL that will not load the plugin, 2 something the user can put right,
+3 the GPU compiler is not installed as it must be, 4 the compiler refused, 5 some rows
+of a table could not be predicted, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from lagom_jax.commands import (
     report,
     tracebacks,
     tune,
+    tuner,
     validate,
 )
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
 
-_VERBS = (report, tune, plan, predict, validate, calibrate, clusters, flags, doctor)
+_VERBS = (
+    *(report, tune, plan, tuner, predict, validate, calibrate),
+    *(clusters, flags, doctor),
+)
 
 
 def parser() -> argparse.ArgumentParser:

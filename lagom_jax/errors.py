@@ -53,3 +53,7 @@ class MeasurementError(LagomError):
 
 class PlanError(LagomError):
     """A plan that contradicts itself, or a file that is none."""
+
+
+class TunerError(LagomError):
+    """Rules that NCCL's tuner plugin cannot have, or a file that holds none."""

@@ -21,6 +21,7 @@ ROOMS = (
     "ordering",
     "levers",
     "plan",
+    "tuner",
     "measure",
     "report",
     "scheduled",
@@ -43,6 +44,7 @@ WITHOUT_JAX = (
     "ordering",
     "levers",
     "plan",
+    "tuner",
     "report",
 )
 LONGEST_FILE = 500

@@ -1,0 +1,186 @@
+"""From a plan's settings to rules: what a plan says of sites, said of NCCL's calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_default import REDUCING
+from lagom_jax.cost.setting import Setting
+from lagom_jax.cost.span import span_of
+from lagom_jax.errors import TunerError
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan import Plan
+from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Run
+from lagom_jax.search.calls import Call, calls_of
+from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, Scope
+from lagom_jax.tuner.windows import different, unique_windows
+
+LONGEST_SEQUENCE: Final = 20_000
+"""Calls of a communicator in a step; a longer one is not followed."""
+_Shape: TypeAlias = tuple[int, int]
+_Members: TypeAlias = bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """The rules of a plan."""
+
+    rules: Rules
+    notes: tuple[str, ...]
+    """What of the plan cannot be said, and why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Site:
+    """A collective that NCCL asks its tuner about."""
+
+    name: str
+    shape: _Shape
+    """Ranks and domains."""
+    members: _Members
+    """What tells its communicator from others."""
+    calls: tuple[Call, ...]
+    answer: Answer | None
+
+
+def rules_of(plan: Plan, program: Program, cluster: Cluster) -> Compiled:
+    """The rules that make NCCL do what a plan says.
+
+    Calls that all have one answer get a rule for their size. Where two collectives of
+    one size are told different things, the communicators that run them are followed
+    through the sequence of their calls.
+
+    Args:
+        plan: The plan; its caps are XLA's business.
+        program: The step as the plan makes it.
+        cluster: What it runs on.
+
+    Example:
+        >>> from lagom_jax.schedule.program import Program
+        >>> from lagom_jax.plan import load
+        >>> rules_of(load("plan.json"), Program("p", (), 8), Cluster.parse("h100:1x8"))
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.PlanError: cannot read the plan plan.json: ...
+    """
+    told = {
+        site: setting.told
+        for setting in plan.settings
+        if isinstance(setting.told, Setting)
+        for site in setting.sites
+    }
+    sites = {
+        id(found): site
+        for found, _, _ in program.collectives()
+        if (site := _site(found, cluster, told.get(found.name))) is not None
+    }
+    notes = [
+        f"{name} is told something, but NCCL asks no tuner about it here"
+        for name in sorted(told.keys() - {site.name for site in sites.values()})
+    ]
+    scopes: list[Scope] = []
+    for shape in sorted({site.shape for site in sites.values()}):
+        here = [site for site in sites.values() if site.shape == shape]
+        by_call = _answers(here)
+        split = {call for call, answers in by_call.items() if len(answers) > 1}
+        rules = tuple(
+            Rule(call.function, call.nbytes, call.nbytes, answer)
+            for call, answers in sorted(by_call.items())
+            if call not in split and (answer := answers[0]) is not None
+        )
+        sequences, doubts = _sequences(program, sites, here, split)
+        notes += doubts
+        if rules or sequences:
+            ranks, domains = shape
+            scopes.append(
+                Scope(ranks, domains=domains, rules=rules, sequences=sequences)
+            )
+    return Compiled(Rules(tuple(scopes)), tuple(notes))
+
+
+def _site(found: Collective, cluster: Cluster, told: Setting | None) -> _Site | None:
+    span = span_of(found.groups, cluster)
+    if found.kind not in REDUCING or found.one_shot_kernel or span.size == 1:
+        return None
+    answer = None
+    if told is not None:
+        # NCCL gives each operand of a group so many channels, and adds them up.
+        channels = max(1, told.channels // max(1, len(found.operands)))
+        answer = Answer(told.algorithm, told.protocol, channels, told.chunk_bytes)
+    members = found.groups.members
+    return _Site(
+        found.name,
+        (span.size, span.domains),
+        bytes(str(members.shape), "ascii") + members.tobytes(),
+        calls_of(found, span),
+        answer,
+    )
+
+
+def _answers(sites: Sequence[_Site]) -> dict[Call, list[Answer | None]]:
+    found: defaultdict[Call, list[Answer | None]] = defaultdict(list)
+    for site in sites:
+        for call in site.calls:
+            if site.answer not in found[call]:
+                found[call].append(site.answer)
+    return found
+
+
+def _sequences(
+    program: Program,
+    sites: dict[int, _Site],
+    here: Sequence[_Site],
+    split: set[Call],
+) -> tuple[tuple[tuple[Place, ...], ...], list[str]]:
+    """What the communicators repeat that run calls with different answers."""
+    followed = list(
+        dict.fromkeys(site.members for site in here if not split.isdisjoint(site.calls))
+    )
+    found: list[tuple[Place, ...]] = []
+    try:
+        for members in followed:
+            places: list[Place] = []
+            for site in _executed(program.body, sites, members):
+                for call in site.calls:
+                    answer = site.answer if call in split else None
+                    places.append(Place(call.function, call.nbytes, answer))
+                if len(places) > LONGEST_SEQUENCE:
+                    raise TunerError(
+                        f"a communicator makes more than {LONGEST_SEQUENCE} calls in a "
+                        "step"
+                    )
+            found.append(tuple(places))
+        unique_windows(different(tuple(found)))
+    except TunerError as error:
+        sizes = ", ".join(map(str, sorted(split)))
+        return (), [f"left to NCCL, since they cannot be told apart: {sizes} ({error})"]
+    return tuple(found), []
+
+
+def _executed(
+    block: Block, sites: dict[int, _Site], members: _Members
+) -> Iterator[_Site]:
+    """A communicator's collectives in the order in which a step runs them.
+
+    Raises:
+        TunerError: The program decides as it runs.
+    """
+    for node in block:
+        if isinstance(node, Run | Launch):
+            site = sites.get(id(node.task))
+            if site is not None and site.members == members:
+                yield site
+        elif isinstance(node, Loop):
+            body = list(_executed(node.body, sites, members))
+            if body and not node.trips_known:
+                raise TunerError(f"how often the loop {node.name} runs is not known")
+            for _ in range(node.trips if body else 0):
+                yield from body
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                if any(True for _ in _executed(arm, sites, members)):
+                    raise TunerError(f"which arm of {node.name} runs is not known")

@@ -1,0 +1,181 @@
+"""Measures what the tuner plugin adds to a call of NCCL.
+
+    python scripts/bench_tuner.py           # prints
+    python scripts/bench_tuner.py --docs    # and rewrites docs/benchmarks/tuner.md
+
+Rules are for one communicator, so that all of them are in one place to be searched.
+Calls come in random order, so that neither the processor's guesses nor its caches
+know them; the calls of a sequence come in its order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import random
+import statistics
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lagom_jax.tuner.build import NAME, SOURCES, compile_plugin, compiler
+from lagom_jax.tuner.image import pack, save
+from lagom_jax.tuner.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks" / "tuner.md"
+COUNTS = (10, 100, 1_000, 10_000)
+CALLS = 40_000
+ROUNDS = 60
+RANKS, DOMAINS = 64, 8
+Call = tuple[str, int]
+
+
+def answer(draw: random.Random) -> Answer:
+    """Something to set in every part."""
+    protocol = draw.choice(("ll", "ll128", "simple"))
+    return Answer("ring", protocol, draw.randint(1, 32), 1 << draw.randint(15, 21))
+
+
+def sizes(draw: random.Random, count: int) -> list[int]:
+    """Different ones, from 1 KiB to 16 GiB, as many small as large."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(int(2 ** draw.uniform(10, 34)))
+    return sorted(found)
+
+
+def exact(draw: random.Random, count: int) -> tuple[Rules, list[Call]]:
+    """A rule for each size, as a plan makes them."""
+    rules = tuple(
+        Rule(draw.choice(FUNCTIONS), nbytes, nbytes, answer(draw))
+        for nbytes in sizes(draw, count)
+    )
+    calls = [(rule.function, rule.least) for rule in rules]
+    return Rules((Scope(RANKS, rules=rules),)), draw.choices(calls, k=CALLS)
+
+
+def one_function(draw: random.Random, count: int) -> tuple[Rules, list[Call]]:
+    """Ranges that cover all sizes of one function."""
+    edges = sizes(draw, count + 1)
+    rules = tuple(
+        Rule("all-gather", least, after - 1, answer(draw))
+        for least, after in itertools.pairwise(edges)
+    )
+    calls = [("all-gather", draw.randint(r.least, r.most)) for r in rules]
+    return Rules((Scope(RANKS, rules=rules),)), draw.choices(calls, k=CALLS)
+
+
+def crowded(draw: random.Random, count: int) -> tuple[Rules, list[Call]]:
+    """Sizes of one function that differ by less than a part in a thousand."""
+    near = [(1 << 30) + 64 * number for number in range(count)]
+    rules = tuple(Rule("all-gather", n, n, answer(draw)) for n in near)
+    calls = [("all-gather", nbytes) for nbytes in near]
+    return Rules((Scope(RANKS, rules=rules),)), draw.choices(calls, k=CALLS)
+
+
+def unruled(draw: random.Random, count: int) -> tuple[Rules, list[Call]]:
+    """Calls of other sizes than the rules."""
+    rules, calls = exact(draw, count)
+    return rules, [(function, nbytes + 1) for function, nbytes in calls]
+
+
+def sequence(draw: random.Random, count: int) -> tuple[Rules, list[Call]]:
+    """Places of few sizes, and calls in their order."""
+    few = [(draw.choice(FUNCTIONS), nbytes) for nbytes in sizes(draw, 8)]
+    calls = [draw.choice(few) for _ in range(count - 1)] + [("all-reduce", 4)]
+    places = tuple(Place(*call, answer(draw)) for call in calls)
+    return Rules((Scope(RANKS, sequences=(places,)),)), calls * -(-CALLS // count)
+
+
+CASES = {
+    "a rule for each size": exact,
+    "ranges of one function": one_function,
+    "sizes of one function that crowd": crowded,
+    "calls without a rule": unruled,
+    "places in a sequence": sequence,
+}
+
+
+def measured(
+    bench: Path, plugin: Path, rules: Rules, calls: Sequence[Call]
+) -> tuple[float, float]:
+    """Nanoseconds of a call: the median of the rounds, and the slowest tenth's."""
+    data = struct.pack("<III", RANKS, DOMAINS, len(calls))
+    for function, nbytes in calls:
+        data += struct.pack("<QII", nbytes, FUNCTIONS.index(function), 0)
+    with tempfile.TemporaryDirectory() as folder:
+        save(rules, Path(folder, "rules"))
+        environment = {"LAGOM_TUNER_RULES": str(Path(folder, "rules"))}
+        done = subprocess.run(
+            [bench, plugin, str(ROUNDS)],
+            input=data,
+            stdout=subprocess.PIPE,
+            env=environment,
+            check=True,
+        )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    usual = statistics.median(float(without) for _, without in rows)
+    added = [float(with_plugin) - usual for with_plugin, _ in rows]
+    return statistics.median(added), statistics.quantiles(added, n=10)[-1]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
+    wanted = arguments.parse_args()
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = compile_plugin(Path(folder, NAME))
+        bench = Path(folder, "bench")
+        words = [*compiler(), "-O2", "-std=gnu11", "-I", str(SOURCES), "-o", str(bench)]
+        subprocess.run([*words, str(HERE / "bench_tuner.c"), "-ldl"], check=True)
+        load = os.getloadavg()[0]
+        for name, make in CASES.items():
+            cells: list[str] = []
+            for count in COUNTS:
+                rules, calls = make(random.Random(count), count)
+                median, slow = measured(bench, plugin, rules, calls)
+                cells.append(f"{median:.1f} ({slow:.1f})")
+                kib = len(pack(rules)) / 1024
+                print(f"{name}, {count}: {cells[-1]} ns, {kib:.0f} KiB", flush=True)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    if wanted.docs:
+        PAGE.write_text(page(lines, load))
+
+
+def page(lines: Sequence[str], load: float) -> str:
+    """The whole page."""
+    heads = " | ".join(f"{count:,}" for count in COUNTS)
+    return f"""\
+# The tuner plugin
+
+Measured by `python scripts/bench_tuner.py --docs` on {os.cpu_count()} cores of a \
+{processor()}, with a load of {load:.1f} when it began: where that is more than there \
+are cores, others were using them.
+
+Nanoseconds that the plugin adds to one call of NCCL, against a plugin that does \
+nothing: the median of {ROUNDS} rounds of {CALLS:,} calls, and in brackets what a \
+tenth of the rounds exceeds. All rules are for one communicator; calls come in random \
+order, those of a sequence in its own, and one directly after the other.
+
+| rules, or places | {heads} |
+|---|{"--:|" * len(COUNTS)}
+{chr(10).join(lines)}
+"""
+
+
+def processor() -> str:
+    """What the system calls it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What a plan says of sites becomes rules for the calls that NCCL makes of them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.hlo.groups import Groups
+from lagom_jax.plan import SiteSetting
+from lagom_jax.schedule.program import Branch, Launch, Loop, Program, Run, Stream, Wait
+from lagom_jax.tuner.from_plan import LONGEST_SEQUENCE, rules_of
+from lagom_jax.tuner.reference import Communicator
+from lagom_jax.tuner.rules import Answer, Rule
+
+from ..cost.programs import collective
+from ..plan.plans import made_by_hand
+
+H100 = Cluster.parse("h100:2x8")
+EVERYONE = Groups(np.arange(16).reshape(1, 16))
+INSIDE = Groups(np.arange(16).reshape(2, 8))
+MIB = 1 << 20
+
+
+def gather(name, *operands, groups=EVERYONE):
+    """Operands of so many bytes; the call has as many for each rank."""
+    return dataclasses.replace(
+        collective(
+            "all-gather",
+            operands=tuple(("bf16", n) for n in operands),
+            result_bytes=sum(operands) * groups.members.shape[1],
+            groups=groups,
+        ),
+        name=name,
+    )
+
+
+def launch(site):
+    return (Launch(site, Stream.COLLECTIVE, 0), Wait((0,)))
+
+
+def plan(**told):
+    """Settings by the names of sites."""
+    usual = "ring/simple/24/544/2097152"
+    settings = tuple(
+        SiteSetting("all-gather", MIB, 16, 2, (), (name,), usual, setting, "why")
+        for name, setting in told.items()
+    )
+    return dataclasses.replace(made_by_hand(), settings=settings)
+
+
+def compiled(program, **told):
+    nodes = tuple(program)
+    return rules_of(plan(**told), Program("p", nodes, 16), H100)
+
+
+def test_a_call_gets_a_rule_for_its_size():
+    one, other = gather("one", MIB), gather("other", MIB, groups=INSIDE)
+    made = compiled([*launch(one), *launch(other)], one="ring/simple/8/544/1048576")
+    (scope,) = made.rules.scopes
+    assert (scope.ranks, scope.hosts, scope.domains) == (16, None, 2)
+    answer = Answer("ring", "simple", 8, 1048576)
+    assert scope.rules == (Rule("all-gather", 16 * MIB, 16 * MIB, answer),)
+    assert not scope.sequences
+    assert not made.notes
+
+
+@pytest.mark.parametrize(("operands", "channels"), [(1, 8), (2, 4), (3, 2), (9, 1)])
+def test_channels_are_divided_among_operands(operands, channels):
+    site = gather("one", *[MIB] * operands)
+    made = compiled(launch(site), one="ring/simple/8/544/1048576")
+    (rule,) = made.rules.scopes[0].rules
+    assert rule.least == 16 * MIB * operands
+    assert rule.answer.channels == channels
+
+
+def test_operands_that_differ_much_are_several_calls():
+    site = gather("one", MIB, 5 * MIB)
+    made = compiled(launch(site), one="ring/simple/8/544/1048576")
+    assert [rule.least for rule in made.rules.scopes[0].rules] == [16 * MIB, 80 * MIB]
+
+
+def test_sites_of_one_size_are_told_apart_by_their_place():
+    first, second, last = gather("a", MIB), gather("b", MIB), gather("c", 2 * MIB)
+    loop = Loop("layers", (*launch(first), *launch(second)), 3, True)
+    made = compiled(
+        [loop, *launch(last)],
+        a="ring/simple/4/544/1048576",
+        b="ring/simple/6/544/1048576",
+        c="ring/ll/2/512/32768",
+    )
+    one = Communicator(made.rules, ranks=16, hosts=2)
+    sizes = [16 * MIB] * 6 + [32 * MIB]
+    told = [one.asked("all-gather", nbytes).channels for nbytes in sizes * 2]
+    assert told == [4, 6, 4, 6, 4, 6, 2] * 2
+
+
+def test_only_communicators_that_need_it_are_followed():
+    told = {"a": "ring/simple/4/544/1048576", "b": "ring/simple/6/544/1048576"}
+    elsewhere = gather("c", 3 * MIB, groups=INSIDE)
+    mark = gather("d", MIB // 2)
+    nodes = [*launch(gather("a", MIB)), *launch(gather("b", MIB)), *launch(mark)]
+    made = compiled([*nodes, *launch(elsewhere)], **told)
+    assert [len(scope.sequences) for scope in made.rules.scopes] == [1]
+
+
+def test_what_is_not_the_same_in_every_step_is_left_to_nccl():
+    told = {"a": "ring/simple/4/544/1048576", "b": "ring/simple/6/544/1048576"}
+    first, second = launch(gather("a", MIB)), launch(gather("b", MIB))
+    mark = launch(gather("c", 2 * MIB))
+    for program, why in (
+        ([Branch("choice", (first, ())), *second], "which arm of choice"),
+        ([Loop("unknown", first, 1, False), *second], "how often the loop unknown"),
+        ([*first, *second], "say where in its sequence"),
+        ([Loop("long", first, LONGEST_SEQUENCE, True), *second, *mark], "more than"),
+    ):
+        made = compiled(program, **told)
+        assert not made.rules.scopes
+        assert len(made.notes) == 1
+        assert why in made.notes[0]
+
+
+def test_what_no_tuner_is_asked_about_is_said():
+    alone = gather("one", MIB, groups=Groups(np.arange(16).reshape(16, 1)))
+    made = compiled([Run(alone)], one="ring/simple/8/544/1048576")
+    assert made.notes == (
+        "one is told something, but NCCL asks no tuner about it here",
+    )
