@@ -9,6 +9,7 @@ Example:
 from lagom_jax.analysis import analyze as analyze
 from lagom_jax.analysis import analyze_dump as analyze_dump
 from lagom_jax.cluster import Cluster as Cluster
+from lagom_jax.environment import init as init
 from lagom_jax.errors import LagomError as LagomError
 from lagom_jax.plan import Plan as Plan
 from lagom_jax.planning import Budget as Budget
@@ -32,5 +33,6 @@ __all__ = [
     "analyze_dump",
     "find_settings",
     "find_settings_of_dump",
+    "init",
     "make_plan",
 ]

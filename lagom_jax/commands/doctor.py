@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 from typing import Any
 
@@ -12,6 +13,8 @@ from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, import_jax, writing
 from lagom_jax.compile.toolchain import Finding, Toolchain
 from lagom_jax.errors import LagomError, ToolchainError
+from lagom_jax.tuner.installed import findings as tuner_findings
+from xla_flags import pinned_here
 
 _TRIAL = "h100:1x2"
 
@@ -21,8 +24,9 @@ def add(verbs: Any) -> None:
     verb = verbs.add_parser(
         "doctor",
         help="check that XLA's GPU compiler is installed and works here",
-        description="Looks at the installed parts of XLA's GPU compiler and compiles a "
-        "small program with them. Exits with 3 if something is wrong.",
+        description="Looks at the installed parts of XLA's GPU compiler, at NCCL's "
+        "tuner plugin and at what is set that binds it, and compiles a small program. "
+        "Exits with 3 if the compiler is not as it must be.",
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.add_argument(
@@ -35,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     toolchain = Toolchain.probe()
     findings = list(toolchain.findings)
+    findings += tuner_findings(os.environ, pinned_here())
     healthy = all(finding.severity != "error" for finding in findings)
     if healthy and not arguments.no_compile:
         findings.append(_trial())

@@ -22,6 +22,7 @@ ROOMS = (
     "levers",
     "plan",
     "tuner",
+    "environment",
     "measure",
     "report",
     "scheduled",

@@ -1,0 +1,124 @@
+"""A plan's share of this process: what has to be set before jax starts a backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Literal
+
+from lagom_jax.compile.toolchain import Toolchain
+from lagom_jax.errors import LagomError, PlanError, TunerError
+from lagom_jax.plan import Plan, load
+from lagom_jax.plan.check import check
+from lagom_jax.plan.pinned import stated
+from lagom_jax.tuner.image import load as load_rules
+from lagom_jax.tuner.installed import CHAIN, PLUGIN, RULES, is_ours
+from lagom_jax.tuner.library import built
+from xla_flags import pinned_here
+
+
+class TooLateError(LagomError):
+    """Something has been started that reads the environment only as it starts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Environment:
+    """What was set for a plan, and what could not be."""
+
+    variables: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def init(
+    plan: Plan | str | Path,
+    *,
+    rules: str | Path | None = None,
+    other_tuner: Literal["ask", "refuse"] = "ask",
+    environ: MutableMapping[str, str] = os.environ,
+) -> Environment:
+    """Sets in this process what a plan needs before jax starts a backend.
+
+    What XLA's options can say goes into `XLA_FLAGS`, in front of what is there, so that
+    what the user has set counts. NCCL is told to load the tuner plugin if there are
+    rules for it.
+
+    Args:
+        plan: The plan, or its file.
+        rules: What `lagom tuner write` made of it.
+        other_tuner: Where `NCCL_TUNER_PLUGIN` names another tuner already: `ask` it
+            about calls for which there is no rule, or `refuse`.
+        environ: Where to set it.
+
+    Returns:
+        What was set, and what no variable can say.
+
+    Raises:
+        TooLateError: jax has started a backend.
+        PlanError: The plan cannot be read, or does not hold here.
+        TunerError: The rules cannot be read, or the plugin was not built, or another
+            tuner is set and was to be refused. In all these cases nothing was set.
+
+    Example:
+        >>> init("plan.json")
+        Traceback (most recent call last):
+        ...
+        lagom_jax.errors.PlanError: cannot read the plan plan.json: ...
+    """
+    if isinstance(plan, str | Path):
+        plan = load(plan)
+    if _backends_run():
+        raise TooLateError(
+            "jax has started a backend, which reads XLA_FLAGS and loads NCCL only as "
+            "it starts: call lagom_jax.init before jax.devices() and before the first "
+            "computation"
+        )
+    found = check(
+        plan, versions=Toolchain.probe().versions, pinned=stated(pinned_here())
+    )
+    errors = [f"{one.text}: {one.remedy}" for one in found if one.severity == "error"]
+    if errors:
+        raise PlanError("the plan does not hold here: " + "; ".join(errors))
+    notes = [one.text for one in found]
+    variables: dict[str, str] = {}
+    for name, value in plan.environment().items():
+        before = environ.get(name, "")
+        variables[name] = f"{value} {before}".strip()
+    if rules is not None:
+        variables |= _tuner(rules, other_tuner, environ, notes)
+    notes += [
+        f"{part.what}: {part.why}"
+        for part in plan.beyond_environment()
+        if rules is None or not part.why.endswith("a tuner plugin tells NCCL")
+    ]
+    environ.update(variables)
+    return Environment(tuple(sorted(variables.items())), tuple(notes))
+
+
+def _tuner(
+    rules: str | Path,
+    other_tuner: str,
+    environ: MutableMapping[str, str],
+    notes: list[str],
+) -> dict[str, str]:
+    load_rules(rules)
+    plugin = built()
+    variables = {PLUGIN: str(plugin), RULES: str(Path(rules).resolve())}
+    other = environ.get(PLUGIN, "")
+    if other and not is_ours(other, plugin):
+        if other_tuner == "refuse":
+            raise TunerError(
+                f"{PLUGIN}={other} is set: unset it, or let it be asked where there is "
+                "no rule (other_tuner='ask')"
+            )
+        variables[CHAIN] = other
+        notes.append(f"{other} is asked about calls for which there is no rule")
+    return variables
+
+
+def _backends_run() -> bool:
+    # Not imported for this: a jax that nobody has imported has started nothing.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bridge.backends_are_initialized()

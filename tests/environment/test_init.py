@@ -1,0 +1,107 @@
+"""What a plan sets in a process, and when it is too late for that."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+import lagom_jax
+from lagom_jax.compile import Toolchain
+from lagom_jax.environment import init
+from lagom_jax.errors import PlanError, TunerError
+from lagom_jax.plan import save
+from lagom_jax.tuner import Answer, Rule, Rules, Scope, built
+from lagom_jax.tuner import save as save_rules
+from xla_flags import pinned_by_xla_flags
+
+from ..plan.plans import made_by_hand
+
+PLAN = made_by_hand()
+OPTION = "xla_gpu_enable_pipelined_all_gather"
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch, tmp_path):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # What the tests themselves compile with has started a backend of this process.
+    monkeypatch.setattr("lagom_jax.environment._backends_run", lambda: False)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    versions = tuple(Toolchain.probe().versions.items())
+    here = dataclasses.replace(PLAN.holds_for, versions=versions, pinned=())
+    levers = tuple(x for x in PLAN.levers if x.name != "xla_gpu_unheard_of")
+    made = dataclasses.replace(PLAN, holds_for=here, levers=levers)
+    save(made, tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+@pytest.fixture
+def rules(tmp_path):
+    answer = Answer("ring", "ll", 4, 32768)
+    scope = Scope(8, rules=(Rule("all-gather", 1, 1 << 20, answer),))
+    save_rules(Rules((scope,)), tmp_path / "rules")
+    return tmp_path / "rules"
+
+
+def test_the_users_words_count(plan):
+    environ = {"XLA_FLAGS": f"--{OPTION}=false --xla_dump_to=/x"}
+    made = init(plan, environ=environ)
+    assert dict(made.variables) == environ
+    pins = [(pin.name, pin.given) for pin in pinned_by_xla_flags(environ["XLA_FLAGS"])]
+    assert (OPTION, "true") in pins
+    assert pins[-2:] == [(OPTION, "false"), ("xla_dump_to", "/x")]
+    assert any(note.startswith("order: ") for note in made.notes)
+    assert any(note.startswith("fdo_profile: ") for note in made.notes)
+
+
+def test_a_plan_that_does_not_hold_sets_nothing(plan, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    environ = {}
+    with pytest.raises(PlanError, match="xla_gpu_autotune_level"):
+        init(plan, environ=environ)
+    assert environ == {}
+
+
+def test_the_tuner_is_loaded_where_there_are_rules(plan, rules):
+    environ = {}
+    made = init(plan, rules=rules, environ=environ)
+    assert environ["NCCL_TUNER_PLUGIN"] == str(built())
+    assert environ["LAGOM_TUNER_RULES"] == str(rules)
+    assert "LAGOM_TUNER_CHAIN" not in environ
+    # Once more changes nothing: what is set is ours.
+    again = init(plan, rules=rules, environ=dict(environ))
+    assert {*dict(again.variables)} == {*dict(made.variables)}
+
+
+def test_another_tuner_is_asked_or_refused_but_never_replaced(plan, rules):
+    environ = {"NCCL_TUNER_PLUGIN": "/opt/site/tuner.so"}
+    with pytest.raises(TunerError, match=r"/opt/site/tuner\.so is set"):
+        init(plan, rules=rules, other_tuner="refuse", environ=environ)
+    assert environ == {"NCCL_TUNER_PLUGIN": "/opt/site/tuner.so"}
+    made = init(plan, rules=rules, environ=environ)
+    assert environ["LAGOM_TUNER_CHAIN"] == "/opt/site/tuner.so"
+    assert any("/opt/site/tuner.so is asked" in note for note in made.notes)
+
+
+def test_damaged_rules_set_nothing(plan, rules):
+    rules.write_bytes(rules.read_bytes()[:-1])
+    environ = {}
+    with pytest.raises(TunerError):
+        init(plan, rules=rules, environ=environ)
+    assert environ == {}
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_too_late_is_said(plan, started):
+    program = f"import jax, lagom_jax\n{'jax.devices()' if started else ''}\n"
+    program += f"lagom_jax.init({str(plan)!r})\nprint(len(jax.devices()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) == (not started), done.stderr
+    assert ("jax has started a backend" in done.stderr) == started
+    assert lagom_jax.init is init
