@@ -46,5 +46,5 @@ format: $(STAMP)  ## rewrite the sources the way `check` wants them
 bench: $(STAMP)  ## measure reading and analysis; rewrites docs/benchmarks
 	$(BIN)/python scripts/bench_analysis.py
 
-clean:  ## remove .venv and caches
-	rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove .venv, caches, and what was compiled
+	rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis lagom_jax/tuner/*.so

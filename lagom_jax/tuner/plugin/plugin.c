@@ -160,7 +160,7 @@ static int begin(void **context, int version, const struct communicator_facts *f
   me->facts.constants = NULL;
   *context = me;
   SAY(facts->log, LOG_INFO, "%zu ranks on %zu hosts in %zu domains: %s", facts->ranks,
-      facts->hosts, me->domains, me->scope ? "there are rules" : "no rules yet");
+      facts->hosts, me->domains, me->scope ? "there are rules" : "no rules for it");
   return NCCL_SUCCESS;
 }
 
