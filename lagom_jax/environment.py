@@ -15,7 +15,14 @@ from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import check
 from lagom_jax.plan.pinned import stated
 from lagom_jax.tuner.image import load as load_rules
-from lagom_jax.tuner.installed import CHAIN, PLUGIN, RULES, is_ours
+from lagom_jax.tuner.installed import (
+    CHAIN,
+    CONTROL,
+    PLUGIN,
+    RULES,
+    is_ours,
+    named_tuner,
+)
 from lagom_jax.tuner.library import built
 from xla_flags import pinned_here
 
@@ -44,6 +51,9 @@ def init(
     What XLA's options can say goes into `XLA_FLAGS`, in front of what is there, so that
     what the user has set counts. NCCL is told to load the tuner plugin if there are
     rules for it.
+
+    Call it first of all: XLA reads `XLA_FLAGS` once, when anything asks for its
+    options, which may be before there is a backend, and nothing tells that it has.
 
     Args:
         plan: The plan, or its file.
@@ -75,9 +85,8 @@ def init(
             "it starts: call lagom_jax.init before jax.devices() and before the first "
             "computation"
         )
-    found = check(
-        plan, versions=Toolchain.probe().versions, pinned=stated(pinned_here())
-    )
+    pins = pinned_here()
+    found = check(plan, versions=Toolchain.probe().versions, pinned=stated(pins))
     errors = [f"{one.text}: {one.remedy}" for one in found if one.severity == "error"]
     if errors:
         raise PlanError("the plan does not hold here: " + "; ".join(errors))
@@ -87,7 +96,7 @@ def init(
         before = environ.get(name, "")
         variables[name] = f"{value} {before}".strip()
     if rules is not None:
-        variables |= _tuner(rules, other_tuner, environ, notes)
+        variables |= _tuner(rules, other_tuner, named_tuner(pins), environ, notes)
     notes += [
         f"{part.what}: {part.why}"
         for part in plan.beyond_environment()
@@ -100,21 +109,32 @@ def init(
 def _tuner(
     rules: str | Path,
     other_tuner: str,
+    other: str,
     environ: MutableMapping[str, str],
     notes: list[str],
 ) -> dict[str, str]:
     load_rules(rules)
     plugin = built()
+    if environ.get(CONTROL):
+        raise TunerError(
+            f"{CONTROL} is set, and a control page goes before a file of rules: unset "
+            "it, or give the rules to `lagom_jax.tuner.exchange`"
+        )
     variables = {PLUGIN: str(plugin), RULES: str(Path(rules).resolve())}
-    other = environ.get(PLUGIN, "")
+    if other.lower() == "none":
+        raise TunerError(
+            f"{PLUGIN}={other} is set, so that NCCL loads no tuner: unset it, or give "
+            "no rules"
+        )
     if other and not is_ours(other, plugin):
         if other_tuner == "refuse":
             raise TunerError(
                 f"{PLUGIN}={other} is set: unset it, or let it be asked where there is "
                 "no rule (other_tuner='ask')"
             )
-        variables[CHAIN] = other
-        notes.append(f"{other} is asked about calls for which there is no rule")
+        variables[CHAIN] = environ.get(CHAIN) or other
+        asked = variables[CHAIN]
+        notes.append(f"{asked} is asked about calls for which there is no rule")
     return variables
 
 

@@ -50,7 +50,9 @@ def calls_of(collective: Collective, span: Span) -> tuple[Call, ...]:
 
 
 def aggregated(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """Bytes of each call that NCCL makes of operands in one group.
+    """Bytes of each call that NCCL makes of operands in one group, in its order.
+
+    Types come in the order of their largest operands.
 
     Args:
         operands: Element type and bytes of each.
@@ -58,11 +60,12 @@ def aggregated(operands: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
     Example:
         >>> aggregated((("bf16", 1000), ("bf16", 3999), ("bf16", 4000)))
         (4999, 4000)
-        >>> aggregated((("bf16", 1000), ("f32", 1000)))
-        (1000, 1000)
+        >>> aggregated((("bf16", 1000), ("f32", 2000)))
+        (2000, 1000)
     """
     found: list[int] = []
-    for kind in sorted({kind for kind, _ in operands}):
+    by_size = sorted(operands, key=lambda operand: -operand[1])
+    for kind in dict.fromkeys(kind for kind, _ in by_size):
         first = 0
         for nbytes in sorted(nbytes for other, nbytes in operands if other == kind):
             if first and nbytes < _TOGETHER * first:

@@ -171,15 +171,17 @@ def exchange(control: Control, image: bytes, agree: Agree) -> bool:
         ...     exchange(control, pack(Rules(())), lambda point, said: True)
         True
     """
-    before = control.active
+    number, prepared = 0, None
     try:
-        prepared: Generation | None = control.prepare(image)
+        before = control.active
+        number = before.number if before else 0
+        prepared = control.prepare(image)
         said = str(prepared)
-    except TunerError as error:
+    except Exception as error:
         # The others wait for this process, whatever has become of its rules.
-        prepared, said = None, f"none, since {error}"
+        said = f"none, since {error}"
     try:
-        agreed = agree(f"after {before.number if before else 0}", said)
+        agreed = agree(f"after {number}", said)
     except Exception as error:
         raise InDoubtError(
             f"whether all processes have the rules {said} cannot be found out "
@@ -187,5 +189,11 @@ def exchange(control: Control, image: bytes, agree: Agree) -> bool:
         ) from error
     if not agreed or prepared is None:
         return False
-    control.activate(prepared)
+    try:
+        control.activate(prepared)
+    except Exception as error:
+        raise InDoubtError(
+            f"the others have the rules {said} now, and this process does not "
+            f"({error}): stop it, and start the job again"
+        ) from error
     return True

@@ -21,6 +21,7 @@ from lagom_jax.tuner.windows import different, unique_windows
 
 LONGEST_SEQUENCE: Final = 20_000
 """Calls of a communicator in a step; a longer one is not followed."""
+_BROADCAST: Final = "collective-broadcast"
 _Shape: TypeAlias = tuple[int, int]
 _Members: TypeAlias = bytes
 
@@ -111,14 +112,20 @@ def _site(found: Collective, cluster: Cluster, told: Setting | None) -> _Site | 
         # NCCL gives each operand of a group so many channels, and adds them up.
         channels = max(1, told.channels // max(1, len(found.operands)))
         answer = Answer(told.algorithm, told.protocol, channels, told.chunk_bytes)
-    members = found.groups.members
     return _Site(
         found.name,
         (span.size, span.domains),
-        bytes(str(members.shape), "ascii") + members.tobytes(),
+        _members(found),
         calls_of(found, span),
         answer,
     )
+
+
+def _members(found: Collective) -> _Members:
+    """Equal where each device has one communicator for both, however it is listed."""
+    members = found.groups.members
+    rows = members[members[:, 0].argsort()]
+    return bytes(str(rows.shape), "ascii") + rows.tobytes()
 
 
 def _answers(sites: Sequence[_Site]) -> dict[Call, list[Answer | None]]:
@@ -141,7 +148,14 @@ def _sequences(
         dict.fromkeys(site.members for site in here if not split.isdisjoint(site.calls))
     )
     found: list[tuple[Place, ...]] = []
+    broadcasts = {
+        _members(found)
+        for found, _, _ in program.collectives()
+        if found.kind == _BROADCAST
+    }
     try:
+        if not broadcasts.isdisjoint(followed):
+            raise TunerError("broadcasts stand between them, which NCCL may ask about")
         for members in followed:
             places: list[Place] = []
             for site in _executed(program.body, sites, members):

@@ -16,6 +16,7 @@ from xla_flags import Pin, in_effect
 PLUGIN: Final = "NCCL_TUNER_PLUGIN"
 RULES: Final = "LAGOM_TUNER_RULES"
 CHAIN: Final = "LAGOM_TUNER_CHAIN"
+CONTROL: Final = "LAGOM_TUNER_CONTROL"
 _FORBIDS: Final = ("NCCL_ALGO", "NCCL_PROTO")
 _BOUNDS: Final = (
     *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
@@ -31,9 +32,10 @@ def findings(environ: Mapping[str, str], pins: Iterable[Pin]) -> Iterator[Findin
         pins: What is set, for XLA and for NCCL.
 
     Example:
-        >>> [f.severity for f in findings({"NCCL_TUNER_PLUGIN": "other.so"}, ())][-1]
+        >>> [f.severity for f in findings({"LAGOM_TUNER_CONTROL": "/x"}, ())][-1]
         'warning'
     """
+    pins = tuple(pins)
     try:
         plugin = built()
     except TunerError as error:
@@ -41,9 +43,10 @@ def findings(environ: Mapping[str, str], pins: Iterable[Pin]) -> Iterator[Findin
         return
     yield Finding("ok", f"NCCL's tuner plugin is {plugin}")
     yield from _library()
-    yield from _loaded(plugin, environ)
+    pinned = in_effect(pins)
+    yield from _loaded(plugin, named_tuner(pins), environ)
     yield from _rules(environ)
-    for name, pin in sorted(in_effect(pins).items()):
+    for name, pin in sorted(pinned.items()):
         if name in _FORBIDS or name in _BOUNDS:
             does = "forbids some rules" if name in _FORBIDS else "bounds all rules"
             yield Finding(
@@ -71,9 +74,26 @@ def _library() -> Iterator[Finding]:
         yield Finding("ok", f"{release} asks the plugin in version {library.speaks}")
 
 
-def _loaded(plugin: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
-    named = environ.get(PLUGIN, "")
-    if not named:
+def named_tuner(pins: Iterable[Pin]) -> str:
+    """What `NCCL_TUNER_PLUGIN` names, in the environment or in NCCL's files.
+
+    Example:
+        >>> from xla_flags import pinned_by_environment
+        >>> named_tuner(pinned_by_environment({"NCCL_TUNER_PLUGIN": "site.so"}))
+        'site.so'
+    """
+    pin = in_effect(pins).get(PLUGIN)
+    return "" if pin is None or pin.given is None else str(pin.given)
+
+
+def _loaded(plugin: Path, named: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+    if not named and environ.get(RULES):
+        yield Finding(
+            "warning",
+            f"{RULES} is set, but {PLUGIN} is not: NCCL loads no plugin of ours",
+            f"set {PLUGIN}={plugin}",
+        )
+    elif not named:
         yield Finding("ok", f"{PLUGIN} is not set: NCCL loads no plugin of ours")
     elif is_ours(named, plugin):
         other = environ.get(CHAIN, "")
@@ -95,11 +115,20 @@ def is_ours(named: str, plugin: Path) -> bool:
         >>> is_ours("other.so", Path("/x/libnccl-tuner-lagom.so"))
         False
     """
-    return Path(named).resolve() == plugin.resolve()
+    # NCCL also finds a library by its name, or by what makes its name special.
+    by_name = named in (plugin.name, "lagom")
+    return by_name or Path(named).resolve() == plugin.resolve()
 
 
 def _rules(environ: Mapping[str, str]) -> Iterator[Finding]:
     path = environ.get(RULES, "")
+    if environ.get(CONTROL):
+        yield Finding(
+            "warning",
+            f"{CONTROL} is set: a control page belongs to the process that made it, "
+            "and goes before a file of rules",
+            f"unset {CONTROL}",
+        )
     if not path:
         return
     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lagom_jax.cost.setting import MOST_CHANNELS
-from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, possible_chunk
+from lagom_jax.tuner.rules import IN_SLOTS, Answer, Place, Rule, Rules, possible_chunk
 from lagom_jax.tuner.windows import Call, different, unique_windows
 
 _COUNTS: Final = ("NCHANNELS", "CTAS")
@@ -182,7 +182,8 @@ class Communicator:
             and (answer.algorithm, answer.protocol) != (algorithm, protocol)
         ):
             return usual
-        return possible_chunk(answer.chunk_bytes, algorithm, protocol)
+        wanted = possible_chunk(answer.chunk_bytes, algorithm, protocol)
+        return min(wanted, usual) if algorithm in IN_SLOTS else wanted
 
     def _by_size(self, function: str, nbytes: int, pipe_ops: int) -> Answer | None:
         for rule in self._rules.get(function, ()):

@@ -72,6 +72,10 @@ class Answer:
         return ", ".join(parts) or "as NCCL chooses"
 
 
+IN_SLOTS: Final = ("nvls", "nvls_tree")
+"""Algorithms that stage through slots of their own: their chunks never grow."""
+
+
 def possible_chunk(chunk: int, algorithm: str, protocol: str) -> int:
     """The chunk nearest to one that the default buffers and the grain allow.
 

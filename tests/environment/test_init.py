@@ -18,12 +18,13 @@ from xla_flags import pinned_by_xla_flags
 from ..plan.plans import made_by_hand
 
 PLAN = made_by_hand()
-OPTION = "xla_gpu_enable_pipelined_all_gather"
+OPTION = "xla_gpu_all_gather_combine_threshold_bytes"
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch, tmp_path):
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    for name in ("XLA_FLAGS", "NCCL_TUNER_PLUGIN", "LAGOM_TUNER_CONTROL"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     # What the tests themselves compile with has started a backend of this process.
     monkeypatch.setattr("lagom_jax.environment._backends_run", lambda: False)
@@ -48,12 +49,12 @@ def rules(tmp_path):
 
 
 def test_the_users_words_count(plan):
-    environ = {"XLA_FLAGS": f"--{OPTION}=false --xla_dump_to=/x"}
+    environ = {"XLA_FLAGS": f"--{OPTION}=7 --xla_dump_to=/x"}
     made = init(plan, environ=environ)
     assert dict(made.variables) == environ
     pins = [(pin.name, pin.given) for pin in pinned_by_xla_flags(environ["XLA_FLAGS"])]
-    assert (OPTION, "true") in pins
-    assert pins[-2:] == [(OPTION, "false"), ("xla_dump_to", "/x")]
+    assert (OPTION, "67108864") in pins
+    assert pins[-2:] == [(OPTION, "7"), ("xla_dump_to", "/x")]
     assert any(note.startswith("order: ") for note in made.notes)
     assert any(note.startswith("fdo_profile: ") for note in made.notes)
 
@@ -77,7 +78,8 @@ def test_the_tuner_is_loaded_where_there_are_rules(plan, rules):
     assert {*dict(again.variables)} == {*dict(made.variables)}
 
 
-def test_another_tuner_is_asked_or_refused_but_never_replaced(plan, rules):
+def test_another_tuner_is_asked_or_refused_but_never_replaced(plan, rules, monkeypatch):
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", "/opt/site/tuner.so")
     environ = {"NCCL_TUNER_PLUGIN": "/opt/site/tuner.so"}
     with pytest.raises(TunerError, match=r"/opt/site/tuner\.so is set"):
         init(plan, rules=rules, other_tuner="refuse", environ=environ)
@@ -85,6 +87,36 @@ def test_another_tuner_is_asked_or_refused_but_never_replaced(plan, rules):
     made = init(plan, rules=rules, environ=environ)
     assert environ["LAGOM_TUNER_CHAIN"] == "/opt/site/tuner.so"
     assert any("/opt/site/tuner.so is asked" in note for note in made.notes)
+
+
+def test_a_tuner_in_nccls_own_file_counts_too(plan, rules, tmp_path):
+    (tmp_path / ".nccl.conf").write_text("NCCL_TUNER_PLUGIN=/opt/site/tuner.so\n")
+    environ = {}
+    init(plan, rules=rules, environ=environ)
+    assert environ["LAGOM_TUNER_CHAIN"] == "/opt/site/tuner.so"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("NCCL_TUNER_PLUGIN", "none", "NCCL loads no tuner"),
+        ("LAGOM_TUNER_CONTROL", "/proc/self/fd/9", "a control page goes before"),
+    ],
+)
+def test_what_stands_against_rules(plan, rules, monkeypatch, name, value, told):
+    monkeypatch.setenv(name, value)
+    environ = {name: value}
+    with pytest.raises(TunerError, match=told):
+        init(plan, rules=rules, environ=environ)
+    assert environ == {name: value}
+
+
+@pytest.mark.parametrize("name", ["lagom", "libnccl-tuner-lagom.so"])
+def test_ours_by_name_is_no_other(plan, rules, monkeypatch, name):
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", name)
+    environ = {}
+    init(plan, rules=rules, environ=environ)
+    assert "LAGOM_TUNER_CHAIN" not in environ
 
 
 def test_damaged_rules_set_nothing(plan, rules):

@@ -202,3 +202,20 @@ def test_ranks_with_delays_kills_and_lost_answers_never_differ(plugin, seed):
     # There were calls under several generations, by size and by place.
     assert len(generations) > 4
     assert compared > 40
+
+
+def test_who_cannot_prepare_says_so_to_the_others():
+    """They wait for an answer, whatever has happened here."""
+    control, said = Control(), []
+    control.close()
+    assert not exchange(control, pack(Rules(())), lambda at, what: said.append(what))
+    assert said[0].startswith("none, since")
+
+
+def test_who_cannot_activate_must_stop():
+    class Broken(Control):
+        def activate(self, generation):
+            raise OSError("the page is gone")
+
+    with Broken() as control, pytest.raises(InDoubtError, match="the page is gone"):
+        exchange(control, pack(Rules(())), lambda at, what: True)

@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.plan import SiteSetting
 from lagom_jax.schedule.program import Branch, Launch, Loop, Program, Run, Stream, Wait
+from lagom_jax.search.calls import aggregated
 from lagom_jax.tuner.from_plan import LONGEST_SEQUENCE, rules_of
 from lagom_jax.tuner.reference import Communicator
 from lagom_jax.tuner.rules import Answer, Rule
@@ -93,6 +94,30 @@ def test_sites_of_one_size_are_told_apart_by_their_place():
     sizes = [16 * MIB] * 6 + [32 * MIB]
     told = [one.asked("all-gather", nbytes).channels for nbytes in sizes * 2]
     assert told == [4, 6, 4, 6, 4, 6, 2] * 2
+
+
+def test_a_communicator_is_one_however_its_groups_are_listed():
+    turned = Groups(np.arange(16).reshape(2, 8)[::-1])
+    told = {"a": "ring/simple/4/544/1048576", "b": "ring/simple/6/544/1048576"}
+    mark = gather("c", 2 * MIB, groups=turned)
+    first, second = gather("a", MIB, groups=INSIDE), gather("b", MIB, groups=turned)
+    made = compiled([*launch(first), *launch(second), *launch(mark)], **told)
+    (scope,) = made.rules.scopes
+    assert [len(sequence) for sequence in scope.sequences] == [3]
+
+
+def test_calls_of_mixed_types_come_in_the_order_of_their_largest_operands():
+    operands = (("bf16", MIB), ("f32", 2 * MIB), ("s8", MIB // 2))
+    assert aggregated(operands) == (2 * MIB, MIB, MIB // 2)
+
+
+def test_a_communicator_with_broadcasts_is_not_followed():
+    told = {"a": "ring/simple/4/544/1048576", "b": "ring/simple/6/544/1048576"}
+    broadcast = dataclasses.replace(gather("c", MIB), kind="collective-broadcast")
+    nodes = [*launch(gather("a", MIB)), *launch(broadcast), *launch(gather("b", MIB))]
+    made = compiled([*nodes, *launch(gather("d", 2 * MIB))], **told)
+    assert not made.rules.scopes
+    assert "broadcasts stand between them" in made.notes[0]
 
 
 def test_only_communicators_that_need_it_are_followed():

@@ -24,6 +24,16 @@ def test_it_is_loaded_and_asks_another():
     assert any("asks site.so" in f.text for f in said(environ, "ok"))
 
 
+def test_rules_that_nothing_reads():
+    (found, _) = said({"LAGOM_TUNER_RULES": "/nowhere"}, "warning")
+    assert "NCCL_TUNER_PLUGIN is not: NCCL loads no plugin of ours" in found.text
+
+
+def test_a_control_page_of_another_process():
+    (found,) = said({"LAGOM_TUNER_CONTROL": "/proc/self/fd/9"}, "warning")
+    assert found.remedy == "unset LAGOM_TUNER_CONTROL"
+
+
 def test_another_is_loaded():
     (found,) = said({"NCCL_TUNER_PLUGIN": "site.so"}, "warning")
     assert found.text == "NCCL_TUNER_PLUGIN=site.so: NCCL loads that one, and not ours"
@@ -40,7 +50,7 @@ def test_rules(tmp_path):
     scope = Scope(8, rules=(Rule("all-gather", 1, 9, Answer("ring", "ll", 4, 32768)),))
     path = tmp_path / "rules"
     save(Rules((scope,)), path)
-    environ = {"LAGOM_TUNER_RULES": str(path)}
+    environ = {"LAGOM_TUNER_RULES": str(path), "NCCL_TUNER_PLUGIN": str(built())}
     assert any("has rules for 8 ranks" in f.text for f in said(environ, "ok"))
     path.write_bytes(b"nothing")
     (found,) = said(environ, "warning")

@@ -4,6 +4,7 @@
 #include "common.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -55,6 +56,13 @@ static void load(logger log) {
   }
   if (!strcasecmp(path, "none")) return;
   void *other = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!other && !strchr(path, '/')) {
+    /* NCCL finds tuners by a part of their name, too. */
+    char name[256];
+    int length = snprintf(name, sizeof name, "libnccl-tuner-%s.so", path);
+    if (length > 0 && (size_t)length < sizeof name)
+      other = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  }
   if (!other) {
     SAY(log, LOG_WARN, "cannot load the tuner LAGOM_TUNER_CHAIN=%s: %s", path,
         dlerror());

@@ -12,6 +12,8 @@ enum {
   ALGORITHMS = 7, /* tree, ring, collnet direct and chain, nvls, nvls tree, pat */
   PROTOCOLS = 3, /* ll, ll128, simple */
   RING = 1,
+  NVLS = 4,
+  NVLS_TREE = 5,
   LL = 0,
   LL128 = 1,
   SIMPLE = 2

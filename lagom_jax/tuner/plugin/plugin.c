@@ -137,8 +137,13 @@ static int get_chunk_size(void *context, int function, size_t bytes, int algorit
   }
   bool chosen = chunk->algorithm < 0 ||
                 (chunk->algorithm == algorithm && chunk->protocol == protocol);
-  if (chunk->bytes && chosen && protocol >= 0 && protocol < PROTOCOLS)
-    *size = possible_chunk(chunk->bytes, algorithm, protocol);
+  if (chunk->bytes && chosen && protocol >= 0 && protocol < PROTOCOLS) {
+    size_t wanted = possible_chunk(chunk->bytes, algorithm, protocol);
+    /* These stage through slots of their own, whose size NCCL does not hold against an
+       answer: no more than it has chosen itself is safe. */
+    bool in_slots = algorithm == NVLS || algorithm == NVLS_TREE;
+    if (!in_slots || wanted < *size) *size = wanted;
+  }
   return NCCL_SUCCESS;
 }
 

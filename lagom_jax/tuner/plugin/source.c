@@ -27,8 +27,9 @@ _Static_assert(sizeof(struct control) == 32, "the format says 32 bytes");
 
 static struct once opening;
 
-static void *memory; /* the file's copy, or the control page */
-static size_t memory_size;
+/* The file's copy, or the control page. Never unmapped: threads may be in a call when
+   the process ends. */
+static void *memory;
 static const struct control *control;
 static struct rules fixed;
 static bool fixed_holds;
@@ -76,7 +77,6 @@ static void open_rules(const char *path, logger log) {
   close(file);
   const char *why = "it cannot be read";
   if (memory) {
-    memory_size = size;
     fixed_holds = rules_open(&fixed, memory, size, &why);
   }
   if (fixed_holds)
@@ -114,7 +114,6 @@ static void open_control(const char *path, logger log) {
     return;
   }
   memory = page;
-  memory_size = size;
   control = page;
   SAY(log, LOG_INFO, "rules hold as the control page %s says", path);
 }
@@ -213,8 +212,4 @@ bool source_rules(uint64_t active, struct rules *rules, logger log) {
 uint32_t source_channels_allowed(uint32_t channels) {
   if (channels < fewest_channels) channels = fewest_channels;
   return channels > most_channels ? most_channels : channels;
-}
-
-__attribute__((destructor)) static void source_close(void) {
-  if (memory) munmap(memory, memory_size);
 }
