@@ -15,7 +15,7 @@ from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import check
 from lagom_jax.plan.pinned import stated
-from xla_flags import pinned_by_options, pinned_here
+from xla_flags import pinned_here
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep, LoweredStep
@@ -113,7 +113,7 @@ def _doubts(
         fingerprint=lowered.fingerprint,
         cluster=cluster,
         versions=Toolchain.probe().versions,
-        pinned=stated((*pinned_here(), *pinned_by_options(options))),
+        pinned=stated(pinned_here(options)),
         with_options=True,
     )
     errors = [

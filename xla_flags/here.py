@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from xla_flags.pinned import Pin, pinned_by_environment
+from xla_flags.pinned import Pin, pinned_by_environment, pinned_by_options
 
 
-def pinned_here() -> tuple[Pin, ...]:
-    """What XLA_FLAGS, NCCL's variables and its files set on this machine."""
-    return pinned_by_environment(os.environ, _read, home=_home())
+def pinned_here(options: Mapping[str, Any] | None = None) -> tuple[Pin, ...]:
+    """What XLA_FLAGS, NCCL's variables and its files set on this machine.
+
+    Args:
+        options: Compiler options that are set, too.
+    """
+    found = pinned_by_environment(os.environ, _read, home=_home())
+    return (*found, *pinned_by_options(options or {}))
 
 
 def _read(path: str) -> str | None:

@@ -29,7 +29,7 @@ from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
 from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
-from xla_flags import pinned_by_options, pinned_here
+from xla_flags import pinned_here
 
 _EXAMPLES = """\
 examples:
@@ -194,7 +194,7 @@ def _settings(
 ) -> int:
     scheduled = scheduled_step(arguments, subject)
     names = dict.fromkeys(arguments.policy or ["lagom"])
-    pins = (*pinned_here(), *pinned_by_options(parse_options(arguments.option)))
+    pins = pinned_here(parse_options(arguments.option))
     controls = allowed(
         named(arguments.controls),
         pinned={pin.name for pin in pins},

@@ -34,9 +34,8 @@ _NEAR = 16
 # Kernels with less than this share of the time are not moved for themselves.
 _HEAVY = 0.01
 _KICKS = 3
-# After kicks only so many rounds are made, unless a place comes so near to the best.
+# After kicks only so many rounds are made, unless they lead below the best.
 _SMALL = 2
-_PROMISING = 0.0
 # Units so far from a changed stretch are looked at again.
 _BESIDE = 4
 # A setting of so many collectives moves together with any of them. One of more is a
@@ -190,7 +189,7 @@ class Descent:
         while dice is not None and not self._is_over() and self._flights:
             self._kick(dice)
             self._descend(_SMALL)
-            if self._place.seconds < best.seconds * (1 + _PROMISING):
+            if self._place.seconds < best.seconds:
                 self._descend()
             if self._place.seconds < best.seconds * (1 - _WORTH):
                 best = self._place

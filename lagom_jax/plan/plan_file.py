@@ -7,12 +7,12 @@ in `levers[2].value`. The format is described in docs/plan.md.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from lagom_jax.errors import PlanError
+from lagom_jax.files import write_whole
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.typed import FormError, plain, typed
 
@@ -90,20 +90,9 @@ def save(plan: Plan, path: str | Path) -> None:
     Raises:
         PlanError: The file cannot be written.
     """
-    text = to_json(plan)
-    # Where the path is a link, what it leads to is replaced, not the link.
-    target = Path(path).resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    content = to_json(plan).encode("ascii")
     try:
-        try:
-            with beside.open("x", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
     except OSError as error:
         raise PlanError(f"cannot write the plan {path}: {error}") from None
 

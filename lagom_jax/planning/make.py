@@ -26,7 +26,6 @@ from lagom_jax.search.controls import Controls, named
 from xla_flags import (
     Pin,
     known,
-    pinned_by_options,
     pinned_here,
     print_option,
     recipes,
@@ -291,8 +290,7 @@ def _search(
 
 def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
     """All that the user has set, wherever."""
-    options = {**given, **lowered.compiler_options}
-    return (*pinned_here(), *pinned_by_options(options))
+    return pinned_here({**given, **lowered.compiler_options})
 
 
 def _recipes(jaxlib: str, pins: Iterable[Pin]) -> Iterator[Asked]:

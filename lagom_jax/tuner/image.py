@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Final
 
 from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.errors import TunerError
+from lagom_jax.files import write_whole
 from lagom_jax.tuner.rules import (
     ALGORITHMS,
     FUNCTIONS,
@@ -117,18 +117,8 @@ def save(rules: Rules, path: str | Path) -> None:
         lagom_jax.errors.TunerError: cannot write the rules /nowhere/rules: ...
     """
     image = pack(rules)
-    target = Path(path).resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            with beside.open("xb") as file:
-                file.write(image)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        write_whole(path, image)
     except OSError as error:
         raise TunerError(f"cannot write the rules {path}: {error}") from None
 

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "lagom_jax"
 FLAGS = PACKAGE.parent / "xla_flags"
 ROOMS = (
     "errors",
+    "files",
     "processes",
     "cluster",
     "compile",
@@ -36,6 +37,7 @@ ROOMS = (
 # room imports it, but only to read a profile.
 WITHOUT_JAX = (
     "errors",
+    "files",
     "processes",
     "cluster",
     "hlo",

@@ -1,0 +1,35 @@
+"""Files that are there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: str | Path, content: bytes) -> None:
+    """Writes a file: all of it, or nothing where writing fails.
+
+    Args:
+        path: Where; if it is a link, what it leads to is replaced, not the link.
+        content: What.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    Example:
+        >>> write_whole("/nowhere/file", b"")
+        Traceback (most recent call last):
+        ...
+        FileNotFoundError: [Errno 2] No such file or directory: ...
+    """
+    target = Path(path).resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
