@@ -37,3 +37,14 @@ def floors(stage: Stage) -> tuple[float, ...]:
     """
     prices = _Fastest(stage)
     return tuple(replay(scene.program, prices).step_seconds for scene in stage.scenes)
+
+
+def floor_seconds(stage: Stage, of_scenes: tuple[float, ...] = ()) -> float:
+    """What no choice makes a step shorter than.
+
+    Args:
+        stage: The step.
+        of_scenes: What `floors` says of it, where that is known.
+    """
+    least = of_scenes or floors(stage)
+    return sum(s.times * floor for s, floor in zip(stage.scenes, least, strict=True))

@@ -17,7 +17,7 @@ from lagom_jax.schedule.program import Program
 from lagom_jax.search.autoccl import AutoCcl
 from lagom_jax.search.controls import FINE, Controls, Grid
 from lagom_jax.search.exhaustive import Exhaustive, TooManyError
-from lagom_jax.search.floor import floors
+from lagom_jax.search.floor import floor_seconds, floors
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.policy import Default, Found, Policy, replaced, scenes_of
 from lagom_jax.search.reasons import Change, reason
@@ -244,10 +244,7 @@ def tune_program(
         pricing=pricing or model.source,
         before=StepParts.of(before),
         after=StepParts.of(after[0]),
-        floor_seconds=sum(
-            scene.times * floor
-            for scene, floor in zip(stage.scenes, least, strict=True)
-        ),
+        floor_seconds=floor_seconds(stage, least),
         groups=_groups(stage, cluster, first, least),
         fixed=tuple((site.name, why) for site, why in stage.space.fixed),
         policies=tuple(
