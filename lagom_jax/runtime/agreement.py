@@ -94,7 +94,7 @@ class Peers:
         """What process 0 makes, in all processes.
 
         Some may have it while others gave up waiting: before anything depends on it,
-        let all say that they have it, with `unanimous` on the same topic. That also
+        let all say whether they have it, with `unanimous` on the same topic. That also
         lets the service forget it.
 
         Args:
@@ -228,7 +228,8 @@ class _Use:
             )
         except TimeoutError:
             self.fail(
-                "jax's coordination service has not answered in time; look at what process 0 does, in which it runs"
+                "jax's coordination service has not answered in time; look at what "
+                "process 0 does, in which it runs"
             )
 
     def wait(self, key: str) -> bytes:
