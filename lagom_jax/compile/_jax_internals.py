@@ -9,7 +9,9 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 - `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
   for a module that another process lowered;
 - `mlir.make_ir_context`: to read a lowered module again;
-- `xla_bridge.backends_are_initialized`: whether starting jax can still be heard.
+- `xla_bridge.backends_are_initialized`: whether starting jax can still be heard;
+- `distributed.global_state`: `jax.process_index` starts the backends, and nothing
+  public leads to the coordination service.
 
 The C interface of the compiler's plugin is touched in `_plugin_pass` alone.
 """
@@ -51,6 +53,14 @@ def internal(owner: object, path: str) -> Any:
 def backends_started() -> bool:
     """Whether this process has already started jax's backends."""
     return internal("jax._src.xla_bridge", "backends_are_initialized")()
+
+
+def distributed_state() -> Any:
+    """What `jax.distributed` knows: its client, and this process among all."""
+    state = internal("jax._src.distributed", "global_state")
+    for name in ("client", "process_id", "num_processes"):
+        internal(state, name)
+    return state
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

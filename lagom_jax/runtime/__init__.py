@@ -1,0 +1,1 @@
+"""While a job runs: what its processes have to agree on."""

@@ -1,0 +1,208 @@
+"""Processes of real jobs, on the CPU, agree or all say that they do not."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lagom_jax.errors import LagomError
+from lagom_jax.runtime import agreement
+from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from tests.runtime.peer import LIMIT, PAYLOAD
+
+SCRIPT = Path(__file__).with_name("peer.py")
+JOBS = {"healthy": 3, "dies": 3, "frozen": 3, "alone": 1}
+# What a busy machine may add to a limit, and what no call may add to it.
+PATIENCE = 30.0
+LONGEST = 240
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def start(job, count):
+    port = free_port()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), job, str(index), str(count), str(port)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    """By job, process and name: what came of it."""
+    running = {job: start(job, count) for job, count in JOBS.items()}
+    found = {}
+    try:
+        for job, processes in running.items():
+            for index, process in enumerate(processes):
+                if (job, index) == ("frozen", 0):
+                    continue
+                printed, said = process.communicate(timeout=LONGEST)
+                assert process.returncode == 0 or job == "dies", said
+                lines = [json.loads(line) for line in printed.splitlines()]
+                found[job, index] = {line["name"]: line for line in lines}
+    finally:
+        for process in (one for processes in running.values() for one in processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.communicate()
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcomes(jobs):
+    def of(name, job="healthy"):
+        return [
+            found[name]
+            for (one, _), found in sorted(jobs.items())
+            if one == job and name in found
+        ]
+
+    return of
+
+
+def answers(outcomes):
+    return [outcome.get("answer", outcome.get("message")) for outcome in outcomes]
+
+
+def test_each_knows_itself_and_no_backend_starts(outcomes):
+    assert answers(outcomes("here")) == [[0, 3], [1, 3], [2, 3]]
+    assert answers(outcomes("backends")) == [False] * 3
+
+
+def test_all_get_what_process_0_makes_each_time_anew(outcomes):
+    assert answers(outcomes("share")) == ["a plan of 0"] * 3
+    assert answers(outcomes("share again")) == ["another"] * 3
+
+
+def test_all_agree(outcomes):
+    assert answers(outcomes("agree")) == ["mine"] * 3
+    assert answers(outcomes("gather")) == [["I 0", "I 1", "I 2"]] * 3
+    assert answers(outcomes("not unicode")) == ["\udcff"] * 3
+
+
+def test_what_all_have_is_forgotten(outcomes):
+    said = [f"lagom_jax/plan:3/said/{index}" for index in range(3)]
+    assert answers(outcomes("kept")) == [said] * 3
+
+
+def test_other_words_fail_alike_and_are_named(outcomes):
+    (message,) = set(answers(outcomes("other words")))
+    assert message == (
+        "'flags': the processes do not say the same: "
+        "processes 0-1 '…gpu_a=1 --xla_gpu_b=False --xla_gpu_c=1', "
+        "process 2 '…gpu_a=1 --xla_gpu_b=True --xla_gpu_c=1'; "
+        "start all of them with the same versions, flags and inputs"
+    )
+
+
+def test_nobody_waits_for_what_could_not_be_made(outcomes):
+    own, *others = outcomes("failing")
+    assert (own["raised"], own["message"]) == ("MakeError", "no such cluster")
+    for other in others:
+        assert other["raised"] == "NoAgreementError"
+        assert "process 0 could not make it: MakeError: no such" in other["message"]
+        assert other["seconds"] < PATIENCE
+
+
+def test_32_megabytes(outcomes):
+    assert answers(outcomes("large")) == [PAYLOAD] * 3
+
+
+def test_a_slow_process_0_is_waited_for(outcomes):
+    assert answers(outcomes("slow")) == ["slow"] * 3
+
+
+def test_what_another_wrote_is_refused(outcomes):
+    own, _, other = answers(outcomes("changed"))
+    assert own == "right"
+    assert "what process 0 sent was changed on the way: 5 bytes are too" in other
+
+    own, *others = answers(outcomes("taken"))
+    assert "refuses: ALREADY_EXISTS" in own
+    assert all("changed on the way: 50 bytes came where" in other for other in others)
+
+
+def test_too_late_is_too_late_for_all(outcomes):
+    first, second, late = outcomes("late")
+    for outcome in (first, second, late):
+        assert outcome["raised"] == "NoAgreementError"
+        assert outcome["seconds"] < LIMIT + PATIENCE
+    assert "came within 2 s of the first; no word from process 2" in first["message"]
+    assert answers(outcomes("after late")) == ["mine"] * 3
+
+
+def test_nobody_waits_longer_than_the_limit(outcomes):
+    own, *others = outcomes("missed")
+    assert own["answer"] == "late"
+    for other in others:
+        assert "nothing came from process 0 within 2 s" in other["message"]
+        assert other["seconds"] < LIMIT + PATIENCE
+
+
+def test_a_death_ends_the_wait_and_not_the_work(outcomes):
+    died = outcomes("died", "dies")
+    assert len(died) == 2
+    for outcome in died:
+        assert "no word from process 2" in outcome["message"]
+        assert outcome["seconds"] < LIMIT + PATIENCE
+    assert answers(outcomes("work", "dies")) == [6, 6]
+
+
+def test_a_service_that_stands_still_is_not_waited_for(outcomes):
+    waiting, saying = outcomes("frozen", "frozen")
+    assert "nothing came from process 0" in waiting["message"]
+    assert "coordination service has not answered in time" in saying["message"]
+    assert max(waiting["seconds"], saying["seconds"]) < LIMIT + PATIENCE
+
+
+def test_without_jax_distributed(outcomes):
+    assert answers(outcomes("here", "alone")) == [[0, 1]]
+    assert answers(outcomes("share", "alone") + outcomes("agree", "alone")) == ["x"] * 2
+    assert answers(outcomes("backends", "alone")) == [False]
+
+
+def test_after_the_shutdown_of_jax_distributed():
+    assert issubclass(NoAgreementError, LagomError)
+    with pytest.raises(NoAgreementError, match="has been shut down"):
+        Peers(1, 2).gather("late", "I", seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("ab", "process 0 'a', process 1 'b'"),
+        ("abb", "processes 1-2 'b', process 0 'a'"),
+        ("abaac", "processes 0, 2-3 'a', process 1 'b', process 4 'c'"),
+        (
+            "abcdefa",
+            "processes 0, 6 'a', process 1 'b', process 2 'c', process 3 'd', "
+            "processes 4-5 other things still",
+        ),
+        (["", "a"], "process 0 '', process 1 'a'"),
+        (["x" * 99, "y" * 99], f"0 '{'x' * 60}…', process 1 '{'y' * 60}…'"),
+    ],
+)
+def test_who_says_what(words, shown):
+    assert f"{shown}; start all" in agreement._difference(words)
