@@ -16,6 +16,7 @@ from lagom_jax.planning import Budget as Budget
 from lagom_jax.planning import make_plan as make_plan
 from lagom_jax.report import CollectiveReport as CollectiveReport
 from lagom_jax.report import Report as Report
+from lagom_jax.runtime.tune import tune as tune
 from lagom_jax.search.tuning import Tuning as Tuning
 from lagom_jax.settings import find_settings as find_settings
 from lagom_jax.settings import find_settings_of_dump as find_settings_of_dump
@@ -35,4 +36,5 @@ __all__ = [
     "find_settings_of_dump",
     "init",
     "make_plan",
+    "tune",
 ]

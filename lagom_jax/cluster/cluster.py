@@ -73,6 +73,45 @@ class Cluster:
             name = system.name
         return cls(f"{name}:{hosts}x{gpus_per_host}", system, hosts, gpus_per_host)
 
+    @classmethod
+    def of_gpus(cls, device_name: str, groups: int, gpus: int) -> Cluster:
+        """The cluster that so many GPUs of a kind make up.
+
+        Args:
+            device_name: What CUDA calls them.
+            groups: Hosts, or where hosts share NVLink, those that do.
+            gpus: GPUs in each of them.
+
+        Raises:
+            ClusterError: There is no record of such GPUs, several have them, or none
+                has so many in one place.
+
+        Example:
+            >>> Cluster.of_gpus("NVIDIA H100 80GB HBM3", 2, 8).name
+            'h100:2x8'
+            >>> Cluster.of_gpus("NVIDIA GB200", 1, 72).name
+            'gb200-nvl72:18x4'
+        """
+        systems = [read_system(name) for name in system_names()]
+        # CUDA leaves out the memory that XLA's name has, where a GPU has but one size.
+        having = [
+            system
+            for system in systems
+            if f"{system.gpu.xla_device_name} ".startswith(f"{device_name} ")
+        ]
+        if len(having) != 1:
+            names = ", ".join(system.name for system in having)
+            raise ClusterError(
+                f"the GPUs are {device_name}, which "
+                + (f"{names} have" if having else "no system that is known here has")
+                + f": name the cluster; {_forms()}"
+            )
+        (system,) = having
+        per_host = gpus
+        if system.hosts_per_domain > 1 and gpus % system.gpus_per_host == 0:
+            per_host = system.gpus_per_host
+        return cls.parse(f"{system.name}:{groups * gpus // per_host}x{per_host}")
+
     @staticmethod
     def names() -> tuple[str, ...]:
         """The systems that `parse` knows by name.

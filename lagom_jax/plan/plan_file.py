@@ -16,13 +16,23 @@ from lagom_jax.files import write_whole
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.typed import FormError, plain, typed
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Raised with every change of a key: who replays a plan must know all of it."""
 MARKER: Final = "lagom_plan"
 _VERSION: Final = "format_version"
 
 Document = dict[str, Any]
-MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {}
+
+
+def _from_1(document: Document) -> Document:
+    """Nobody had measured then."""
+    evidence = document.get("evidence")
+    if not isinstance(evidence, dict):
+        return document
+    return {**document, "evidence": {**cast("Document", evidence), "measured": None}}
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {1: _from_1}
 """By version: what makes a document of that version one of the next."""
 
 

@@ -80,6 +80,21 @@ class Planner:
         self._name, self._description = name or self._lowered.name, description
         self._compiled: dict[str, CompiledStep] = {}
 
+    @property
+    def fingerprint(self) -> str:
+        """The step's, as `LoweredStep` has it."""
+        return self._lowered.fingerprint
+
+    @property
+    def pinned(self) -> tuple[tuple[str, str], ...]:
+        """What the user has set, as a plan states it."""
+        return stated(_pins(self._given, self._lowered))
+
+    @property
+    def devices(self) -> int:
+        """How many devices the step is made for."""
+        return self._lowered.device_count
+
     def plan(
         self,
         *,

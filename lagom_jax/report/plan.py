@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.plan import Candidate, HoldsFor, Lever, Plan, SiteSetting
+from lagom_jax.plan import Candidate, HoldsFor, Lever, Measured, Plan, SiteSetting
 from lagom_jax.plan.pinned import value_and_place
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.report.layout import WIDTH, as_text, listing
@@ -59,6 +59,23 @@ def plan_to_text(plan: Plan, *, width: int = WIDTH) -> str:
     return as_text(render_plan(plan, width=width), width)
 
 
+def in_words(found: Measured) -> str:
+    """What a job measured, in a line.
+
+    Example:
+        >>> in_words(Measured(0.4, 0.35, 0.01, 12, True))
+        'measured 400 ms a step before and 350 ms with the plan (-50.0 ms, noise
+        10.0 ms): the plan stays'
+    """
+    change = in_signed_seconds(found.tuned_seconds - found.baseline_seconds)
+    return (
+        f"measured {in_seconds(found.baseline_seconds)} a step before and "
+        f"{in_seconds(found.tuned_seconds)} with the plan ({change}, noise "
+        f"{in_seconds(found.noise_seconds)}): "
+        + ("the plan stays" if found.kept else "the program as it was runs")
+    )
+
+
 def _headline(plan: Plan) -> Text:
     evidence = plan.evidence
     before, after = evidence.default.step_seconds, evidence.tuned.step_seconds
@@ -90,6 +107,8 @@ def _headline(plan: Plan) -> Text:
         f"  {counted(evidence.compiles, 'compile')}, "
         f"{in_seconds(evidence.seconds)} to decide (measured)\n"
     )
+    if evidence.measured is not None:
+        text.append(f"  a job has {in_words(evidence.measured)}\n")
     return text.append_text(_rounding(plan))
 
 

@@ -30,6 +30,7 @@ ROOMS = (
     "analysis",
     "settings",
     "planning",
+    "flags",
     "runtime",
     "commands",
     "cli",

@@ -17,6 +17,7 @@ from lagom_jax.plan import (
     Evidence,
     HoldsFor,
     Lever,
+    Measured,
     Plan,
     SiteSetting,
     from_json,
@@ -24,6 +25,7 @@ from lagom_jax.plan import (
     save,
     to_json,
 )
+from lagom_jax.plan.plan_file import MIGRATIONS
 from lagom_jax.search.tuning import StepParts
 
 from .plans import made_by_hand
@@ -139,7 +141,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 1
+    assert json.loads(TEXT)["format_version"] == 2
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -249,8 +251,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 2.*install"):
-        from_json(changed(("format_version",), 2), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 3.*install"):
+        from_json(changed(("format_version",), 3), "mine.json")
 
 
 def test_an_older_plan_is_brought_up_to_date():
@@ -259,8 +261,25 @@ def test_an_older_plan_is_brought_up_to_date():
     text = json.dumps(older)
     with pytest.raises(PlanError, match=r"format 0.*make the plan again"):
         from_json(text)
-    plan = from_json(text, migrations={0: lambda found: {**found, "notes": ["old"]}})
+    added = {0: lambda found: {**found, "notes": ["old"]}, **MIGRATIONS}
+    plan = from_json(text, migrations=added)
     assert plan == dataclasses.replace(PLAN, notes=("old",))
+
+
+def test_a_plan_that_could_not_say_what_was_measured():
+    older = copy.deepcopy(DOCUMENT) | {"format_version": 1}
+    del older["evidence"]["measured"]
+    assert from_json(json.dumps(older)) == PLAN
+    with pytest.raises(PlanError, match="evidence"):
+        from_json(json.dumps(older | {"evidence": 3}))
+
+
+def test_what_was_measured_comes_back():
+    measured = Measured(0.1, 0.09, 0.001, 12, True)
+    plan = dataclasses.replace(
+        PLAN, evidence=dataclasses.replace(PLAN.evidence, measured=measured)
+    )
+    assert from_json(to_json(plan)) == plan
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None])

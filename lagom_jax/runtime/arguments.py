@@ -1,0 +1,72 @@
+"""What of a call's arguments decides which program it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from lagom_jax.runtime.jitted import Statics, trace_context
+
+
+def variant_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any], statics: Statics
+) -> Hashable:
+    """A key that is equal for calls of the same program.
+
+    Made of the trees of the arguments, of shapes, types and shardings, of the values
+    of static arguments, and of what of jax's configuration programs depend on.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one, other = jnp.ones(3), jnp.zeros(3)
+        >>> nothing = Statics((), ())
+        >>> variant_of((one,), {}, nothing) == variant_of((other,), {}, nothing)
+        True
+        >>> variant_of((one,), {}, nothing) == variant_of((3,), {}, nothing)
+        False
+    """
+    numbers = {n % len(args) for n in statics.numbers if -len(args) <= n < len(args)}
+    fixed = [_fixed(value) for n, value in enumerate(args) if n in numbers]
+    fixed += [
+        (name, _fixed(kwargs[name])) for name in sorted(kwargs) if name in statics.names
+    ]
+    open_args = [value for n, value in enumerate(args) if n not in numbers]
+    open_kwargs = {n: value for n, value in kwargs.items() if n not in statics.names}
+    leaves, tree = jax.tree.flatten((open_args, open_kwargs))
+    return (len(args), tuple(fixed), tree, tuple(map(_leaf, leaves)), trace_context())
+
+
+def _fixed(value: Any) -> Hashable:
+    # Equal and yet another program: 1, 1.0 and True.
+    return type(value), value
+
+
+def _leaf(leaf: Any) -> Hashable:
+    if isinstance(leaf, jax.Array):
+        # Not the whole type: jax makes different ones for what it runs alike.
+        return (
+            *(leaf.shape, leaf.dtype, leaf.weak_type),
+            *(leaf.sharding, leaf.committed),
+        )
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, leaf.sharding, leaf.weak_type
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    return type(leaf), shape, dtype
+
+
+def devices_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The devices that arguments lie on, or are meant for, in the order of their ids.
+
+    Example:
+        >>> devices_of((1, 2.0), {})
+        ()
+    """
+    found: set[Any] = set()
+    for leaf in jax.tree.leaves((args, kwargs)):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, jax.sharding.Sharding):
+            # Abstract meshes have no devices.
+            found.update(getattr(sharding, "device_set", ()) or ())
+    return tuple(sorted(found, key=lambda device: device.id))

@@ -1,0 +1,204 @@
+"""Which plans come into question for a step, agreed on by all processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile import Toolchain
+from lagom_jax.errors import LagomError, PlanError
+from lagom_jax.plan import Plan, from_json, load, to_json
+from lagom_jax.plan.check import check
+from lagom_jax.planning import Planner
+from lagom_jax.report.units import counted, in_seconds
+from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.options import Options
+from lagom_jax.runtime.say import LOG
+
+GRACE_SECONDS: Final = 120.0
+"""Processes wait for each other for so long, beside what planning may take."""
+_FAILED: Final = "! "
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """Plans for a step, the best first; none where it is to stay as it is."""
+
+    plans: tuple[Plan, ...]
+    how: str
+    """Where they come from, in words."""
+    parts: Mapping[str, str]
+    """The key that they are kept under."""
+
+
+def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> str:
+    """What all processes say, if all say the same.
+
+    Args:
+        peers: The processes.
+        topic: What about.
+        say: What this process says. If it raises, all learn of it.
+        seconds: How long to wait for the others.
+
+    Raises:
+        NoAgreementError: They say different things, or one could not say anything, or
+            did not come. It is raised in all of them.
+
+    Example:
+        >>> agree(Peers(0, 1), "a", lambda: "yes", 1.0)
+        'yes'
+    """
+    try:
+        said = say()
+    except Exception as error:
+        if peers.count == 1:
+            raise
+        LOG.debug("%s failed here", topic, exc_info=True)
+        said = f"{_FAILED}{type(error).__name__}: {error}"
+    words = peers.gather(topic, said, seconds=seconds)
+    for index, word in enumerate(words):
+        if word.startswith(_FAILED):
+            raise NoAgreementError(f"process {index}: {word.removeprefix(_FAILED)}")
+    if len(set(words)) > 1:
+        odd = next(i for i, word in enumerate(words) if word != words[0])
+        raise NoAgreementError(
+            f"processes differ in {topic}: process 0 has {_short(words[0], words[odd])}"
+            f", process {odd} has {_short(words[odd], words[0])}"
+        )
+    return said
+
+
+def _short(text: str, other: str, most: int = 200) -> str:
+    """The part of a text that is not in another one."""
+    words, others = text.split("; "), set(other.split("; "))
+    own = "; ".join(word for word in words if word not in others) or text
+    return own if len(own) <= most else own[:most] + " ..."
+
+
+def decide(
+    traced: Any,
+    options: Options,
+    cluster: Cluster,
+    peers: Peers,
+    cache: Cache,
+) -> Decision:
+    """Finds or makes plans for a traced step; every process gets the same.
+
+    Args:
+        traced: The step.
+        options: What was asked of the wrapper.
+        cluster: What it runs on.
+        peers: The processes that run it.
+        cache: Where decisions are kept; only the first process looks.
+
+    Raises:
+        LagomError: There is no plan, in any of the processes.
+    """
+    found: dict[str, Any] = {}
+
+    def say() -> str:
+        planner = found["planner"] = Planner(traced, cluster=cluster)
+        parts = found["parts"] = _parts(planner, options)
+        return "; ".join(f"{name} {value}" for name, value in sorted(parts.items()))
+
+    agree(peers, "the program and what it runs on", say, GRACE_SECONDS)
+    planner: Planner = found["planner"]
+    parts: dict[str, str] = found["parts"]
+
+    def make() -> bytes:
+        plans, how = _plans(planner, options, cache, parts)
+        texts = [to_json(plan) for plan in plans]
+        return json.dumps({"plans": texts, "how": how}).encode()
+
+    seconds = options.budget.seconds + GRACE_SECONDS
+    shared = json.loads(peers.share("the plans", make, seconds=seconds))
+    plans = tuple(from_json(text, "what process 0 said") for text in shared["plans"])
+    agree(peers, "the plans", lambda: _held(plans, planner, parts), GRACE_SECONDS)
+    return Decision(plans, shared["how"], parts)
+
+
+def _parts(planner: Planner, options: Options) -> dict[str, str]:
+    versions = Toolchain.probe().versions
+    budget = options.budget
+    return {
+        "program": planner.fingerprint,
+        "cluster": planner.cluster.name,
+        "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())),
+        "pinned": ", ".join(f"{n}={v}" for n, v in planner.pinned),
+        "levers": ", ".join(options.levers),
+        "deterministic": str(options.deterministic),
+        "budget": f"{budget.compiles} compiles, {budget.seconds:g} s, "
+        f"{budget.memory(planner.cluster.gpu.memory_bytes)} bytes",
+    }
+
+
+def _plans(
+    planner: Planner, options: Options, cache: Cache, parts: Mapping[str, str]
+) -> tuple[list[Plan], str]:
+    """Plans, and where they come from."""
+    if options.plan is not None:
+        given = options.plan
+        plan = given if isinstance(given, Plan) else load(given)
+        return [plan], "given" if isinstance(given, Plan) else f"from {given}"
+    kept = [cache.find({**parts, "part": part}) for part in ("whole", "rest")]
+    if kept[0] is not None:
+        return [plan for plan in kept if plan is not None], "kept from before"
+    if options.mode == "load":
+        raise PlanError(
+            "there is no plan to load: name one (plan=, --lagom_plan), or let one be "
+            "made first (mode='tune')"
+        )
+    said = LOG.info if options.progress else LOG.debug
+    arguments: dict[str, Any] = {
+        "budget": options.budget,
+        "deterministic": options.deterministic,
+    }
+    whole = planner.plan(
+        levers=options.levers, progress=lambda what: said("%s", what), **arguments
+    )
+    plans = [whole]
+    if whole.order is not None:
+        # An order fits one schedule only. Should it not be met where the step runs,
+        # the rest of what was found still holds.
+        rest = tuple(lever for lever in options.levers if lever != "order")
+        plans.append(planner.plan(levers=rest, **arguments))
+    for part, plan in zip(("whole", "rest"), plans, strict=False):
+        cache.keep({**parts, "part": part}, plan)
+    evidence = whole.evidence
+    return plans, (
+        f"{counted(evidence.compiles, 'compile')} in {in_seconds(evidence.seconds)}"
+    )
+
+
+def _held(plans: tuple[Plan, ...], planner: Planner, parts: Mapping[str, str]) -> str:
+    """What this process makes of plans.
+
+    Raises:
+        PlanError: One of them is for something else.
+    """
+    for plan in plans:
+        findings = check(
+            plan,
+            fingerprint=parts["program"],
+            cluster=planner.cluster,
+            versions=Toolchain.probe().versions,
+            pinned=planner.pinned,
+            with_options=True,
+        )
+        errors = [f"{f.text}: {f.remedy}" for f in findings if f.severity == "error"]
+        if errors:
+            raise PlanError("the plan does not hold here: " + "; ".join(errors))
+        for finding in findings:
+            LOG.info("the plan: %s", finding.text)
+    return "they hold"
+
+
+def reasons(error: BaseException) -> str:
+    """Why nothing came of it, for a warning."""
+    if isinstance(error, LagomError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".strip()

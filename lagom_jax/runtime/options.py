@@ -1,0 +1,184 @@
+"""What a user asks of the wrapper: arguments beat flags, flags beat the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.errors import LagomError
+from lagom_jax.plan import Plan
+from lagom_jax.planning import Budget
+from lagom_jax.planning.make import LEVERS
+
+Mode: TypeAlias = Literal["off", "report", "tune", "load"]
+Verify: TypeAlias = Literal["model", "measure"]
+AUTO: Final = "auto"
+FLAGS_MODULE: Final = "lagom_jax.flags"
+PREFIX: Final = "LAGOM_"
+
+
+class OptionError(LagomError):
+    """Something that the wrapper cannot be asked for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for.
+
+    Example:
+        >>> Options(mode="tune", levers=("options", "magic"))
+        Traceback (most recent call last):
+        ...
+        lagom_jax.runtime.options.OptionError: levers: no lever 'magic'; known are
+        options, costs, order, settings
+    """
+
+    mode: Mode = "tune"
+    cluster: str | Cluster = AUTO
+    levers: tuple[str, ...] = LEVERS
+    budget: Budget = dataclasses.field(default_factory=Budget)
+    plan: Plan | str | Path | None = None
+    cache: str | Path | bool = True
+    """Where decisions are kept; True for the usual place, False for nowhere."""
+    deterministic: bool = False
+    strict: bool = False
+    verify: Verify = "model"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that it can be done."""
+        for name, value, known in (
+            ("mode", self.mode, get_args(Mode)),
+            ("verify", self.verify, get_args(Verify)),
+        ):
+            if value not in known:
+                raise OptionError(f"{name}={value!r}: one of {', '.join(known)}")
+        if unknown := set(self.levers) - set(LEVERS):
+            raise OptionError(
+                f"levers: no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
+            )
+        if not isinstance(self.cluster, Cluster) and self.cluster != AUTO:
+            # A wrong name is better known now than after the first batch was read.
+            Cluster.parse(self.cluster)
+
+
+def resolve(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> Options:
+    """What was asked for, by whatever way.
+
+    Args:
+        given: Arguments of `tune`; those that are None were not given.
+        environ: Environment variables.
+
+    Raises:
+        OptionError: A value cannot be understood.
+        ClusterError: No such cluster.
+
+    Example:
+        >>> resolve({"mode": None}, {"LAGOM_MODE": "report"}).mode
+        'report'
+        >>> resolve({"mode": "off"}, {"LAGOM_MODE": "report"}).mode
+        'off'
+    """
+    flags = _flags()
+    chosen: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        if given.get(name) is not None:
+            chosen[name] = given[name]
+        elif name in flags.given:
+            chosen[name] = _read(f"--{_flag(name)}", read, flags.given[name])
+        elif environ.get(PREFIX + name.upper()):
+            variable = PREFIX + name.upper()
+            chosen[name] = _read(variable, read, environ[variable])
+        elif name in flags.defaults:
+            chosen[name] = flags.defaults[name]
+    if isinstance(chosen.get("levers"), str):
+        chosen["levers"] = _words(chosen["levers"])
+    if "levers" in chosen:
+        chosen["levers"] = tuple(cast("Iterable[str]", chosen["levers"]))
+    limits = {name: chosen.pop(name) for name in _LIMITS if name in chosen}
+    if given.get("budget") is not None:
+        chosen["budget"] = given["budget"]
+    elif limits:
+        chosen["budget"] = Budget(**limits)
+    return Options(**chosen)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("neither true nor false")
+
+
+def _place(text: str) -> str | bool:
+    try:
+        return _truth(text)
+    except ValueError:
+        return text
+
+
+_LIMITS: Final = ("compiles", "seconds", "memory_fraction")
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "mode": str,
+    "cluster": str,
+    "levers": _words,
+    "compiles": int,
+    "seconds": float,
+    "memory_fraction": float,
+    "plan": str,
+    "cache": _place,
+    "deterministic": _truth,
+    "strict": _truth,
+    "verify": str,
+    "progress": _truth,
+}
+NAMES: Final = tuple(_READERS)
+"""What flags and variables can say, by its name."""
+
+
+def _flag(name: str) -> str:
+    return "lagom" if name == "mode" else f"lagom_{name}"
+
+
+def _read(where: str, read: Callable[[str], Any], value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return read(value)
+    except ValueError as error:
+        raise OptionError(f"{where}={value}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Flags:
+    given: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+
+def _flags() -> _Flags:
+    """Those of the command line, where the binary has them and has parsed them."""
+    if FLAGS_MODULE not in sys.modules:
+        return _Flags({}, {})
+    from absl import flags
+
+    given: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for name in NAMES:
+        flag = flags.FLAGS[_flag(name)]
+        if flags.FLAGS.is_parsed() and flag.present:
+            given[name] = flag.value
+        elif flag.default is not None:
+            defaults[name] = flag.default
+    return _Flags(given, defaults)

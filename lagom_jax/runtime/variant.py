@@ -1,0 +1,332 @@
+"""One set of arguments of a step: its plan, and the program that runs for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import jax
+
+from lagom_jax.analysis import analyze
+from lagom_jax.cluster import Cluster
+from lagom_jax.errors import LagomError
+from lagom_jax.plan import Measured, Plan
+from lagom_jax.report.plan import in_words
+from lagom_jax.report.units import in_percent, in_seconds
+from lagom_jax.runtime import guard, place, programs, say
+from lagom_jax.runtime.agreement import Peers
+from lagom_jax.runtime.arguments import devices_of
+from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.decision import (
+    GRACE_SECONDS,
+    Decision,
+    agree,
+    decide,
+    reasons,
+)
+from lagom_jax.runtime.jitted import UnknownArgumentsError
+from lagom_jax.runtime.options import AUTO, Options
+from lagom_jax.runtime.programs import Run, Source
+from lagom_jax.runtime.say import LOG
+
+
+class Variant:
+    """What was decided for one set of arguments; until then, the program as it is."""
+
+    def __init__(self, source: Source, options: Options, cache: Cache) -> None:
+        """Takes what programs are made of; nothing happens yet."""
+        self._source = source
+        self._options = options
+        self._cache = cache
+        self._usual = source.usual()
+        self._guarded: _Guarded | None = None
+        self._on_gpus = False
+        self._limit: int | None = None
+        self.run: Run = self._usual
+        self.plan: Plan | None = None
+        self.leaves_all_alone = False
+        """Whether no arguments whatever could have a plan here."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether `run` stays what it is."""
+        return self._guarded is None
+
+    def decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Looks for a plan and builds its program; nothing is executed.
+
+        Raises:
+            LagomError: There is none, and the user wants to be told so.
+        """
+        peers = Peers(0, 1)
+        try:
+            peers = Peers.here()
+            self._decide(args, kwargs, peers)
+        except Exception as error:
+            if self._options.strict and isinstance(error, LagomError):
+                raise
+            LOG.debug("no plan is used", exc_info=True)
+            say.warn_once(
+                f"the program as it was runs, since {reasons(error)}",
+                first=peers.index == 0,
+            )
+
+    def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the step."""
+        if self._guarded is not None:
+            return self._measured(self._guarded, args, kwargs)
+        if self.plan is None:
+            return self._source.call(self.run, args, kwargs)
+        try:
+            return self.run(*args, **kwargs)
+        except UnknownArgumentsError:
+            # jax's caches were cleared.
+            self.run = self._built(self.plan, args, kwargs).run
+        return self.run(*args, **kwargs)
+
+    def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Lowers the program that runs."""
+        return self._source.call(_lower_of(self.run), args, kwargs)
+
+    def clear_cache(self) -> None:
+        """Forgets compiled programs."""
+        for run in (self._usual, self.run):
+            if hasattr(run, "clear_cache"):
+                run.clear_cache()
+
+    def _decide(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
+    ) -> None:
+        devices = devices_of(args, kwargs) or tuple(jax.devices()[:1])
+        self._on_gpus = place.on_gpus(devices)
+        cluster = self._cluster(devices)
+        if cluster is None:
+            return
+        try:
+            traced = self._source.trace(args, kwargs)
+        except LagomError:
+            raise
+        except Exception:
+            # The step's own error, which it will raise again when it runs.
+            LOG.debug("the step cannot be traced", exc_info=True)
+            return
+        if self._options.mode == "report":
+            _report(traced, cluster, peers)
+            return
+        decision = decide(traced, self._options, cluster, peers, self._cache)
+        if self._on_gpus:
+            self._limit = self._options.budget.memory(cluster.gpu.memory_bytes)
+        self._take(decision, args, kwargs, peers)
+
+    def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
+        """What to plan for; None where there is nothing to plan."""
+        asked = self._options.cluster
+        if isinstance(asked, Cluster):
+            return asked
+        if asked != AUTO:
+            return Cluster.parse(asked)
+        if not self._on_gpus:
+            self.leaves_all_alone = True
+            LOG.info(
+                "the step runs on %s, where there is nothing to tune; name a cluster "
+                "to plan for one (cluster='h100:1x8', --lagom_cluster)",
+                devices[0].device_kind,
+            )
+            return None
+        if len(devices) == 1:
+            LOG.info("the step runs on one device: there is nothing to communicate")
+            return None
+        return place.cluster_of(devices)
+
+    def _take(
+        self,
+        decision: Decision,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        peers: Peers,
+    ) -> None:
+        """Builds the first plan that can be built everywhere."""
+        failures: list[str] = []
+        for plan in decision.plans:
+            if not plan.levers and not plan.settings:
+                if peers.index == 0:
+                    LOG.info(
+                        "%s: nothing would be gained; %s",
+                        plan.holds_for.program,
+                        decision.how,
+                    )
+                return
+            if plan.evidence.measured is not None and not plan.evidence.measured.kept:
+                if peers.index == 0:
+                    LOG.info("the plan was measured before, and was not faster")
+                return
+            try:
+                run = self._built_everywhere(plan, args, kwargs, peers)
+            except LagomError as error:
+                failures.append(reasons(error))
+                continue
+            if peers.index == 0:
+                LOG.info("%s", say.summary(plan, decision.how))
+            self.plan, self.run = plan, run
+            measured = plan.evidence.measured is not None
+            if self._options.verify == "measure" and not measured:
+                self._guarded = _Guarded(run, decision, self._cache, peers)
+            return
+        raise LagomError("; ".join(dict.fromkeys(failures)) or "there is no plan")
+
+    def _built_everywhere(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
+    ) -> Run:
+        built: list[programs.Built] = []
+
+        def say_what() -> str:
+            built.append(self._built(plan, args, kwargs))
+            return f"collectives {built[0].collectives}"
+
+        seconds = self._options.budget.seconds + GRACE_SECONDS
+        agree(peers, "the compiled program", say_what, seconds)
+        return built[0].run
+
+    def _built(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> programs.Built:
+        return programs.build(
+            self._source,
+            plan,
+            args,
+            kwargs,
+            on_gpus=self._on_gpus,
+            memory_limit=self._limit,
+        )
+
+    def _measured(
+        self, guarded: _Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the step, and takes its time."""
+        side = guarded.next_side
+        run = self._usual if side == "baseline" else guarded.tuned
+        # What earlier steps still do is not this one's.
+        jax.block_until_ready((args, kwargs))
+        start = time.perf_counter()
+        result = self._source.call(run, args, kwargs)
+        jax.block_until_ready(result)
+        guarded.add(side, time.perf_counter() - start)
+        if guarded.complete:
+            self._conclude(guarded)
+        return result
+
+    def _conclude(self, guarded: _Guarded) -> None:
+        peers = guarded.peers
+        self._guarded = None
+        try:
+            measured = guarded.conclude()
+        except LagomError as error:
+            measured = None
+            say.warn_once(
+                f"the program as it was runs, since {reasons(error)}",
+                first=peers.index == 0,
+            )
+        plan = self.plan
+        assert plan is not None
+        if measured is not None:
+            if peers.index == 0:
+                LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
+            plan = dataclasses.replace(
+                plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
+            )
+            guarded.keep(plan)
+        kept = measured is not None and measured.kept
+        self.plan = plan if kept else None
+        self.run, other = (
+            (guarded.tuned, self._usual) if kept else (self._usual, guarded.tuned)
+        )
+        # One program is enough in a device's memory.
+        if hasattr(other, "clear_cache"):
+            other.clear_cache()
+
+
+class _Guarded:
+    """A plan whose program takes turns with the one it is to replace."""
+
+    def __init__(
+        self, tuned: Run, decision: Decision, cache: Cache, peers: Peers
+    ) -> None:
+        self.tuned = tuned
+        self.peers = peers
+        self._decision = decision
+        self._cache = cache
+        self._steps = guard.schedule()
+        self._times: list[tuple[guard.Side, float]] = []
+
+    @property
+    def next_side(self) -> guard.Side:
+        return self._steps[len(self._times)]
+
+    @property
+    def complete(self) -> bool:
+        return len(self._times) == len(self._steps)
+
+    def add(self, side: guard.Side, seconds: float) -> None:
+        self._times.append((side, seconds))
+
+    def conclude(self) -> Measured:
+        """What the first process measured, which decides for all.
+
+        Raises:
+            NoAgreementError: Not all processes know it.
+        """
+
+        def measured() -> bytes:
+            # The first step of each side came with what happens only once.
+            counted = self._times[2:]
+            baseline = [t for side, t in counted if side == "baseline"]
+            tuned = [t for side, t in counted if side == "tuned"]
+            verdict = guard.judge(baseline, tuned)
+            record = Measured(
+                verdict.baseline_seconds,
+                verdict.tuned_seconds,
+                verdict.noise_seconds,
+                verdict.steps,
+                verdict.faster,
+            )
+            return json.dumps(dataclasses.asdict(record)).encode()
+
+        topic = "what was measured"
+        data = self.peers.share(topic, measured, seconds=GRACE_SECONDS)
+        agree(self.peers, topic, data.decode, GRACE_SECONDS)
+        return Measured(**json.loads(data))
+
+    def keep(self, plan: Plan) -> None:
+        """Writes the plan with what was measured."""
+        if self.peers.index == 0:
+            part = "whole" if plan.holds_for == self._first.holds_for else "rest"
+            self._cache.keep({**self._decision.parts, "part": part}, plan)
+
+    @property
+    def _first(self) -> Plan:
+        return self._decision.plans[0]
+
+
+def _lower_of(run: Run) -> Run:
+    lower = getattr(run, "lower", None)
+    if lower is None:
+        raise LagomError("this program was compiled already; lower the function itself")
+    return lower
+
+
+def _report(traced: Any, cluster: Cluster, peers: Peers) -> None:
+    """Says what could be gained; nothing is changed, so nobody has to agree."""
+    if peers.index:
+        return
+    report = analyze(traced, cluster=cluster)
+    LOG.info(
+        "%s on %s: predicted %s a step, of which %s (%s) wait for communication",
+        report.program,
+        cluster.name,
+        in_seconds(report.step_seconds),
+        in_seconds(report.exposed_seconds),
+        in_percent(report.exposed_seconds, report.step_seconds),
+    )
+    LOG.debug("%s", report)

@@ -1,0 +1,42 @@
+import collections
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lagom_jax.runtime.guard import judge, schedule
+
+TIMES = st.lists(st.floats(0.1, 10.0), min_size=3, max_size=30)
+
+
+def test_both_sides_have_the_same_turns():
+    steps = schedule()
+    assert collections.Counter(steps)["baseline"] == collections.Counter(steps)["tuned"]
+    assert set(steps[:2]) == {"baseline", "tuned"}
+    places = [n for n, side in enumerate(steps[2:]) if side == "tuned"]
+    others = [n for n, side in enumerate(steps[2:]) if side == "baseline"]
+    assert sum(places) == sum(others), "a steady drift favours nobody"
+
+
+@given(TIMES)
+def test_the_same_is_not_faster(times):
+    assert not judge(times, times).faster
+
+
+@given(TIMES, TIMES)
+def test_what_is_slower_is_never_kept(baseline, tuned):
+    verdict = judge(baseline, tuned)
+    assume(verdict.tuned_seconds >= verdict.baseline_seconds)
+    assert not verdict.faster
+
+
+@given(TIMES, st.floats(0.01, 0.9))
+def test_without_noise_any_gain_counts(times, factor):
+    steady = [1.0] * len(times)
+    assert judge(steady, [factor] * len(times)).faster
+
+
+def test_one_slow_step_does_not_decide():
+    usual = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]
+    assert judge([*usual, 60.0], [0.9 * time for time in usual]).faster
+    assert judge(usual, [*(0.9 * time for time in usual), 60.0]).faster
+    assert not judge([*usual, 60.0], usual).faster

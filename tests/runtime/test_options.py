@@ -1,0 +1,108 @@
+import importlib
+import sys
+
+import pytest
+from absl import flags as absl_flags
+from absl.testing import flagsaver
+
+import lagom_jax
+from lagom_jax.errors import ClusterError
+from lagom_jax.planning import Budget
+from lagom_jax.runtime.options import NAMES, OptionError, Options, resolve
+
+_MODULES = {}
+
+
+@pytest.fixture
+def flags():
+    """The flags of a binary, which nobody has parsed yet; gone when the test ends."""
+    import lagom_jax
+
+    known = sys.modules.get("lagom_jax.flags") or _MODULES.get("flags")
+    _MODULES["flags"] = known or importlib.import_module("lagom_jax.flags")
+    sys.modules["lagom_jax.flags"] = _MODULES["flags"]
+    absl_flags.FLAGS.unparse_flags()
+    with flagsaver.flagsaver():
+        yield absl_flags.FLAGS
+    del sys.modules["lagom_jax.flags"]
+    vars(lagom_jax).pop("flags", None)
+
+
+def test_nothing_asked():
+    assert resolve({}, {}) == Options()
+
+
+def test_arguments_beat_flags_beat_the_environment(flags):
+    environ = {"LAGOM_MODE": "report", "LAGOM_COMPILES": "3", "LAGOM_VERIFY": "measure"}
+    flags(["binary", "--lagom=load", "--lagom_compiles=5"])
+    found = resolve({"mode": "tune"}, environ)
+    assert (found.mode, found.budget.compiles, found.verify) == ("tune", 5, "measure")
+    assert resolve({}, environ).mode == "load"
+
+
+def test_a_binary_with_the_flags_does_nothing_unasked(flags):
+    flags(["binary"])
+    assert resolve({}, {}).mode == "off"
+    assert resolve({}, {"LAGOM_MODE": "tune"}).mode == "tune"
+    assert resolve({"mode": "tune"}, {}).mode == "tune"
+
+
+def test_flags_that_nobody_parsed(flags):
+    assert resolve({}, {}).mode == "off"
+
+
+def test_every_name_has_a_flag(flags):
+    for name in NAMES:
+        assert ("lagom" if name == "mode" else f"lagom_{name}") in flags
+
+
+def test_all_of_the_environment():
+    found = resolve(
+        {},
+        {
+            "LAGOM_CLUSTER": "h100:2x8",
+            "LAGOM_LEVERS": "options, costs",
+            "LAGOM_SECONDS": "30",
+            "LAGOM_MEMORY_FRACTION": "0.5",
+            "LAGOM_PLAN": "plan.json",
+            "LAGOM_CACHE": "off",
+            "LAGOM_DETERMINISTIC": "1",
+            "LAGOM_STRICT": "yes",
+            "LAGOM_PROGRESS": "true",
+        },
+    )
+    assert found == Options(
+        cluster="h100:2x8",
+        levers=("options", "costs"),
+        budget=Budget(seconds=30, memory_fraction=0.5),
+        plan="plan.json",
+        cache=False,
+        deterministic=True,
+        strict=True,
+        progress=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"LAGOM_MODE": "fast"}, "mode='fast': one of off, report, tune, load"),
+        ({"LAGOM_VERIFY": "no"}, "verify='no': one of model, measure"),
+        ({"LAGOM_COMPILES": "many"}, "LAGOM_COMPILES=many: "),
+        ({"LAGOM_STRICT": "perhaps"}, "LAGOM_STRICT=perhaps: neither true nor false"),
+        ({"LAGOM_LEVERS": "magic"}, "no lever 'magic'"),
+    ],
+)
+def test_what_cannot_be_understood(environ, told):
+    with pytest.raises(OptionError, match=told):
+        resolve({}, environ)
+
+
+def test_a_wrong_cluster_is_known_at_once():
+    with pytest.raises(ClusterError, match="h200"):
+        lagom_jax.tune(lambda x: x, cluster="h1000:8")
+
+
+def test_a_budget_is_taken_whole():
+    budget = Budget(compiles=2)
+    assert resolve({"budget": budget}, {"LAGOM_COMPILES": "5"}).budget is budget
