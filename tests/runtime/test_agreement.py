@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lagom_jax.errors import LagomError
-from lagom_jax.runtime import agreement
-from lagom_jax.runtime.agreement import NoAgreementError, Peers
 from tests.runtime.peer import LIMIT, PAYLOAD
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("peer.py")
 JOBS = {"healthy": 3, "dies": 3, "frozen": 3, "alone": 1}
-# What a busy machine may add to a limit, and what no call may add to it.
+# What a busy machine may add to a limit.
 PATIENCE = 30.0
 LONGEST = 240
 
@@ -181,28 +180,3 @@ def test_without_jax_distributed(outcomes):
     assert answers(outcomes("here", "alone")) == [[0, 1]]
     assert answers(outcomes("share", "alone") + outcomes("agree", "alone")) == ["x"] * 2
     assert answers(outcomes("backends", "alone")) == [False]
-
-
-def test_after_the_shutdown_of_jax_distributed():
-    assert issubclass(NoAgreementError, LagomError)
-    with pytest.raises(NoAgreementError, match="has been shut down"):
-        Peers(1, 2).gather("late", "I", seconds=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ("ab", "process 0 'a', process 1 'b'"),
-        ("abb", "processes 1-2 'b', process 0 'a'"),
-        ("abaac", "processes 0, 2-3 'a', process 1 'b', process 4 'c'"),
-        (
-            "abcdefa",
-            "processes 0, 6 'a', process 1 'b', process 2 'c', process 3 'd', "
-            "processes 4-5 other things still",
-        ),
-        (["", "a"], "process 0 '', process 1 'a'"),
-        (["x" * 99, "y" * 99], f"0 '{'x' * 60}…', process 1 '{'y' * 60}…'"),
-    ],
-)
-def test_who_says_what(words, shown):
-    assert f"{shown}; start all" in agreement._difference(words)
