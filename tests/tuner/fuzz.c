@@ -30,7 +30,8 @@ static void look_up(const struct rules *rules) {
       const struct setting *found = NULL;
       if (scope->window) found = places_step(&places, rules, scope, function, bytes);
       if (!found) found = rules_by_size(rules, scope, function, bytes, call % 4);
-      if (found && (found->algorithm >= ALGORITHMS || found->protocol >= PROTOCOLS))
+      if (found && (found->algorithm < AS_NCCL_CHOOSES ||
+                    found->algorithm >= ALGORITHMS || found->protocol >= PROTOCOLS))
         abort();
     }
   }

@@ -18,13 +18,10 @@ static const uint32_t RING_SIMPLE_CEILING = 2097152;
 struct chunk {
   uint64_t group;
   uint32_t bytes; /* 0: none, or the calls do not agree */
-  int8_t algorithm;
+  int8_t algorithm; /* NO_RULE where none answered */
   int8_t protocol;
   bool clash;
 };
-
-/* In place of an algorithm, where no rule answered. */
-enum { NO_RULE = -2 };
 
 struct communicator {
   struct communicator_facts facts;
