@@ -34,11 +34,11 @@ VERSION: Final = 2
 """Raised with every change: a plugin ignores what is newer than itself."""
 NOTHING: Final = (1 << 32) - 1
 _HEADER: Final = struct.Struct("<8sIIQ6I4I")
-_PIECE: Final = struct.Struct("<QbbHI")
-_ITEM: Final = struct.Struct("<QbbHIII")
+_PIECE: Final = struct.Struct("<QbbBBI")
+_ITEM: Final = struct.Struct("<QbbBBIII")
 _ANCHOR: Final = struct.Struct("<QII")
 _SCOPE: Final = struct.Struct("<4I" + 5 * "Q6I" + "4I")
-_CHOICE: Final = struct.Struct("<bbHII")
+_CHOICE: Final = struct.Struct("<bbBBII")
 _START: Final = struct.Struct("<I")
 _SECTIONS: Final = (_PIECE, _ITEM, _ANCHOR, _SCOPE, _CHOICE, _START)
 _CHECKED_FROM: Final = 16
@@ -184,6 +184,7 @@ class _Piece:
 
     least: int
     rules: tuple[Rule, ...]
+    alone: bool = False
 
 
 def _pieces(rules: Sequence[Rule]) -> list[_Piece]:
@@ -200,7 +201,10 @@ def _pieces(rules: Sequence[Rule]) -> list[_Piece]:
         open_now.difference_update(ends.get(edge, ()))
         open_now.update(begins.get(edge, ()))
         here = _that_count(rules[number] for number in sorted(open_now))
-        if not found or not _alike(found[-1].rules, here):
+        last = found[-1] if found else _Piece(0, ())
+        if not here and last.rules and last.least + 1 == edge:
+            found[-1] = dataclasses.replace(last, alone=True)
+        elif not found or last.alone or not _alike(last.rules, here):
             found.append(_Piece(edge, here))
     return found
 
@@ -286,7 +290,7 @@ class _Writer:
         pieces += pieces[-1:] * (_FEW - 1)
         first_piece, first_start = len(self.pieces), len(self.starts)
         for piece in pieces:
-            self.pieces.append((piece.least, *self._piece_setting(piece.rules)))
+            self.pieces.append((piece.least, *self._piece_setting(piece)))
         codes = _codes([piece.least for piece in pieces[: 1 - _FEW]])
         self.starts += [(start,) for start in codes.starts]
         return (
@@ -299,17 +303,18 @@ class _Writer:
             codes.bits,
         )
 
-    def _piece_setting(self, rules: tuple[Rule, ...]) -> tuple[int, int, int, int]:
+    def _piece_setting(self, piece: _Piece) -> tuple[int, int, int, int, int]:
+        rules = piece.rules
         if not rules:
             return _setting(None)
         if rules[0].pipe_ops is None:
-            return _setting(rules[0].answer)
+            return _setting(rules[0].answer, piece.alone)
         first = len(self.choices)
         for rule in rules:
             self.choices.append((*_setting(rule.answer), rule.pipe_ops or 0))
         if rules[-1].pipe_ops is not None:
             self.choices.append((*_setting(None), 0))
-        return (_BY_PIPE_OPS, -1, 0, first)
+        return (_BY_PIPE_OPS, -1, 0, piece.alone, first)
 
     def _sequence(self, sequence: tuple[Place, ...]) -> None:
         first = len(self.items)
@@ -339,13 +344,16 @@ class _Writer:
         return slots
 
 
-def _setting(answer: Answer | None) -> tuple[int, int, int, int]:
+def _setting(
+    answer: Answer | None, alone: bool = False
+) -> tuple[int, int, int, int, int]:
     if answer is None:
-        return (_NO_RULE, -1, 0, 0)
+        return (_NO_RULE, -1, 0, 0, 0)
     return (
         -1 if answer.algorithm is None else ALGORITHMS.index(answer.algorithm),
         -1 if answer.protocol is None else PROTOCOLS.index(answer.protocol),
         answer.channels or 0,
+        alone,
         answer.chunk_bytes or 0,
     )
 
@@ -433,21 +441,20 @@ class _Reader:
             # Nothing begins and ends there: the last piece is written several times.
             if most < least:
                 continue
-            for answer, pipe_ops in self._choices(*setting):
-                found.append(Rule(function, least, most, answer, pipe_ops or None))
+            end = least if setting[3] else most
+            for answer, pipe_ops in self._choices(setting):
+                found.append(Rule(function, least, end, answer, pipe_ops or None))
         return found
 
-    def _choices(
-        self, algorithm: int, protocol: int, channels: int, chunk_bytes: int
-    ) -> Iterator[tuple[Answer, int]]:
-        settings = [(algorithm, protocol, channels, chunk_bytes, 0)]
-        if algorithm == _BY_PIPE_OPS:
-            end = chunk_bytes
-            while self.choices[end][4]:
+    def _choices(self, setting: Sequence[int]) -> Iterator[tuple[Answer, int]]:
+        settings = [(*setting, 0)]
+        if setting[0] == _BY_PIPE_OPS:
+            first = end = setting[4]
+            while self.choices[end][5]:
                 end += 1
-            settings = self.choices[chunk_bytes : end + 1]
-        for *setting, pipe_ops in settings:
-            answer = _read_setting(*setting)
+            settings = self.choices[first : end + 1]
+        for *parts, pipe_ops in settings:
+            answer = _read_setting(*parts)
             if answer is not None:
                 yield answer, pipe_ops
 
@@ -460,7 +467,7 @@ class _Reader:
             if start in done:
                 continue
             ring = [start]
-            while (after := self.items[ring[-1]][6]) != start:
+            while (after := self.items[ring[-1]][7]) != start:
                 ring.append(after)
                 if len(ring) > len(self.items):
                     raise IndexError("a sequence does not come back")
@@ -475,7 +482,7 @@ class _Reader:
 
 
 def _read_setting(
-    algorithm: int, protocol: int, channels: int, chunk_bytes: int
+    algorithm: int, protocol: int, channels: int, _: int, chunk_bytes: int
 ) -> Answer | None:
     if algorithm == _NO_RULE:
         return None

@@ -63,6 +63,7 @@ static bool setting_or_none_holds(const struct setting *setting) {
 }
 
 static bool piece_holds(const struct piece *piece, const struct header *header) {
+  if (piece->setting.alone > 1) return false;
   if (piece->setting.algorithm == BY_PIPE_OPS)
     return piece->setting.chunk < header->choices;
   return setting_or_none_holds(&piece->setting);
@@ -215,6 +216,7 @@ const struct setting *rules_by_size(const struct rules *rules,
   }
   piece += (piece[1].least <= bytes) + (piece[2].least <= bytes) +
            (piece[3].least <= bytes);
+  if (piece->setting.alone & (piece->least != bytes)) return NULL;
   if (piece->setting.algorithm > NO_RULE) return &piece->setting;
   if (piece->setting.algorithm == NO_RULE) return NULL;
   return by_pipe_ops(rules->choices + piece->setting.chunk, pipe_ops);

@@ -20,8 +20,9 @@ enum {
 struct setting {
   int8_t algorithm;
   int8_t protocol;
-  uint16_t channels; /* 0: as NCCL chooses */
-  uint32_t chunk;    /* 0: as NCCL chooses */
+  uint8_t channels; /* 0: as NCCL chooses */
+  uint8_t alone;    /* in a piece, 1: for its least size, and no rule behind it */
+  uint32_t chunk;   /* 0: as NCCL chooses */
 };
 
 /* What holds for sizes up to the next piece. */
