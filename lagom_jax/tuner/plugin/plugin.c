@@ -101,11 +101,13 @@ static void decide(struct communicator *me, int function, size_t bytes, int pipe
     if (setting && !force(setting, costs, algorithms, protocols)) setting = NULL;
     note_chunk(me, function, setting);
   }
-  if (!setting)
+  if (setting) {
+    if (setting->channels && channels)
+      *channels = (int)source_channels_allowed(setting->channels);
+  } else if (me->chained.version) {
     chain_get_coll_info(&me->chained, function, bytes, pipe_ops, costs, algorithms,
                         protocols, registered, channels);
-  else if (setting->channels && channels)
-    *channels = (int)source_channels_allowed(setting->channels);
+  }
 }
 
 static uint32_t possible_chunk(uint32_t chunk, int algorithm, int protocol) {
