@@ -32,6 +32,8 @@ from lagom_jax.tuner.windows import Call, different, unique_windows
 MAGIC: Final = b"LAGOMTUN"
 VERSION: Final = 2
 """Raised with every change: a plugin ignores what is newer than itself."""
+LARGEST: Final = 256 << 20
+"""Bytes of a file or a control page; the plugin reads no larger one."""
 NOTHING: Final = (1 << 32) - 1
 _HEADER: Final = struct.Struct("<8sIIQ6I4I")
 _PIECE: Final = struct.Struct("<QbbBBI")
@@ -73,7 +75,13 @@ def pack(rules: Rules) -> bytes:
         >>> len(pack(Rules(())))
         64
     """
-    return _Writer().image(rules)
+    image = _Writer().image(rules)
+    if len(image) > LARGEST:
+        raise TunerError(
+            f"too many rules: they take {len(image)} bytes, and the plugin reads no "
+            f"more than {LARGEST}"
+        )
+    return image
 
 
 def unpack(image: bytes, origin: str = "the image") -> Rules:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from lagom_jax.errors import TunerError
 from lagom_jax.tuner.image import code_of, pack, save, unpack
 from lagom_jax.tuner.library import Communicator, opened
 from lagom_jax.tuner.reference import Communicator as Reference
@@ -103,6 +104,14 @@ def test_codes_leave_no_number_out(linear, bits):
     assert codes == sorted(codes)
     steps = [code_of(n, linear, bits) for n in range(5000)]
     assert all(b - a in (0, 1) for a, b in itertools.pairwise(steps))
+
+
+def test_no_more_rules_are_written_than_the_plugin_reads(monkeypatch):
+    image = pack(ruled([(1, 1)]))
+    monkeypatch.setattr("lagom_jax.tuner.image.LARGEST", len(image))
+    assert pack(ruled([(1, 1)])) == image
+    with pytest.raises(TunerError, match="too many rules"):
+        pack(ruled([(1, 1), (2, 2)]))
 
 
 @pytest.mark.parametrize("seed", range(5))
