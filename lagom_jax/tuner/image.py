@@ -294,17 +294,17 @@ class _Writer:
 
     def _table(self, rules: Sequence[Rule]) -> tuple[int, ...]:
         pieces = _pieces(rules)
-        # Four can be compared wherever a look-up begins.
-        pieces += pieces[-1:] * (_FEW - 1)
+        rows = [(piece.least, *self._piece_setting(piece)) for piece in pieces]
+        # So that four can be compared wherever a look-up begins.
+        rows += rows[-1:] * (_FEW - 1)
         first_piece, first_start = len(self.pieces), len(self.starts)
-        for piece in pieces:
-            self.pieces.append((piece.least, *self._piece_setting(piece)))
-        codes = _codes([piece.least for piece in pieces[: 1 - _FEW]])
+        self.pieces += rows
+        codes = _codes([piece.least for piece in pieces])
         self.starts += [(start,) for start in codes.starts]
         return (
             codes.least,
             first_piece,
-            len(pieces),
+            len(rows),
             first_start,
             len(codes.starts) - 1,
             codes.linear,

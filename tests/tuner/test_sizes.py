@@ -3,6 +3,8 @@
 import bisect
 import itertools
 import random
+import struct
+import zlib
 
 import pytest
 
@@ -104,6 +106,52 @@ def test_codes_leave_no_number_out(linear, bits):
     assert codes == sorted(codes)
     steps = [code_of(n, linear, bits) for n in range(5000)]
     assert all(b - a in (0, 1) for a, b in itertools.pairwise(steps))
+
+
+LIES = {
+    "nothing": (lambda at: 0, b""),
+    "no such algorithm": (lambda at: at["pieces"] + 16 + 8, b"\x07"),
+    "no such protocol": (lambda at: at["pieces"] + 16 + 9, b"\x03"),
+    "more channels than there are": (lambda at: at["pieces"] + 16 + 10, b"\x41"),
+    "alone and more": (lambda at: at["pieces"] + 16 + 11, b"\x02"),
+    "sizes below the first piece": (lambda at: at["pieces"], b"\x01"),
+    "pieces that descend": (lambda at: at["pieces"] + 2 * 16 + 7, b"\xff"),
+    "no such choice": (lambda at: at["pieces"] + 2 * 16 + 12, b"\x02"),
+    "choices without an end": (lambda at: at["starts"] - 4, b"\x01"),
+    "no such piece": (lambda at: at["end"] - 4, b"\x7f"),
+    "starts that descend": (lambda at: at["starts"], b"\x7f"),
+    "codes without starts": (lambda at: at["scopes"] + 16 + 20, b"\xff"),
+    "pieces of nobody": (lambda at: at["scopes"] + 16 + 12, b"\xff"),
+    "no exponent": (lambda at: at["scopes"] + 16 + 24, b"\x40"),
+    "more bits than the exponent has": (lambda at: at["scopes"] + 16 + 28, b"\x3f"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_image_that_lies_is_ignored(plugin, tmp_path, name):
+    """Its checksum is right: only what it says is not."""
+    scope = Scope(
+        8,
+        rules=(
+            Rule("broadcast", 1, 1, Answer("ring", "simple")),
+            Rule("broadcast", 2, 2, Answer(channels=2), pipe_ops=2),
+        ),
+    )
+    image = bytearray(pack(Rules((scope,))))
+    pieces, items, anchors, scopes, choices, _ = struct.unpack_from("<6I", image, 24)
+    assert (items, anchors, scopes, choices) == (0, 0, 1, 2)
+    at = {"pieces": 64, "scopes": 64 + 16 * pieces, "end": len(image)}
+    at["starts"] = at["scopes"] + 192 + 12 * choices
+    where, lie = LIES[name]
+    image[where(at) : where(at) + len(lie)] = lie
+    struct.pack_into("<I", image, 12, zlib.crc32(image[16:]))
+    (tmp_path / "rules").write_bytes(image)
+    with opened(plugin, {"LAGOM_TUNER_RULES": str(tmp_path / "rules")}) as tuner:
+        one = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        told = one.ask("broadcast", 1), one.ask("broadcast", 2, 2)
+        one.close()
+    held = (Answer("ring", "simple"), Answer(channels=2))
+    assert told == (held if name == "nothing" else (None, None))
 
 
 def test_no_more_rules_are_written_than_the_plugin_reads(monkeypatch):
