@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import operator
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +14,7 @@ from typing import Final
 from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.errors import TunerError
 from lagom_jax.files import write_whole
+from lagom_jax.tuner.pieces import FEW, Piece, codes_of, pieces_of
 from lagom_jax.tuner.rules import (
     ALGORITHMS,
     FUNCTIONS,
@@ -47,10 +45,6 @@ _CHECKED_FROM: Final = 16
 # In place of an algorithm.
 _NO_RULE: Final = -2
 _BY_PIPE_OPS: Final = -3
-# Pieces that a look-up compares in one go.
-_FEW: Final = 4
-# More of them cost more memory than they save steps.
-_CODES_PER_PIECE: Final = 2
 _BASE: Final = 0xD6E8FEB86659FD93
 _64: Final = (1 << 64) - 1
 
@@ -152,25 +146,6 @@ def load(path: str | Path) -> Rules:
     return unpack(image, str(path))
 
 
-def code_of(above: int, linear: int, bits: int) -> int:
-    """A number that grows with a size.
-
-    As with floating-point numbers, the first codes are equally wide, and those of each
-    further exponent twice as wide as before.
-
-    Args:
-        above: By how much the size exceeds the least one that has a code.
-        linear: The exponent up to which codes are equally wide.
-        bits: Binary digits that tell codes of one exponent apart.
-
-    Example:
-        >>> [code_of(above, 2, 1) for above in range(12)]
-        [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4]
-    """
-    exponent = (above | 1 << linear).bit_length() - 1
-    return (above >> exponent - bits) + (exponent - linear << bits)
-
-
 def window_hash(window: Iterable[Call]) -> int:
     """The hash that the plugin keeps of the last calls.
 
@@ -184,53 +159,6 @@ def window_hash(window: Iterable[Call]) -> int:
         mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & _64
         total = (total * _BASE + (mixed ^ mixed >> 32)) & _64
     return total
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Piece:
-    """The rules that come into question for sizes up to the next piece."""
-
-    least: int
-    rules: tuple[Rule, ...]
-    alone: bool = False
-
-
-def _pieces(rules: Sequence[Rule]) -> list[_Piece]:
-    """What holds for every size, in ascending order, for rules of one function."""
-    begins: dict[int, list[int]] = {0: []}
-    ends: dict[int, list[int]] = {}
-    for number, rule in enumerate(rules):
-        begins.setdefault(rule.least, []).append(number)
-        ends.setdefault(rule.most + 1, []).append(number)
-    ends.pop(MOST_BYTES + 1, None)
-    open_now: set[int] = set()
-    found: list[_Piece] = []
-    for edge in sorted(begins.keys() | ends.keys()):
-        open_now.difference_update(ends.get(edge, ()))
-        open_now.update(begins.get(edge, ()))
-        here = _that_count(rules[number] for number in sorted(open_now))
-        last = found[-1] if found else _Piece(0, ())
-        if not here and last.rules and last.least + 1 == edge:
-            found[-1] = dataclasses.replace(last, alone=True)
-        elif not found or last.alone or not _alike(last.rules, here):
-            found.append(_Piece(edge, here))
-    return found
-
-
-def _that_count(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Without those that an earlier one hides."""
-    found: dict[int | None, Rule] = {}
-    for rule in rules:
-        found.setdefault(rule.pipe_ops, rule)
-        if rule.pipe_ops is None:
-            break
-    return tuple(found.values())
-
-
-def _alike(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
-    return [(r.pipe_ops, r.answer) for r in one] == [
-        (r.pipe_ops, r.answer) for r in other
-    ]
 
 
 class _Writer:
@@ -293,13 +221,13 @@ class _Writer:
         )
 
     def _table(self, rules: Sequence[Rule]) -> tuple[int, ...]:
-        pieces = _pieces(rules)
+        pieces = pieces_of(rules)
         rows = [(piece.least, *self._piece_setting(piece)) for piece in pieces]
         # So that four can be compared wherever a look-up begins.
-        rows += rows[-1:] * (_FEW - 1)
+        rows += rows[-1:] * (FEW - 1)
         first_piece, first_start = len(self.pieces), len(self.starts)
         self.pieces += rows
-        codes = _codes([piece.least for piece in pieces])
+        codes = codes_of([piece.least for piece in pieces])
         self.starts += [(start,) for start in codes.starts]
         return (
             codes.least,
@@ -311,7 +239,7 @@ class _Writer:
             codes.bits,
         )
 
-    def _piece_setting(self, piece: _Piece) -> tuple[int, int, int, int, int]:
+    def _piece_setting(self, piece: Piece) -> tuple[int, int, int, int, int]:
         rules = piece.rules
         if not rules:
             return _setting(None)
@@ -364,53 +292,6 @@ def _setting(
         alone,
         answer.chunk_bytes or 0,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Codes:
-    """Where a look-up of a size begins."""
-
-    least: int
-    linear: int
-    bits: int
-    starts: list[int]
-    """For every code the last piece that begins below it, and in the end the last."""
-
-
-def _codes(least: Sequence[int]) -> _Codes:
-    """Codes under which few pieces begin.
-
-    Args:
-        least: Where the pieces begin.
-    """
-    origin = least[min(1, len(least) - 1)]
-    above = [max(nbytes - origin, 0) for nbytes in least]
-    _, count, linear, bits = min(
-        (_crowded(above, linear, bits), count, linear, bits)
-        for linear, bits, count in _ways(above[-1], _CODES_PER_PIECE * len(least))
-    )
-    begin = [0] * count
-    for number in above:
-        begin[code_of(number, linear, bits)] += 1
-    below = itertools.accumulate(begin, initial=0)
-    return _Codes(origin, linear, bits, [max(number - 1, 0) for number in below])
-
-
-def _ways(span: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Exponents up to which codes can be equally wide, each with the most bits."""
-    for linear in range(min(span.bit_length(), 63) + 1):
-        bits = 0
-        while bits < linear and code_of(span, linear, bits + 1) < most:
-            bits += 1
-        count = code_of(span, linear, bits) + 1
-        if count <= most:
-            yield linear, bits, count
-
-
-def _crowded(above: Sequence[int], linear: int, bits: int) -> int:
-    """How many pieces begin under codes under which too many do."""
-    codes = [code_of(number, linear, bits) for number in above]
-    return sum(map(operator.eq, codes, codes[_FEW - 1 :]))
 
 
 class _Reader:

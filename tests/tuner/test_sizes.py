@@ -9,8 +9,9 @@ import zlib
 import pytest
 
 from lagom_jax.errors import TunerError
-from lagom_jax.tuner.image import code_of, pack, save, unpack
+from lagom_jax.tuner.image import pack, save, unpack
 from lagom_jax.tuner.library import Communicator, opened
+from lagom_jax.tuner.pieces import code_of
 from lagom_jax.tuner.reference import Communicator as Reference
 from lagom_jax.tuner.rules import MOST_BYTES, Answer, Rule, Rules, Scope
 
