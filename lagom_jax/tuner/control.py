@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from lagom_jax.errors import TunerError
-from lagom_jax.tuner.image import checksum, unpack
+from lagom_jax.tuner.image import LARGEST, checksum, unpack
 
 VARIABLE: Final = "LAGOM_TUNER_CONTROL"
 """The plugin finds the page by it, when NCCL starts it in this process."""
@@ -75,8 +75,16 @@ class Control:
 
         Args:
             capacity: Bytes that the largest image may have.
+
+        Raises:
+            TunerError: They are more than the plugin reads.
         """
         slot = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
+        if _FIRST_SLOT + _SLOTS * slot > LARGEST:
+            raise TunerError(
+                f"two images of {capacity} bytes do not fit a control page: the plugin "
+                f"reads no page of more than {LARGEST} bytes"
+            )
         # Memory that only this process can name, and that nobody can cut short.
         self._file = os.memfd_create(
             "lagom-tuner", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.errors import TunerError
 from lagom_jax.files import write_whole
+from lagom_jax.tuner.pieces import FEW, Piece, codes_of, pieces_of
 from lagom_jax.tuner.rules import (
     ALGORITHMS,
     FUNCTIONS,
+    MOST_BYTES,
     Answer,
     Place,
     Rule,
@@ -28,22 +28,23 @@ from lagom_jax.tuner.rules import (
 from lagom_jax.tuner.windows import Call, different, unique_windows
 
 MAGIC: Final = b"LAGOMTUN"
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised with every change: a plugin ignores what is newer than itself."""
+LARGEST: Final = 256 << 20
+"""Bytes of a file or a control page; the plugin reads no larger one."""
 NOTHING: Final = (1 << 32) - 1
-_HEADER: Final = struct.Struct("<8sIIQ7I3I")
-_INTERVAL: Final = struct.Struct("<QQII")
-_ITEM: Final = struct.Struct("<QIIII")
+_HEADER: Final = struct.Struct("<8sIIQ6I4I")
+_PIECE: Final = struct.Struct("<QbbBBI")
+_ITEM: Final = struct.Struct("<QbbBBIII")
 _ANCHOR: Final = struct.Struct("<QII")
-_SCOPE: Final = struct.Struct("<4I20I4I")
-_SETTING: Final = struct.Struct("<bbHI")
-_CHOICE: Final = struct.Struct("<II")
+_SCOPE: Final = struct.Struct("<4I" + 5 * "Q6I" + "4I")
+_CHOICE: Final = struct.Struct("<bbBBII")
 _START: Final = struct.Struct("<I")
+_SECTIONS: Final = (_PIECE, _ITEM, _ANCHOR, _SCOPE, _CHOICE, _START)
 _CHECKED_FROM: Final = 16
-_EXPONENTS: Final = 64
-_MOST_BITS: Final = 8
-# So few intervals may begin under one code before another bit is looked at.
-_FEW: Final = 4
+# In place of an algorithm.
+_NO_RULE: Final = -2
+_BY_PIPE_OPS: Final = -3
 _BASE: Final = 0xD6E8FEB86659FD93
 _64: Final = (1 << 64) - 1
 
@@ -68,7 +69,13 @@ def pack(rules: Rules) -> bytes:
         >>> len(pack(Rules(())))
         64
     """
-    return _Writer().image(rules)
+    image = _Writer().image(rules)
+    if len(image) > LARGEST:
+        raise TunerError(
+            f"too many rules: they take {len(image)} bytes, and the plugin reads no "
+            f"more than {LARGEST}"
+        )
+    return image
 
 
 def unpack(image: bytes, origin: str = "the image") -> Rules:
@@ -99,7 +106,7 @@ def unpack(image: bytes, origin: str = "the image") -> Rules:
     if size != len(image) or stated != checksum(image):
         raise TunerError(f"{origin} is damaged or cut short: write it again")
     try:
-        return _Reader(image, counts[:7]).rules()
+        return _Reader(image, counts[: len(_SECTIONS)]).rules()
     except (IndexError, struct.error) as error:
         raise TunerError(f"{origin} is damaged: {error}") from None
 
@@ -139,21 +146,6 @@ def load(path: str | Path) -> Rules:
     return unpack(image, str(path))
 
 
-def code_of(nbytes: int, bits: int) -> int:
-    """A number that grows with a size: its exponent, and the bits behind the first.
-
-    Example:
-        >>> [code_of(nbytes, 1) for nbytes in (1, 2, 3, 4, 5, 6)]
-        [0, 2, 3, 4, 4, 5]
-    """
-    nbytes = max(nbytes, 1)
-    exponent = nbytes.bit_length() - 1
-    behind = (
-        nbytes >> exponent - bits if exponent >= bits else nbytes << bits - exponent
-    )
-    return exponent << bits | behind & (1 << bits) - 1
-
-
 def window_hash(window: Iterable[Call]) -> int:
     """The hash that the plugin keeps of the last calls.
 
@@ -169,63 +161,14 @@ def window_hash(window: Iterable[Call]) -> int:
     return total
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Interval:
-    """Sizes for which the same rules come into question."""
-
-    least: int
-    most: int
-    rules: tuple[Rule, ...]
-
-
-def _intervals(rules: Sequence[Rule]) -> list[_Interval]:
-    """Disjoint intervals in ascending order, for rules of one function."""
-    edges = sorted({edge for rule in rules for edge in (rule.least, rule.most + 1)})
-    begins: dict[int, list[int]] = {edge: [] for edge in edges}
-    ends: dict[int, list[int]] = {edge: [] for edge in edges}
-    for number, rule in enumerate(rules):
-        begins[rule.least].append(number)
-        ends[rule.most + 1].append(number)
-    open_now: set[int] = set()
-    found: list[_Interval] = []
-    for edge, after in itertools.pairwise(edges):
-        open_now.difference_update(ends[edge])
-        open_now.update(begins[edge])
-        here = _that_count(rules[number] for number in sorted(open_now))
-        if not here:
-            continue
-        if found and found[-1].most + 1 == edge and _alike(found[-1].rules, here):
-            found[-1] = dataclasses.replace(found[-1], most=after - 1)
-        else:
-            found.append(_Interval(edge, after - 1, here))
-    return found
-
-
-def _that_count(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Without those that an earlier one hides."""
-    found: dict[int | None, Rule] = {}
-    for rule in rules:
-        found.setdefault(rule.pipe_ops, rule)
-        if rule.pipe_ops is None:
-            break
-    return tuple(found.values())
-
-
-def _alike(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
-    return [(r.pipe_ops, r.answer) for r in one] == [
-        (r.pipe_ops, r.answer) for r in other
-    ]
-
-
 class _Writer:
     """Collects the sections."""
 
     def __init__(self) -> None:
-        self.intervals: list[tuple[int, ...]] = []
+        self.pieces: list[tuple[int, ...]] = []
         self.items: list[tuple[int, ...]] = []
         self.anchors: list[tuple[int, ...]] = []
         self.scopes: list[tuple[int, ...]] = []
-        self.settings: dict[Answer, int] = {}
         self.choices: list[tuple[int, ...]] = []
         self.starts: list[tuple[int, ...]] = []
 
@@ -233,21 +176,23 @@ class _Writer:
         """The whole."""
         for scope in rules.scopes:
             self._scope(scope)
-        settings = [_setting(answer) for answer in self.settings]
-        sections: tuple[tuple[struct.Struct, Sequence[tuple[int, ...]]], ...] = (
-            (_INTERVAL, self.intervals),
-            (_ITEM, self.items),
-            (_ANCHOR, self.anchors),
-            (_SCOPE, self.scopes),
-            (_SETTING, settings),
-            (_CHOICE, self.choices),
-            (_START, self.starts),
+        sections = (
+            self.pieces,
+            self.items,
+            self.anchors,
+            self.scopes,
+            self.choices,
+            self.starts,
         )
-        body = b"".join(form.pack(*row) for form, rows in sections for row in rows)
-        counts = [len(rows) for _, rows in sections]
+        body = b"".join(
+            form.pack(*row)
+            for form, rows in zip(_SECTIONS, sections, strict=True)
+            for row in rows
+        )
+        counts = [len(rows) for rows in sections]
         size = _HEADER.size + len(body)
-        unsigned = _HEADER.pack(MAGIC, VERSION, 0, size, *counts, 0, 0, 0) + body
-        header = (MAGIC, VERSION, checksum(unsigned), size, *counts, 0, 0, 0)
+        unsigned = _HEADER.pack(MAGIC, VERSION, 0, size, *counts, 0, 0, 0, 0) + body
+        header = (MAGIC, VERSION, checksum(unsigned), size, *counts, 0, 0, 0, 0)
         return _HEADER.pack(*header) + body
 
     def _scope(self, scope: Scope) -> None:
@@ -275,29 +220,37 @@ class _Writer:
             )
         )
 
-    def _table(self, rules: Sequence[Rule]) -> tuple[int, int, int, int]:
-        intervals = _intervals(rules)
-        if not intervals:
-            return (0, 0, 0, 0)
-        first_interval, first_start = len(self.intervals), len(self.starts)
-        for interval in intervals:
-            self.intervals.append(
-                (
-                    interval.least,
-                    interval.most,
-                    len(self.choices),
-                    len(interval.rules),
-                )
-            )
-            for rule in interval.rules:
-                self.choices.append((rule.pipe_ops or 0, self._answer(rule.answer)))
-        least = [interval.least for interval in intervals]
-        bits, starts = min(
-            ((bits, _starts(least, bits)) for bits in range(_MOST_BITS + 1)),
-            key=lambda made: (max(_FEW, _most_in_one(made[1])), made[0]),
+    def _table(self, rules: Sequence[Rule]) -> tuple[int, ...]:
+        pieces = pieces_of(rules)
+        rows = [(piece.least, *self._piece_setting(piece)) for piece in pieces]
+        # So that four can be compared wherever a look-up begins.
+        rows += rows[-1:] * (FEW - 1)
+        first_piece, first_start = len(self.pieces), len(self.starts)
+        self.pieces += rows
+        codes = codes_of([piece.least for piece in pieces])
+        self.starts += [(start,) for start in codes.starts]
+        return (
+            codes.least,
+            first_piece,
+            len(rows),
+            first_start,
+            len(codes.starts) - 1,
+            codes.linear,
+            codes.bits,
         )
-        self.starts += [(start,) for start in starts]
-        return (first_interval, len(intervals), first_start, bits)
+
+    def _piece_setting(self, piece: Piece) -> tuple[int, int, int, int, int]:
+        rules = piece.rules
+        if not rules:
+            return _setting(None)
+        if rules[0].pipe_ops is None:
+            return _setting(rules[0].answer, piece.alone)
+        first = len(self.choices)
+        for rule in rules:
+            self.choices.append((*_setting(rule.answer), rule.pipe_ops or 0))
+        if rules[-1].pipe_ops is not None:
+            self.choices.append((*_setting(None), 0))
+        return (_BY_PIPE_OPS, -1, 0, piece.alone, first)
 
     def _sequence(self, sequence: tuple[Place, ...]) -> None:
         first = len(self.items)
@@ -305,10 +258,9 @@ class _Writer:
             self.items.append(
                 (
                     place.nbytes,
+                    *_setting(place.answer),
                     FUNCTIONS.index(place.function),
-                    NOTHING if place.answer is None else self._answer(place.answer),
                     first + (number + 1) % len(sequence),
-                    0,
                 )
             )
 
@@ -327,53 +279,35 @@ class _Writer:
         self.anchors += table
         return slots
 
-    def _answer(self, answer: Answer) -> int:
-        return self.settings.setdefault(answer, len(self.settings))
 
-
-def _setting(answer: Answer) -> tuple[int, int, int, int]:
+def _setting(
+    answer: Answer | None, alone: bool = False
+) -> tuple[int, int, int, int, int]:
+    if answer is None:
+        return (_NO_RULE, -1, 0, 0, 0)
     return (
         -1 if answer.algorithm is None else ALGORITHMS.index(answer.algorithm),
         -1 if answer.protocol is None else PROTOCOLS.index(answer.protocol),
         answer.channels or 0,
+        alone,
         answer.chunk_bytes or 0,
     )
-
-
-def _starts(least: Sequence[int], bits: int) -> list[int]:
-    """For every code the number of intervals that begin below it.
-
-    What counts is how far they begin above the first.
-    """
-    count = [0] * (_EXPONENTS << bits)
-    for nbytes in least:
-        count[code_of(nbytes - least[0], bits)] += 1
-    starts = [0]
-    for number in count:
-        starts.append(starts[-1] + number)
-    return starts
-
-
-def _most_in_one(starts: Sequence[int]) -> int:
-    return max(b - a for a, b in itertools.pairwise(starts))
 
 
 class _Reader:
     """Takes the sections apart."""
 
     def __init__(self, image: bytes, counts: Sequence[int]) -> None:
-        forms = (_INTERVAL, _ITEM, _ANCHOR, _SCOPE, _SETTING, _CHOICE, _START)
         rows: list[list[tuple[int, ...]]] = []
         at = _HEADER.size
-        for form, count in zip(forms, counts, strict=True):
+        for form, count in zip(_SECTIONS, counts, strict=True):
             end = at + form.size * count
             if end > len(image):
                 raise IndexError("its sections do not fit")
             rows.append(list(form.iter_unpack(image[at:end])))
             at = end
-        self.intervals, self.items, self.anchors, self.scopes = rows[:4]
-        settings, self.choices, _ = rows[4:]
-        self.answers = [_read_setting(*row) for row in settings]
+        self.pieces, self.items, self.anchors, self.scopes = rows[:4]
+        self.choices = rows[4]
 
     def rules(self) -> Rules:
         """The whole."""
@@ -381,21 +315,37 @@ class _Reader:
         for row in self.scopes:
             rules: list[Rule] = []
             for number, function in enumerate(FUNCTIONS):
-                first, count, _, _ = row[4 + 4 * number : 8 + 4 * number]
-                for interval in self.intervals[first : first + count]:
-                    rules += self._rules(function, interval)
-            sequences = self._sequences(*row[25:27]) if row[3] else ()
+                first, count = row[5 + 7 * number : 7 + 7 * number]
+                rules += self._rules(function, self.pieces[first : first + count])
+            sequences = self._sequences(*row[40:42]) if row[3] else ()
             found.append(
                 Scope(row[0], row[1] or None, row[2] or None, tuple(rules), sequences)
             )
         return Rules(tuple(found))
 
-    def _rules(self, function: str, interval: tuple[int, ...]) -> list[Rule]:
-        least, most, first, count = interval
-        return [
-            Rule(function, least, most, self.answers[setting], pipe_ops or None)
-            for pipe_ops, setting in self.choices[first : first + count]
-        ]
+    def _rules(self, function: str, pieces: Sequence[tuple[int, ...]]) -> list[Rule]:
+        found: list[Rule] = []
+        ends = [piece[0] - 1 for piece in pieces[1:]]
+        for (least, *setting), most in zip(pieces, [*ends, MOST_BYTES], strict=True):
+            # Nothing begins and ends there: the last piece is written several times.
+            if most < least:
+                continue
+            end = least if setting[3] else most
+            for answer, pipe_ops in self._choices(setting):
+                found.append(Rule(function, least, end, answer, pipe_ops or None))
+        return found
+
+    def _choices(self, setting: Sequence[int]) -> Iterator[tuple[Answer, int]]:
+        settings = [(*setting, 0)]
+        if setting[0] == _BY_PIPE_OPS:
+            first = end = setting[4]
+            while self.choices[end][5]:
+                end += 1
+            settings = self.choices[first : end + 1]
+        for *parts, pipe_ops in settings:
+            answer = _read_setting(*parts)
+            if answer is not None:
+                yield answer, pipe_ops
 
     def _sequences(self, first: int, slots: int) -> tuple[tuple[Place, ...], ...]:
         """Every sequence of a scope has a place with an anchor."""
@@ -406,7 +356,7 @@ class _Reader:
             if start in done:
                 continue
             ring = [start]
-            while (after := self.items[ring[-1]][3]) != start:
+            while (after := self.items[ring[-1]][7]) != start:
                 ring.append(after)
                 if len(ring) > len(self.items):
                     raise IndexError("a sequence does not come back")
@@ -416,14 +366,15 @@ class _Reader:
         return tuple(found)
 
     def _place(self, number: int) -> Place:
-        nbytes, function, setting, _, _ = self.items[number]
-        answer = None if setting == NOTHING else self.answers[setting]
-        return Place(FUNCTIONS[function], nbytes, answer)
+        nbytes, *setting, function, _ = self.items[number]
+        return Place(FUNCTIONS[function], nbytes, _read_setting(*setting))
 
 
 def _read_setting(
-    algorithm: int, protocol: int, channels: int, chunk_bytes: int
-) -> Answer:
+    algorithm: int, protocol: int, channels: int, _: int, chunk_bytes: int
+) -> Answer | None:
+    if algorithm == _NO_RULE:
+        return None
     return Answer(
         None if algorithm < 0 else ALGORITHMS[algorithm],
         None if protocol < 0 else PROTOCOLS[protocol],

@@ -23,6 +23,11 @@ static void look_up(const struct rules *rules) {
     for (uint32_t call = 0; call < 100; call++) {
       uint32_t function = call * 7 % FUNCTIONS;
       uint64_t bytes = sizes[call % (sizeof sizes / sizeof *sizes)];
+      if (call % 5 == 0) {
+        const struct table *table = &scope->tables[function];
+        uint32_t number = table->first_piece + call * 31 % table->pieces;
+        bytes = rules->pieces[number].least + call % 2;
+      }
       if (places.expected != NOTHING && call % 3) {
         function = rules->items[places.expected].function;
         bytes = rules->items[places.expected].bytes;
@@ -30,7 +35,8 @@ static void look_up(const struct rules *rules) {
       const struct setting *found = NULL;
       if (scope->window) found = places_step(&places, rules, scope, function, bytes);
       if (!found) found = rules_by_size(rules, scope, function, bytes, call % 4);
-      if (found && (found->algorithm >= ALGORITHMS || found->protocol >= PROTOCOLS))
+      if (found && (found->algorithm < AS_NCCL_CHOOSES ||
+                    found->algorithm >= ALGORITHMS || found->protocol >= PROTOCOLS))
         abort();
     }
   }

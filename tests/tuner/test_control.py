@@ -1,5 +1,6 @@
 """Ranks never answer differently for the same call, whatever becomes of an exchange."""
 
+import mmap
 import os
 import random
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from lagom_jax.errors import TunerError
 from lagom_jax.tuner.control import Control, InDoubtError, exchange
-from lagom_jax.tuner.image import pack
+from lagom_jax.tuner.image import LARGEST, pack
 from lagom_jax.tuner.library import Communicator, opened
 from lagom_jax.tuner.rules import Answer, Rule, Rules, Scope
 
@@ -81,6 +82,16 @@ def test_only_what_was_prepared_can_be_activated():
             control.activate(first)
         with pytest.raises(TunerError, match="larger capacity"):
             control.prepare(bytes(1 << 20))
+
+
+def test_a_page_is_no_larger_than_the_plugin_reads(plugin):
+    most = (LARGEST - mmap.PAGESIZE) // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+    with Control(most) as control, opened(plugin, control.environment()) as tuner:
+        one = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        assert exchange(control, channels(2), yes)
+        assert told(one) == 2
+    with pytest.raises(TunerError, match="reads no page"):
+        Control(most + 1)
 
 
 def test_the_page_of_another_process_is_ignored(plugin):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lagom_jax.tuner.image import pack, save
+from lagom_jax.tuner.image import VERSION, pack, save
 from lagom_jax.tuner.reference import Limits
 from lagom_jax.tuner.rules import Answer, Rule, Rules, Scope
 
@@ -166,8 +166,8 @@ def damaged():
     yield "short header", image[:40], "it is cut short"
     yield "cut", image[:-1], "its size"
     yield "half written", image[:-64] + bytes(64), "its checksum"
-    yield "newer", image[:8] + b"\x02" + image[9:], "newer lagom_jax"
-    yield "older", image[:8] + b"\x00" + image[9:], "no longer read"
+    yield "newer", image[:8] + bytes([VERSION + 1]) + image[9:], "newer lagom_jax"
+    yield "older", image[:8] + bytes([VERSION - 1]) + image[9:], "no longer read"
     for byte in (12, 20, 70, len(image) - 3):
         flipped = bytearray(image)
         flipped[byte] ^= 16

@@ -106,7 +106,6 @@ void chain_init(struct chained *chained, int version,
 void chain_get_coll_info(const struct chained *chained, int function, size_t bytes,
                          int pipe_ops, float **costs, int algorithms, int protocols,
                          int registered, int *channels) {
-  if (!chained->version) return;
   /* What it leaves behind when it fails must not count. */
   float before[MOST_COSTS];
   size_t count = (size_t)algorithms * (size_t)protocols;

@@ -25,6 +25,7 @@ struct communicator_facts {
 void chain_init(struct chained *chained, int version,
                 const struct communicator_facts *facts);
 
+/* Only where there is one: nine arguments are not worth passing for nothing. */
 void chain_get_coll_info(const struct chained *chained, int function, size_t bytes,
                          int pipe_ops, float **costs, int algorithms, int protocols,
                          int registered, int *channels);

@@ -49,6 +49,6 @@ const struct setting *places_step(struct places *places, const struct rules *rul
       rules->items[here].function != function)
     here = anchored(places, rules, scope);
   places->expected = here == NOTHING ? NOTHING : rules->items[here].next;
-  if (here == NOTHING || rules->items[here].setting == NOTHING) return NULL;
-  return &rules->settings[rules->items[here].setting];
+  if (here == NOTHING || rules->items[here].setting.algorithm == NO_RULE) return NULL;
+  return &rules->items[here].setting;
 }

@@ -18,13 +18,10 @@ static const uint32_t RING_SIMPLE_CEILING = 2097152;
 struct chunk {
   uint64_t group;
   uint32_t bytes; /* 0: none, or the calls do not agree */
-  int8_t algorithm;
+  int8_t algorithm; /* NO_RULE where none answered */
   int8_t protocol;
   bool clash;
 };
-
-/* In place of an algorithm, where no rule answered. */
-enum { NO_RULE = -2 };
 
 struct communicator {
   struct communicator_facts facts;
@@ -104,11 +101,13 @@ static void decide(struct communicator *me, int function, size_t bytes, int pipe
     if (setting && !force(setting, costs, algorithms, protocols)) setting = NULL;
     note_chunk(me, function, setting);
   }
-  if (!setting)
+  if (setting) {
+    if (setting->channels && channels)
+      *channels = (int)source_channels_allowed(setting->channels);
+  } else if (me->chained.version) {
     chain_get_coll_info(&me->chained, function, bytes, pipe_ops, costs, algorithms,
                         protocols, registered, channels);
-  else if (setting->channels && channels)
-    *channels = (int)source_channels_allowed(setting->channels);
+  }
 }
 
 static uint32_t possible_chunk(uint32_t chunk, int algorithm, int protocol) {

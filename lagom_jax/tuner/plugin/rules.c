@@ -9,27 +9,26 @@ struct header {
   uint32_t version;
   uint32_t checksum; /* of all that follows it */
   uint64_t size;
-  uint32_t intervals;
+  uint32_t pieces;
   uint32_t items;
   uint32_t anchors;
   uint32_t scopes;
-  uint32_t settings;
   uint32_t choices;
   uint32_t starts;
-  uint32_t zero[3];
+  uint32_t zero[4];
 };
 
-enum { CHECKED_FROM = offsetof(struct header, size), MOST_BITS = 8 };
-
-static const uint32_t EXPONENTS = 64;
+enum {
+  CHECKED_FROM = offsetof(struct header, size),
+  FEW = 4 /* pieces that a look-up compares in one go */
+};
 
 _Static_assert(sizeof(struct header) == 64, "the format says 64 bytes");
-_Static_assert(sizeof(struct interval) == 24, "the format says 24 bytes");
+_Static_assert(sizeof(struct piece) == 16, "the format says 16 bytes");
 _Static_assert(sizeof(struct item) == 24, "the format says 24 bytes");
 _Static_assert(sizeof(struct anchor) == 16, "the format says 16 bytes");
-_Static_assert(sizeof(struct scope) == 112, "the format says 112 bytes");
-_Static_assert(sizeof(struct setting) == 8, "the format says 8 bytes");
-_Static_assert(sizeof(struct choice) == 8, "the format says 8 bytes");
+_Static_assert(sizeof(struct scope) == 192, "the format says 192 bytes");
+_Static_assert(sizeof(struct choice) == 12, "the format says 12 bytes");
 
 static uint32_t crc_of_byte[256];
 
@@ -54,28 +53,36 @@ static bool within(uint64_t first, uint64_t count, uint64_t all) {
 
 static bool setting_holds(const struct setting *setting) {
   bool both = setting->algorithm >= 0 && setting->protocol >= 0;
-  bool neither = setting->algorithm == -1 && setting->protocol == -1;
+  bool neither = setting->algorithm == AS_NCCL_CHOOSES && setting->protocol == -1;
   return (both || neither) && setting->algorithm < ALGORITHMS &&
          setting->protocol < PROTOCOLS && setting->channels <= MOST_CHANNELS;
 }
 
+static bool setting_or_none_holds(const struct setting *setting) {
+  return setting->algorithm == NO_RULE || setting_holds(setting);
+}
+
+static bool piece_holds(const struct piece *piece, const struct header *header) {
+  if (piece->setting.alone > 1) return false;
+  if (piece->setting.algorithm == BY_PIPE_OPS)
+    return piece->setting.chunk < header->choices;
+  return setting_or_none_holds(&piece->setting);
+}
+
 static bool table_holds(const struct rules *rules, const struct header *header,
                         const struct table *table) {
-  if (!table->intervals) return true;
-  if (table->bits > MOST_BITS ||
-      !within(table->first_interval, table->intervals, header->intervals) ||
-      !within(table->first_start, (EXPONENTS << table->bits) + 1, header->starts))
+  if (table->linear > 63 || table->bits > table->linear || table->pieces < FEW ||
+      !table->codes || !within(table->first_piece, table->pieces, header->pieces) ||
+      !within(table->first_start, (uint64_t)table->codes + 1, header->starts))
     return false;
   const uint32_t *starts = rules->starts + table->first_start;
-  for (uint32_t i = 0; i < EXPONENTS << table->bits; i++)
+  for (uint32_t i = 0; i < table->codes; i++)
     if (starts[i] > starts[i + 1]) return false;
-  if (starts[EXPONENTS << table->bits] > table->intervals) return false;
-  const struct interval *intervals = rules->intervals + table->first_interval;
-  for (uint32_t i = 0; i < table->intervals; i++) {
-    if (intervals[i].least > intervals[i].most) return false;
-    if (i && intervals[i].least <= intervals[i - 1].most) return false;
-  }
-  return true;
+  if (starts[table->codes] > table->pieces - FEW) return false;
+  const struct piece *pieces = rules->pieces + table->first_piece;
+  for (uint32_t i = 1; i < table->pieces; i++)
+    if (pieces[i].least < pieces[i - 1].least) return false;
+  return !pieces->least;
 }
 
 static bool scope_holds(const struct rules *rules, const struct header *header,
@@ -91,18 +98,17 @@ static bool scope_holds(const struct rules *rules, const struct header *header,
 }
 
 static const char *fault(const struct rules *rules, const struct header *header) {
-  for (uint32_t i = 0; i < header->settings; i++)
-    if (!setting_holds(&rules->settings[i])) return "a setting is impossible";
+  for (uint32_t i = 0; i < header->pieces; i++)
+    if (!piece_holds(&rules->pieces[i], header)) return "a setting is impossible";
   for (uint32_t i = 0; i < header->choices; i++)
-    if (rules->choices[i].setting >= header->settings) return "a choice leads nowhere";
-  for (uint32_t i = 0; i < header->intervals; i++)
-    if (!within(rules->intervals[i].first_choice, rules->intervals[i].choices,
-                header->choices))
-      return "an interval leads nowhere";
+    if (!setting_or_none_holds(&rules->choices[i].setting))
+      return "a setting is impossible";
+  if (header->choices && rules->choices[header->choices - 1].pipe_ops)
+    return "its choices do not end";
   for (uint32_t i = 0; i < header->items; i++) {
     const struct item *item = &rules->items[i];
-    if (item->next >= header->items || item->function >= FUNCTIONS || item->zero ||
-        (item->setting != NOTHING && item->setting >= header->settings))
+    if (item->next >= header->items || item->function >= FUNCTIONS ||
+        !setting_or_none_holds(&item->setting))
       return "a place in a sequence leads nowhere";
   }
   for (uint32_t i = 0; i < header->anchors; i++)
@@ -113,19 +119,18 @@ static const char *fault(const struct rules *rules, const struct header *header)
   return NULL;
 }
 
-/* Where each section begins, and the last one ends. Seven counts of 32 bits times at
-   most 112 bytes cannot overflow 64. */
+/* Where each section begins, and the last one ends. Six counts of 32 bits times at
+   most 192 bytes cannot overflow 64. */
 struct layout {
-  uint64_t intervals, items, anchors, scopes, settings, choices, starts, end;
+  uint64_t pieces, items, anchors, scopes, choices, starts, end;
 };
 
 static struct layout layout_of(const struct header *header) {
-  struct layout at = {.intervals = sizeof *header};
-  at.items = at.intervals + sizeof(struct interval) * (uint64_t)header->intervals;
+  struct layout at = {.pieces = sizeof *header};
+  at.items = at.pieces + sizeof(struct piece) * (uint64_t)header->pieces;
   at.anchors = at.items + sizeof(struct item) * (uint64_t)header->items;
   at.scopes = at.anchors + sizeof(struct anchor) * (uint64_t)header->anchors;
-  at.settings = at.scopes + sizeof(struct scope) * (uint64_t)header->scopes;
-  at.choices = at.settings + sizeof(struct setting) * (uint64_t)header->settings;
+  at.choices = at.scopes + sizeof(struct scope) * (uint64_t)header->scopes;
   at.starts = at.choices + sizeof(struct choice) * (uint64_t)header->choices;
   at.end = at.starts + sizeof(uint32_t) * (uint64_t)header->starts;
   return at;
@@ -136,11 +141,10 @@ void rules_view(struct rules *rules, const void *bytes) {
   const char *byte = bytes;
   struct layout at = layout_of(header);
   *rules = (struct rules){
-      .intervals = (const void *)(byte + at.intervals),
+      .pieces = (const void *)(byte + at.pieces),
       .items = (const void *)(byte + at.items),
       .anchors = (const void *)(byte + at.anchors),
       .scopes = (const void *)(byte + at.scopes),
-      .settings = (const void *)(byte + at.settings),
       .choices = (const void *)(byte + at.choices),
       .starts = (const void *)(byte + at.starts),
       .scope_count = header->scopes,
@@ -181,39 +185,39 @@ const struct scope *rules_scope(const struct rules *rules, size_t ranks, size_t 
   return NULL;
 }
 
-/* Grows with the number: its exponent, and the bits behind the leading one. */
-static uint32_t code_of(uint64_t bytes, uint32_t bits) {
-  bytes += !bytes;
-  uint32_t exponent = 63 - (uint32_t)__builtin_clzll(bytes);
-  uint64_t behind =
-      exponent >= bits ? bytes >> (exponent - bits) : bytes << (bits - exponent);
-  return exponent << bits | ((uint32_t)behind & ((1u << bits) - 1));
+/* Grows with the size. As with floating-point numbers, the first codes are equally
+   wide, and those of each further exponent twice as wide as before. */
+static uint64_t code_of(const struct table *table, uint64_t bytes) {
+  uint64_t above = bytes > table->least ? bytes - table->least : 0;
+  uint32_t exponent =
+      63 - (uint32_t)__builtin_clzll(above | UINT64_C(1) << table->linear);
+  uint64_t code = (above >> (exponent - table->bits)) +
+                  ((uint64_t)(exponent - table->linear) << table->bits);
+  return code < table->codes ? code : table->codes - 1;
+}
+
+static const struct setting *by_pipe_ops(const struct choice *choice,
+                                         uint32_t pipe_ops) {
+  while (choice->pipe_ops && choice->pipe_ops != pipe_ops) choice++;
+  return choice->setting.algorithm == NO_RULE ? NULL : &choice->setting;
 }
 
 const struct setting *rules_by_size(const struct rules *rules,
                                     const struct scope *scope, uint32_t function,
                                     uint64_t bytes, uint32_t pipe_ops) {
   const struct table *table = &scope->tables[function];
-  if (!table->intervals) return NULL;
-  const uint32_t *starts = rules->starts + table->first_start;
-  const struct interval *intervals = rules->intervals + table->first_interval;
-  if (bytes < intervals->least) return NULL;
-  uint32_t code = code_of(bytes - intervals->least, table->bits);
-  /* Those that begin under a lower code begin below this size, so that the last of
-     them may be the one, and so may all that begin under the same code. */
-  uint32_t first = starts[code] ? starts[code] - 1 : 0;
-  uint32_t left = starts[code + 1] - first;
+  const uint32_t *start = rules->starts + table->first_start + code_of(table, bytes);
+  const struct piece *piece = rules->pieces + table->first_piece + start[0];
   /* Without a branch on what is compared: sizes are no pattern to be guessed. */
-  while (left > 1) {
+  for (uint32_t left = start[1] - start[0] + 1; left > FEW;) {
     uint32_t half = left / 2;
-    first += half & -(uint32_t)(intervals[first + half].least <= bytes);
+    piece += half & -(uint32_t)(piece[half].least <= bytes);
     left -= half;
   }
-  const struct interval *interval = &intervals[first];
-  if (bytes < interval->least || bytes > interval->most) return NULL;
-  const struct choice *choices = rules->choices + interval->first_choice;
-  for (uint32_t i = 0; i < interval->choices; i++)
-    if (takes(choices[i].pipe_ops, pipe_ops))
-      return &rules->settings[choices[i].setting];
-  return NULL;
+  piece += (piece[1].least <= bytes) + (piece[2].least <= bytes) +
+           (piece[3].least <= bytes);
+  if (piece->setting.alone & (piece->least != bytes)) return NULL;
+  if (piece->setting.algorithm > NO_RULE) return &piece->setting;
+  if (piece->setting.algorithm == NO_RULE) return NULL;
+  return by_pipe_ops(rules->choices + piece->setting.chunk, pipe_ops);
 }

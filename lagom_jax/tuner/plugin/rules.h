@@ -7,34 +7,40 @@
 
 #include <stdbool.h>
 
-enum { RULES_VERSION = 1, MOST_CHANNELS = 64, LONGEST_WINDOW = 64 };
+enum { RULES_VERSION = 2, MOST_CHANNELS = 64, LONGEST_WINDOW = 64 };
 #define NOTHING UINT32_MAX
 
-struct setting {
-  int8_t algorithm; /* -1: as NCCL chooses, and so the protocol */
-  int8_t protocol;
-  uint16_t channels; /* 0: as NCCL chooses */
-  uint32_t chunk;    /* 0: as NCCL chooses */
+/* In place of an algorithm. */
+enum {
+  AS_NCCL_CHOOSES = -1, /* and so the protocol */
+  NO_RULE = -2,         /* nothing is said about the call at all */
+  BY_PIPE_OPS = -3      /* `chunk` is the first of some choices */
 };
 
-struct interval {
+struct setting {
+  int8_t algorithm;
+  int8_t protocol;
+  uint8_t channels; /* 0: as NCCL chooses */
+  uint8_t alone;    /* in a piece, 1: for its least size, and no rule behind it */
+  uint32_t chunk;   /* 0: as NCCL chooses */
+};
+
+/* What holds for sizes up to the next piece. */
+struct piece {
   uint64_t least;
-  uint64_t most;
-  uint32_t first_choice;
-  uint32_t choices;
+  struct setting setting;
 };
 
 struct choice {
-  uint32_t pipe_ops; /* 0: any number */
-  uint32_t setting;
+  struct setting setting;
+  uint32_t pipe_ops; /* 0: any number, and the last one */
 };
 
 struct item {
   uint64_t bytes;
+  struct setting setting; /* NO_RULE: what the size rules say */
   uint32_t function;
-  uint32_t setting; /* NOTHING: what the size rules say */
   uint32_t next;
-  uint32_t zero;
 };
 
 struct anchor {
@@ -44,9 +50,12 @@ struct anchor {
 };
 
 struct table {
-  uint32_t first_interval;
-  uint32_t intervals;
+  uint64_t least; /* from here on sizes have codes */
+  uint32_t first_piece;
+  uint32_t pieces;
   uint32_t first_start;
+  uint32_t codes;
+  uint32_t linear; /* up to this exponent all codes are equally wide */
   uint32_t bits;
 };
 
@@ -63,11 +72,10 @@ struct scope {
 };
 
 struct rules {
-  const struct interval *intervals;
+  const struct piece *pieces;
   const struct item *items;
   const struct anchor *anchors;
   const struct scope *scopes;
-  const struct setting *settings;
   const struct choice *choices;
   const uint32_t *starts;
   uint32_t scope_count;
