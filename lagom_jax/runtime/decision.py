@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Toolchain
@@ -22,6 +23,8 @@ from lagom_jax.runtime.say import LOG
 GRACE_SECONDS: Final = 120.0
 """Processes wait for each other for so long, beside what planning may take."""
 _FAILED: Final = "! "
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,10 +118,52 @@ def decide(
         return json.dumps({"plans": texts, "how": how}).encode()
 
     seconds = options.budget.seconds + GRACE_SECONDS
-    shared = json.loads(peers.share("the plans", make, seconds=seconds))
-    plans = tuple(from_json(text, "what process 0 said") for text in shared["plans"])
-    agree(peers, "the plans", lambda: _held(plans, planner, parts), GRACE_SECONDS)
-    return Decision(plans, shared["how"], parts)
+
+    def read(data: bytes) -> Decision:
+        told = json.loads(data)
+        texts = cast("list[str]", told["plans"])
+        plans = tuple(from_json(text, "what process 0 said") for text in texts)
+        for plan in plans:
+            _check(plan, planner, parts)
+        return Decision(plans, told["how"], parts)
+
+    return share(peers, "the plans", make, read, seconds)
+
+
+def share(
+    peers: Peers,
+    topic: str,
+    make: Callable[[], bytes],
+    read: Callable[[bytes], T],
+    seconds: float,
+) -> T:
+    """What the first process makes, read by all, or by none.
+
+    Args:
+        peers: The processes.
+        topic: What about.
+        make: Makes it, in the first process.
+        read: Reads it, in every process.
+        seconds: How long to wait for the first process.
+
+    Raises:
+        NoAgreementError: It could not be made, or one of the processes has not got it,
+            or could not read it. It is raised in all of them.
+
+    Example:
+        >>> share(Peers(0, 1), "a", lambda: b"1", int, 1.0)
+        1
+    """
+    found: list[T] = []
+
+    def say() -> str:
+        # Where this fails the others hear of it, and do not wait in vain.
+        data = peers.share(topic, make, seconds=seconds)
+        found.append(read(data))
+        return hashlib.sha256(data).hexdigest()
+
+    agree(peers, topic, say, GRACE_SECONDS)
+    return found[0]
 
 
 def _parts(planner: Planner, options: Options) -> dict[str, str]:
@@ -174,27 +219,23 @@ def _plans(
     )
 
 
-def _held(plans: tuple[Plan, ...], planner: Planner, parts: Mapping[str, str]) -> str:
-    """What this process makes of plans.
-
-    Raises:
-        PlanError: One of them is for something else.
-    """
-    for plan in plans:
-        findings = check(
-            plan,
-            fingerprint=parts["program"],
-            cluster=planner.cluster,
-            versions=Toolchain.probe().versions,
-            pinned=planner.pinned,
-            with_options=True,
-        )
-        errors = [f"{f.text}: {f.remedy}" for f in findings if f.severity == "error"]
-        if errors:
-            raise PlanError("the plan does not hold here: " + "; ".join(errors))
-        for finding in findings:
-            LOG.info("the plan: %s", finding.text)
-    return "they hold"
+def _check(plan: Plan, planner: Planner, parts: Mapping[str, str]) -> None:
+    """Raises PlanError where a plan is for something else."""
+    findings = check(
+        plan,
+        fingerprint=parts["program"],
+        cluster=planner.cluster,
+        versions=Toolchain.probe().versions,
+        pinned=planner.pinned,
+        with_options=True,
+    )
+    errors = [
+        f"{one.text}: {one.remedy}" for one in findings if one.severity == "error"
+    ]
+    if errors:
+        raise PlanError("the plan does not hold here: " + "; ".join(errors))
+    for finding in findings:
+        LOG.info("the plan: %s", finding.text)
 
 
 def reasons(error: BaseException) -> str:

@@ -176,7 +176,7 @@ def _flags() -> _Flags:
     given: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     for name in NAMES:
-        flag = flags.FLAGS[_flag(name)]
+        flag = cast("Any", flags.FLAGS)[_flag(name)]
         if flags.FLAGS.is_parsed() and flag.present:
             given[name] = flag.value
         elif flag.default is not None:

@@ -25,6 +25,7 @@ from lagom_jax.runtime.decision import (
     agree,
     decide,
     reasons,
+    share,
 )
 from lagom_jax.runtime.jitted import UnknownArgumentsError
 from lagom_jax.runtime.options import AUTO, Options
@@ -293,10 +294,10 @@ class _Guarded:
             )
             return json.dumps(dataclasses.asdict(record)).encode()
 
-        topic = "what was measured"
-        data = self.peers.share(topic, measured, seconds=GRACE_SECONDS)
-        agree(self.peers, topic, data.decode, GRACE_SECONDS)
-        return Measured(**json.loads(data))
+        def read(data: bytes) -> Measured:
+            return Measured(**json.loads(data))
+
+        return share(self.peers, "what was measured", measured, read, GRACE_SECONDS)
 
     def keep(self, plan: Plan) -> None:
         """Writes the plan with what was measured."""
