@@ -137,7 +137,8 @@ def train() -> None:
             log.say(f"stopped after step {done}, as asked")
             break
     if not stopped:
-        log.evaluation(_STEPS.value, evaluate(model, state.weights, held_out))
+        loss = evaluate(model, state.weights, held_out)
+        log.evaluation(max(start, _STEPS.value), loss)
     if checkpoints:
         checkpoints.close()
 

@@ -31,10 +31,10 @@ class Batches:
     def __post_init__(self) -> None:
         if len(self) < 1:
             raise TrainingError(
-                f"the text is too short: a batch is {self.batch} sequences of "
-                f"{self.sequence} tokens and one more, and a part of the text has only "
-                f"{len(self.tokens)}; take a longer text (a twentieth of it is held "
-                "out), or a smaller --batch or --sequence"
+                f"the text is too short: a batch needs {self.batch} sequences of "
+                f"{self.sequence} tokens, and {len(self.tokens)} tokens are only "
+                f"{self._sequences}; take a longer text, of which a twentieth is held "
+                "out, or a smaller --batch or --sequence"
             )
 
     def __len__(self) -> int:
@@ -48,17 +48,13 @@ class Batches:
     def at(self, step: int) -> jax.Array:
         """The batch of a step; each process reads only what its devices hold."""
         shape = (self.batch, self.sequence + 1)
-        rows = np.concatenate(
-            [
-                np.arange(self.batch)[index[0]]
-                for index in self.sharding.addressable_devices_indices_map(
-                    shape
-                ).values()
-            ]
+        held = self.sharding.addressable_devices_indices_map(shape).values()
+        rows = np.unique(
+            np.concatenate([np.arange(self.batch)[part[0]] for part in held if part])
         )
         return jax.make_array_from_process_local_data(
             self.sharding,
-            np.stack([self._row(step * self.batch + row) for row in np.unique(rows)]),
+            np.stack([self._row(step * self.batch + row) for row in rows]),
             shape,
         )
 
