@@ -44,12 +44,12 @@ class Corpus:
     def describe(self) -> str:
         """One line: how long it is, and how low a loss can be."""
         words = (
-            f"{self.name} of {len(self.tokens) / 1e6:.3g} million bytes: a loss of "
-            f"{self.unigram_entropy:.3f} needs only how often each occurs"
+            f"{self.name}, {len(self.tokens) / 1e6:.3g} million bytes: to know how "
+            f"often each occurs gives a loss of {self.unigram_entropy:.3f}"
         )
         if self.entropy is None:
             return words
-        return f"{words}, below {self.entropy:.3f} nobody can get"
+        return f"{words}, to know everything {self.entropy:.3f}"
 
 
 def read(path: str) -> Corpus:
