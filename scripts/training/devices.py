@@ -32,8 +32,9 @@ def start(
     try:
         jax.distributed.initialize(coordinator, processes, process)
     except ValueError as error:
-        # Where no flag and no cluster speaks of processes, this is the only one.
-        if asked:
+        # Where neither flags, environment nor cluster name a first process, this is the
+        # only one; where they do, training alone would be a mistake.
+        if asked or "coordinator_address" not in str(error):
             raise TrainingError(
                 f"{error} Give --coordinator, --processes and --process, or leave to "
                 "jax.distributed what it can find out on your cluster"

@@ -74,7 +74,9 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 def test_it_learns(whole):
     out, printed = whole
-    unigram, least = map(float, re.findall(r"(?:a loss of|everything) (\d+\.\d+)", printed))
+    unigram, least = map(
+        float, re.findall(r"(?:a loss of|everything) (\d+\.\d+)", printed)
+    )
     *steps, last = rows(out)
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
     # Nobody has learned anything yet, and guesses among 512 tokens.
