@@ -72,9 +72,6 @@ class Checkpoints:
                 state=ocp.args.StandardSave(state),
                 run=ocp.args.JsonSave(self._record),
             ),
-            # Left to itself, orbax drops a checkpoint while another is being written,
-            # even the last one.
-            force=True,
         )
 
     def close(self) -> None:
