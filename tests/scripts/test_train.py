@@ -148,6 +148,21 @@ def refuse(training, *words: str) -> str:
     return str(caught.value)
 
 
+def test_half_a_set_up_for_several_processes_is_not_one_process(training, monkeypatch):
+    said = "coordinator_address should be defined."
+
+    def initialize(*arguments):
+        raise ValueError(said)
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    training.devices.start(None, None, None, None)
+    with pytest.raises(ValueError, match="Give --coordinator"):
+        training.devices.start(None, None, 2, None)
+    said = "Number of processes must be defined."
+    with pytest.raises(ValueError, match="Give --coordinator"):
+        training.devices.start(None, None, None, None)
+
+
 def test_an_unknown_model_is_answered_with_those_that_there_are(training):
     assert "the models are: phi-2, llama-3-8b" in refuse(training, "--model=gpt-2")
 
