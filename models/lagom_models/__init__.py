@@ -16,7 +16,13 @@ except ImportError as error:
 
 from lagom_models.build import build, parallelisms
 from lagom_models.configs import CONFIGS, ModelConfig, ModelError, names
-from lagom_models.step import TrainingStep, TrainState
+from lagom_models.step import (
+    TrainingStep,
+    TrainState,
+    sharded_gradient,
+    sharded_loss,
+    state_shapes,
+)
 
 del _flax, _optax
 
@@ -29,4 +35,7 @@ __all__ = [
     "build",
     "names",
     "parallelisms",
+    "sharded_gradient",
+    "sharded_loss",
+    "state_shapes",
 ]

@@ -5,6 +5,7 @@ is bfloat16: what mixed-precision training of language models commonly does.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -62,46 +63,23 @@ class TrainingStep:
         """Puts loss, gradient and optimizer together."""
         mesh = model.layout.mesh
         optimizer = _adamw(learning_rate)
-        specs = model.specs()
-        loss_and_gradient = jax.shard_map(
-            jax.value_and_grad(model.loss),
-            mesh=mesh,
-            in_specs=(specs, model.batch_spec()),
-            out_specs=(PartitionSpec(), specs),
-        )
+        loss_and_gradient = sharded_gradient(model)
 
         def train(state: TrainState, tokens: jax.Array) -> tuple[TrainState, jax.Array]:
             loss, gradient = loss_and_gradient(state.weights, tokens)
             change, moments = optimizer.update(gradient, state.optimizer, state.weights)
             return TrainState(optax.apply_updates(state.weights, change), moments), loss
 
-        weights = jax.eval_shape(model.initial, 0)
-        state = TrainState(weights, jax.eval_shape(optimizer.init, weights))
-        state_specs = TrainState(
-            specs,
-            optax.tree.map_params(
-                optimizer,
-                lambda _, spec: spec,
-                state.optimizer,
-                specs,
-                transform_non_params=lambda _: PartitionSpec(),
-            ),
-        )
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs)
+        state = state_shapes(model, optimizer)
         arguments = (
-            jax.tree.map(
-                lambda leaf, sharding: jax.ShapeDtypeStruct(
-                    leaf.shape, leaf.dtype, sharding=sharding
-                ),
-                state,
-                shardings,
-            ),
+            state,
             jax.ShapeDtypeStruct(
                 (batch, sequence + 1),
                 jnp.int32,
                 sharding=NamedSharding(mesh, model.batch_spec()),
             ),
         )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         out = (shardings, NamedSharding(mesh, PartitionSpec()))
         function = jax.jit(train, donate_argnums=0, out_shardings=out)
         return cls(
@@ -152,6 +130,51 @@ class TrainingStep:
             f"{'recomputed' if model.remat else 'kept'} for the backward pass; "
             f"mesh {mesh}; {self.batch} sequences of {self.sequence} tokens"
         )
+
+
+def sharded_loss(model: Model) -> Callable[[Any, jax.Array], jax.Array]:
+    """The loss as a function of whole weights and tokens, computed in shards."""
+    return jax.shard_map(
+        model.loss,
+        mesh=model.layout.mesh,
+        in_specs=(model.specs(), model.batch_spec()),
+        out_specs=PartitionSpec(),
+    )
+
+
+def sharded_gradient(model: Model) -> Callable[[Any, jax.Array], tuple[jax.Array, Any]]:
+    """Loss and gradient as functions of whole weights and tokens, likewise."""
+    specs = model.specs()
+    return jax.shard_map(
+        jax.value_and_grad(model.loss),
+        mesh=model.layout.mesh,
+        in_specs=(specs, model.batch_spec()),
+        out_specs=(PartitionSpec(), specs),
+    )
+
+
+def state_shapes(model: Model, optimizer: optax.GradientTransformation) -> TrainState:
+    """Shapes and shardings of a training state, whatever the optimizer.
+
+    Moments are cut as their weights are; what belongs to no weight is everywhere.
+    """
+    mesh, specs = model.layout.mesh, model.specs()
+    weights = jax.eval_shape(model.initial, 0)
+    state = TrainState(weights, jax.eval_shape(optimizer.init, weights))
+    moments = optax.tree.map_params(
+        optimizer,
+        lambda _, spec: spec,
+        state.optimizer,
+        specs,
+        transform_non_params=lambda _: PartitionSpec(),
+    )
+    return jax.tree.map(
+        lambda leaf, spec: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)
+        ),
+        state,
+        TrainState(specs, moments),
+    )
 
 
 def _adamw(learning_rate: float) -> optax.GradientTransformation:
