@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -10,6 +11,8 @@ from typing import Any, Final, TypeVar, cast
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Toolchain
+from lagom_jax.compile.schedule_edit import ScheduleEdit
+from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan, from_json, load, to_json
 from lagom_jax.plan.check import check
@@ -17,8 +20,11 @@ from lagom_jax.planning import Planner
 from lagom_jax.report.units import counted, in_seconds
 from lagom_jax.runtime.agreement import NoAgreementError, Peers
 from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.nccl import Nccl
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
+from lagom_jax.schedule.build import build_program
+from lagom_jax.tuner import Rules, pack, rules_of, unpack
 
 GRACE_SECONDS: Final = 120.0
 """Processes wait for each other for so long, beside what planning may take."""
@@ -28,10 +34,19 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan, and what it lets NCCL's tuner plugin say."""
+
+    plan: Plan
+    rules: Rules | None
+    """None where NCCL is told nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """Plans for a step, the best first; none where it is to stay as it is."""
 
-    plans: tuple[Plan, ...]
+    choices: tuple[Choice, ...]
     how: str
     """Where they come from, in words."""
     parts: Mapping[str, str]
@@ -88,6 +103,7 @@ def decide(
     cluster: Cluster,
     peers: Peers,
     cache: Cache,
+    nccl: Nccl | None,
 ) -> Decision:
     """Finds or makes plans for a traced step; every process gets the same.
 
@@ -97,15 +113,21 @@ def decide(
         cluster: What it runs on.
         peers: The processes that run it.
         cache: Where decisions are kept; only the first process looks.
+        nccl: What can be told to NCCL here; None where the step does not run on GPUs,
+            and the plan is for elsewhere.
 
     Raises:
         LagomError: There is no plan, in any of the processes.
     """
     found: dict[str, Any] = {}
+    tells = nccl is not None and not any(
+        peers.gather("NCCL's tuner", nccl.objection(), seconds=GRACE_SECONDS)
+    )
+    controls = "tuner" if tells or nccl is None else "caps"
 
     def say() -> str:
         planner = found["planner"] = Planner(traced, cluster=cluster)
-        parts = found["parts"] = _parts(planner, options)
+        parts = found["parts"] = {**_parts(planner, options), "controls": controls}
         return "; ".join(f"{name} {value}" for name, value in sorted(parts.items()))
 
     agree(peers, "the program and what it runs on", say, GRACE_SECONDS)
@@ -113,19 +135,23 @@ def decide(
     parts: dict[str, str] = found["parts"]
 
     def make() -> bytes:
-        plans, how = _plans(planner, options, cache, parts)
-        texts = [to_json(plan) for plan in plans]
-        return json.dumps({"plans": texts, "how": how}).encode()
+        plans, how = _plans(planner, options, controls, cache, parts)
+        told = [
+            {"plan": to_json(plan), "rules": _image(planner, plan) if tells else ""}
+            for plan in plans
+        ]
+        return json.dumps({"choices": told, "how": how}).encode()
 
     seconds = options.budget.seconds + GRACE_SECONDS
 
     def read(data: bytes) -> Decision:
         told = json.loads(data)
-        texts = cast("list[str]", told["plans"])
-        plans = tuple(from_json(text, "what process 0 said") for text in texts)
-        for plan in plans:
-            _check(plan, planner, parts)
-        return Decision(plans, told["how"], parts)
+        choices = [
+            _choice(one) for one in cast("list[dict[str, str]]", told["choices"])
+        ]
+        for choice in choices:
+            _check(choice.plan, planner, parts)
+        return Decision(tuple(choices), told["how"], parts)
 
     return share(peers, "the plans", make, read, seconds)
 
@@ -182,7 +208,11 @@ def _parts(planner: Planner, options: Options) -> dict[str, str]:
 
 
 def _plans(
-    planner: Planner, options: Options, cache: Cache, parts: Mapping[str, str]
+    planner: Planner,
+    options: Options,
+    controls: str,
+    cache: Cache,
+    parts: Mapping[str, str],
 ) -> tuple[list[Plan], str]:
     """Plans, and where they come from."""
     if options.plan is not None:
@@ -200,6 +230,7 @@ def _plans(
     said = LOG.info if options.progress else LOG.debug
     arguments: dict[str, Any] = {
         "budget": options.budget,
+        "controls": controls,
         "deterministic": options.deterministic,
     }
     whole = planner.plan(
@@ -216,6 +247,26 @@ def _plans(
     evidence = whole.evidence
     return plans, (
         f"{counted(evidence.compiles, 'compile')} in {in_seconds(evidence.seconds)}"
+    )
+
+
+def _image(planner: Planner, plan: Plan) -> str:
+    """What NCCL's tuner plugin is to say, as text."""
+    if not any(isinstance(setting.told, Setting) for setting in plan.settings):
+        return ""
+    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
+    scheduled, _ = planner.compile(dict(plan.compiler_options()), order)
+    made = rules_of(plan, build_program(scheduled.module), planner.cluster)
+    for note in made.notes:
+        LOG.info("the plan: %s", note)
+    return base64.b64encode(pack(made.rules)).decode()
+
+
+def _choice(told: Mapping[str, str]) -> Choice:
+    origin = "what process 0 said"
+    image = base64.b64decode(told["rules"])
+    return Choice(
+        from_json(told["plan"], origin), unpack(image, origin) if image else None
     )
 
 

@@ -15,12 +15,13 @@ from lagom_jax.errors import LagomError
 from lagom_jax.plan import Measured, Plan
 from lagom_jax.report.plan import in_words
 from lagom_jax.report.units import in_percent, in_seconds
-from lagom_jax.runtime import guard, place, programs, say
+from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import (
     GRACE_SECONDS,
+    Choice,
     Decision,
     agree,
     decide,
@@ -31,6 +32,7 @@ from lagom_jax.runtime.jitted import UnknownArgumentsError
 from lagom_jax.runtime.options import AUTO, Options
 from lagom_jax.runtime.programs import Run, Source
 from lagom_jax.runtime.say import LOG
+from lagom_jax.tuner import InDoubtError, Rules
 
 
 class Variant:
@@ -45,6 +47,7 @@ class Variant:
         self._guarded: _Guarded | None = None
         self._on_gpus = False
         self._limit: int | None = None
+        self._told: Rules | None = None
         self.run: Run = self._usual
         self.plan: Plan | None = None
         self.leaves_all_alone = False
@@ -59,12 +62,16 @@ class Variant:
         """Looks for a plan and builds its program; nothing is executed.
 
         Raises:
-            LagomError: There is none, and the user wants to be told so.
+            LagomError: There is none, and the user wants to be told so; or processes
+                may have told NCCL different things, so that they must stop.
         """
         peers = Peers(0, 1)
         try:
             peers = Peers.here()
             self._decide(args, kwargs, peers)
+        except InDoubtError:
+            # To go on would be worse than to stop.
+            raise
         except Exception as error:
             if self._options.strict and isinstance(error, LagomError):
                 raise
@@ -93,9 +100,8 @@ class Variant:
 
     def clear_cache(self) -> None:
         """Forgets compiled programs."""
-        for run in (self._usual, self.run):
-            if hasattr(run, "clear_cache"):
-                run.clear_cache()
+        _release(self._usual)
+        _release(self.run)
 
     def _decide(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
@@ -116,7 +122,8 @@ class Variant:
         if self._options.mode == "report":
             _report(traced, cluster, peers)
             return
-        decision = decide(traced, self._options, cluster, peers, self._cache)
+        told = nccl.HERE if self._on_gpus else None
+        decision = decide(traced, self._options, cluster, peers, self._cache, told)
         if self._on_gpus:
             self._limit = self._options.budget.memory(cluster.gpu.memory_bytes)
         self._take(decision, args, kwargs, peers)
@@ -150,7 +157,8 @@ class Variant:
     ) -> None:
         """Builds the first plan that can be built everywhere."""
         failures: list[str] = []
-        for plan in decision.plans:
+        for choice in decision.choices:
+            plan = choice.plan
             if not plan.levers and not plan.settings:
                 if peers.index == 0:
                     LOG.info(
@@ -165,6 +173,7 @@ class Variant:
                 return
             try:
                 run = self._built_everywhere(plan, args, kwargs, peers)
+                self._tell(choice.rules, peers)
             except LagomError as error:
                 failures.append(reasons(error))
                 continue
@@ -173,7 +182,7 @@ class Variant:
             self.plan, self.run = plan, run
             measured = plan.evidence.measured is not None
             if self._options.verify == "measure" and not measured:
-                self._guarded = _Guarded(run, decision, self._cache, peers)
+                self._guarded = _Guarded(run, choice, decision, self._cache, peers)
             return
         raise LagomError("; ".join(dict.fromkeys(failures)) or "there is no plan")
 
@@ -189,6 +198,14 @@ class Variant:
         seconds = self._options.budget.seconds + GRACE_SECONDS
         agree(peers, "the compiled program", say_what, seconds)
         return built[0].run
+
+    def _tell(self, rules: Rules | None, peers: Peers) -> None:
+        """Tells NCCL what belongs to the program that runs next."""
+        if rules is self._told:
+            return
+        if not nccl.HERE.tell(self, rules, peers):
+            raise LagomError("not all processes could tell NCCL what the plan says")
+        self._told = rules
 
     def _built(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -208,6 +225,13 @@ class Variant:
         """Runs the step, and takes its time."""
         side = guarded.next_side
         run = self._usual if side == "baseline" else guarded.tuned
+        try:
+            self._tell(None if side == "baseline" else guarded.rules, guarded.peers)
+        except InDoubtError:
+            raise
+        except LagomError as error:
+            self._leave(guarded, error)
+            return self._source.call(self.run, args, kwargs)
         # What earlier steps still do is not this one's.
         jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
@@ -219,42 +243,50 @@ class Variant:
         return result
 
     def _conclude(self, guarded: _Guarded) -> None:
-        peers = guarded.peers
-        self._guarded = None
         try:
             measured = guarded.conclude()
+            self._tell(guarded.rules if measured.kept else None, guarded.peers)
+        except InDoubtError:
+            raise
         except LagomError as error:
-            measured = None
+            self._leave(guarded, error)
+            return
+        assert self.plan is not None
+        if guarded.peers.index == 0:
+            LOG.info("%s: %s", self.plan.holds_for.program, in_words(measured))
+        evidence = dataclasses.replace(self.plan.evidence, measured=measured)
+        plan = dataclasses.replace(self.plan, evidence=evidence)
+        guarded.keep(plan)
+        if measured.kept:
+            self._guarded, self.plan = None, plan
+            _release(self._usual)
+        else:
+            self._leave(guarded)
+
+    def _leave(self, guarded: _Guarded, error: LagomError | None = None) -> None:
+        """Goes back to the program as it was, in all processes alike."""
+        if error is not None:
             say.warn_once(
                 f"the program as it was runs, since {reasons(error)}",
-                first=peers.index == 0,
+                first=guarded.peers.index == 0,
             )
-        plan = self.plan
-        assert plan is not None
-        if measured is not None:
-            if peers.index == 0:
-                LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
-            plan = dataclasses.replace(
-                plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
-            )
-            guarded.keep(plan)
-        kept = measured is not None and measured.kept
-        self.plan = plan if kept else None
-        self.run, other = (
-            (guarded.tuned, self._usual) if kept else (self._usual, guarded.tuned)
-        )
-        # One program is enough in a device's memory.
-        if hasattr(other, "clear_cache"):
-            other.clear_cache()
+        self._guarded, self.plan, self.run = None, None, self._usual
+        _release(guarded.tuned)
 
 
 class _Guarded:
     """A plan whose program takes turns with the one it is to replace."""
 
     def __init__(
-        self, tuned: Run, decision: Decision, cache: Cache, peers: Peers
+        self,
+        tuned: Run,
+        choice: Choice,
+        decision: Decision,
+        cache: Cache,
+        peers: Peers,
     ) -> None:
         self.tuned = tuned
+        self.rules = choice.rules
         self.peers = peers
         self._decision = decision
         self._cache = cache
@@ -302,12 +334,15 @@ class _Guarded:
     def keep(self, plan: Plan) -> None:
         """Writes the plan with what was measured."""
         if self.peers.index == 0:
-            part = "whole" if plan.holds_for == self._first.holds_for else "rest"
+            first = self._decision.choices[0].plan
+            part = "whole" if plan.holds_for == first.holds_for else "rest"
             self._cache.keep({**self._decision.parts, "part": part}, plan)
 
-    @property
-    def _first(self) -> Plan:
-        return self._decision.plans[0]
+
+def _release(run: Run) -> None:
+    """Gives the memory of a program back that will not run again."""
+    if hasattr(run, "clear_cache"):
+        run.clear_cache()
 
 
 def _lower_of(run: Run) -> Run:

@@ -1,0 +1,128 @@
+"""What the wrapper tells NCCL, asked for as NCCL asks: through the plugin itself."""
+
+import pytest
+
+from lagom_jax.errors import TunerError
+from lagom_jax.runtime import nccl
+from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from lagom_jax.runtime.nccl import Nccl, merged
+from lagom_jax.tuner import Answer, Place, Rule, Rules, Scope, built
+from lagom_jax.tuner.installed import CHAIN, CONTROL, PLUGIN, RULES
+from lagom_jax.tuner.library import Communicator, opened
+
+ALONE = Peers(0, 1)
+
+
+def wants(channels, nbytes=4096, ranks=8):
+    rule = Rule("all-gather", nbytes, nbytes, Answer(channels=channels))
+    return Rules((Scope(ranks, rules=(rule,)),))
+
+
+def channels(communicator, nbytes=4096):
+    answer = communicator.ask("all-gather", nbytes)
+    return answer and answer.channels
+
+
+def test_rules_hold_once_they_are_told_and_go_again():
+    environ = {}
+    here = Nccl(environ)
+    assert here.tell("one", wants(3), ALONE)
+    assert environ[PLUGIN] == str(built())
+    with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
+        communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        assert channels(communicator) == 3
+        assert here.tell("one", wants(5), ALONE)
+        assert channels(communicator) == 5
+        assert here.tell("another", wants(7, nbytes=8192), ALONE)
+        assert (channels(communicator), channels(communicator, 8192)) == (5, 7)
+        assert here.tell("another", wants(6), ALONE)
+        assert channels(communicator) is None
+        assert here.tell("another", None, ALONE)
+        assert channels(communicator) == 5
+        assert here.tell("one", None, ALONE)
+        assert channels(communicator) is None
+
+
+class Divided(Peers):
+    """Processes that do not say the same, or nothing."""
+
+    def gather(self, topic, said, *, seconds):
+        if self.index:
+            raise NoAgreementError("too late")
+        return (said, "something else")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_not_all_have_never_holds(index):
+    environ = {}
+    here = Nccl(environ)
+    assert here.tell("one", wants(3), ALONE)
+    assert not here.tell("one", wants(4), Divided(index, 2))
+    assert not here.tell("other", wants(5, nbytes=8192), Divided(index, 2))
+    with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
+        communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        assert channels(communicator) == 3
+        assert here.tell("one", wants(4), ALONE)
+        assert (channels(communicator), channels(communicator, 8192)) == (4, None)
+
+
+def test_another_tuner_is_asked_where_there_is_no_rule():
+    environ = {PLUGIN: "site.so"}
+    assert Nccl(environ).tell("one", wants(3), ALONE)
+    assert (environ[PLUGIN], environ[CHAIN]) == (str(built()), "site.so")
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({PLUGIN: "none"}, "forbids"),
+        ({RULES: "rules"}, f"{RULES} is set"),
+        ({CONTROL: "/proc/self/fd/9"}, f"{CONTROL} is set"),
+    ],
+)
+def test_what_the_user_has_set_stays(environ, told):
+    assert told in Nccl(dict(environ)).objection()
+
+
+def test_an_nccl_that_is_not_there_or_too_old(monkeypatch):
+    class Old:
+        path, speaks = "libnccl.so.2", None
+
+    def nowhere():
+        raise TunerError("there is no NCCL")
+
+    monkeypatch.setattr(nccl, "find_nccl", nowhere)
+    assert Nccl({}).objection() == "there is no NCCL"
+    monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl.so.2")
+    monkeypatch.setattr(nccl, "read_nccl", lambda path: Old())
+    assert "too old" in Nccl({}).objection()
+    Old.speaks = 6
+    assert Nccl({}).objection() == ""
+
+
+def test_our_own_page_is_no_objection(monkeypatch):
+    class New:
+        path, speaks = "libnccl.so.2", 6
+
+    monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl.so.2")
+    monkeypatch.setattr(nccl, "read_nccl", lambda path: New())
+    here = Nccl({})
+    assert here.tell("one", wants(1), ALONE)
+    assert here.objection() == ""
+
+
+def test_programs_that_contradict_each_other_leave_it_to_nccl():
+    both = merged([wants(2), wants(4), wants(3, nbytes=10)])
+    (scope,) = both.scopes
+    assert [(rule.least, rule.answer.channels) for rule in scope.rules] == [(10, 3)]
+    assert {scope.ranks for scope in merged([wants(2), wants(4, ranks=4)]).scopes} == {
+        4,
+        8,
+    }
+
+
+def test_sequences_are_followed_for_one_program_only():
+    places = (Place("all-gather", 1, Answer(channels=1)), Place("reduce", 2, None))
+    alone = Rules((Scope(8, sequences=(places,)),))
+    assert merged([alone]) == alone
+    assert not any(scope.sequences for scope in merged([alone, wants(2)]).scopes)
