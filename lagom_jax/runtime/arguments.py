@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
 import jax
 
@@ -43,17 +44,19 @@ def _fixed(value: Any) -> Hashable:
     return type(value), value
 
 
+# Not the whole type: jax makes different ones for what it runs alike.
+_FACTS: Final = ("shape", "dtype", "weak_type", "sharding", "committed")
+_facts_of: Final = operator.attrgetter(*_FACTS)
+
+
 def _leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, jax.Array):
-        # Not the whole type: jax makes different ones for what it runs alike.
-        return (
-            *(leaf.shape, leaf.dtype, leaf.weak_type),
-            *(leaf.sharding, leaf.committed),
-        )
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype, leaf.sharding, leaf.weak_type
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    return type(leaf), shape, dtype
+        try:
+            return _facts_of(leaf)
+        except AttributeError:
+            # Keys of jax.random have no weak type, tracers no sharding.
+            pass
+    return type(leaf), *(getattr(leaf, name, None) for name in _FACTS)
 
 
 def devices_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
