@@ -113,10 +113,20 @@ class LoweredSource:
         kwargs: dict[str, Any],
     ) -> tuple[Run, Any]:
         """A program for these arguments alone."""
-        compiled = self._wrapped.lower(*args, **kwargs).compile(
+        wrapped = self._wrapped
+        compiled = wrapped.lower(*args, **kwargs).compile(
             compiler_options=dict(options)
         )
-        return compiled, compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return compiled(*args, **kwargs)
+            except (TypeError, ValueError):
+                # What is static for the wrapper, as a value or that two models are
+                # one, no look at its arguments can tell. Nothing has run yet.
+                return wrapped(*args, **kwargs)
+
+        return run, compiled
 
 
 class StageSource:
