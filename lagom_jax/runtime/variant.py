@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import time
 from typing import Any
 
@@ -45,6 +46,8 @@ class Variant:
         self._guarded: _Guarded | None = None
         self._on_gpus = False
         self._limit: int | None = None
+        self._first = True
+        self._measuring = threading.Lock()
         self.run: Run = self._usual
         self.plan: Plan | None = None
         self.leaves_all_alone = False
@@ -64,6 +67,7 @@ class Variant:
         peers = Peers(0, 1)
         try:
             peers = Peers.here()
+            self._first = peers.index == 0
             self._decide(args, kwargs, peers)
         except Exception as error:
             if self._options.strict and isinstance(error, LagomError):
@@ -76,16 +80,36 @@ class Variant:
 
     def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step."""
+        # Two at a time tell nothing of how long one takes. Nobody waits for the other:
+        # a step may call itself from the host.
+        if self._guarded is not None and self._measuring.acquire(blocking=False):
+            try:
+                if self._guarded is not None:
+                    return self._measured(self._guarded, args, kwargs)
+            finally:
+                self._measuring.release()
         if self._guarded is not None:
-            return self._measured(self._guarded, args, kwargs)
+            return self._source.call(self._usual, args, kwargs)
         if self.plan is None:
             return self._source.call(self.run, args, kwargs)
         try:
             return self.run(*args, **kwargs)
         except UnknownArgumentsError:
             # jax's caches were cleared.
-            self.run = self._built(self.plan, args, kwargs).run
-        return self.run(*args, **kwargs)
+            self._rebuild(self.plan, args, kwargs)
+        return self._source.call(self.run, args, kwargs)
+
+    def _rebuild(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        try:
+            self.run = self._built(plan, args, kwargs).run
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self.plan, self.run = None, self._usual
+            say.warn_once(
+                f"the program as it was runs, since {reasons(error)}", first=self._first
+            )
 
     def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lowers the program that runs."""
@@ -129,7 +153,8 @@ class Variant:
         if asked != AUTO:
             return Cluster.parse(asked)
         if not self._on_gpus:
-            self.leaves_all_alone = True
+            # The first batch may lie on the CPU where the next ones do not.
+            self.leaves_all_alone = not place.any_gpus()
             LOG.info(
                 "the step runs on %s, where there is nothing to tune; name a cluster "
                 "to plan for one (cluster='h100:1x8', --lagom_cluster)",
@@ -223,7 +248,7 @@ class Variant:
         self._guarded = None
         try:
             measured = guarded.conclude()
-        except LagomError as error:
+        except Exception as error:
             measured = None
             say.warn_once(
                 f"the program as it was runs, since {reasons(error)}",
