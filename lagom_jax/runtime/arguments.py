@@ -36,7 +36,7 @@ def variant_of(
     open_args = [value for n, value in enumerate(args) if n not in numbers]
     open_kwargs = {n: value for n, value in kwargs.items() if n not in statics.names}
     leaves, tree = jax.tree.flatten((open_args, open_kwargs))
-    return (len(args), tuple(fixed), tree, tuple(map(_leaf, leaves)), trace_context())
+    return (len(args), tuple(fixed), tree, _leaves(leaves), trace_context())
 
 
 def _fixed(value: Any) -> Hashable:
@@ -49,13 +49,20 @@ _FACTS: Final = ("shape", "dtype", "weak_type", "sharding", "committed")
 _facts_of: Final = operator.attrgetter(*_FACTS)
 
 
+def _leaves(leaves: list[Any]) -> Hashable:
+    try:
+        return tuple(map(_facts_of, leaves))
+    except AttributeError:
+        return tuple(map(_leaf, leaves))
+
+
 def _leaf(leaf: Any) -> Hashable:
-    if isinstance(leaf, jax.Array):
-        try:
-            return _facts_of(leaf)
-        except AttributeError:
-            # Keys of jax.random have no weak type, tracers no sharding.
-            pass
+    # What is no jax.Array has not all of them. Nor have keys of jax.random, which have
+    # no weak type, and tracers. To ask which it is takes longer than to try.
+    try:
+        return _facts_of(leaf)
+    except AttributeError:
+        pass
     return type(leaf), *(getattr(leaf, name, None) for name in _FACTS)
 
 

@@ -44,7 +44,7 @@ class _Shortcut(NamedTuple):
     programs: Callable[[], int]
     """How many programs jax has for it; when this was written, `known`."""
     known: int
-    key: Hashable
+    variant: Variant
 
 
 class Tuned:
@@ -114,8 +114,7 @@ class Tuned:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lowers the function: with its plan's options, where it has a plan."""
-        key = self._key(args, kwargs)
-        variant = None if key is None else self._variants.get(key)
+        _, variant = self._find(args, kwargs)
         if variant is None or variant.plan is None:
             return self._jitted.lower(*args, **kwargs)
         return variant.lower(args, kwargs)
@@ -142,30 +141,32 @@ class Tuned:
         found = (variant.plan for variant in tuple(self._variants.values()))
         return tuple(plan for plan in found if plan is not None)
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Hashable | None, Variant | None]:
+        """A key for arguments, if they can have one, and what was decided for it."""
         if isinstance(self._function, jax.stages.Lowered):
-            return ()
+            return (), self._variants.get(())
         try:
             key = variant_of(args, kwargs, self._statics)
-            hash(key)
+            return key, self._variants.get(key)
         except Exception:
             # jax says better than we could what is wrong with the arguments.
-            return None
-        return key
+            return None, None
 
     def _decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step the long way: its arguments may be new."""
         # Inside another function it is part of that one's program.
         if not trace_is_clean() or _config.jax_disable_jit:
             return self._jitted(*args, **kwargs)
-        key = self._key(args, kwargs)
+        key, variant = self._find(args, kwargs)
         if key is None:
             return self._jitted(*args, **kwargs)
-        variant = self._variants.get(key) or self._new(key, args, kwargs)
+        variant = variant or self._new(key, args, kwargs)
         if self._alone:
             return self._jitted(*args, **kwargs)
         result = variant.run_step(args, kwargs)
-        self._settle(key, variant)
+        self._settle(variant)
         return result
 
     def _new(
@@ -181,19 +182,14 @@ class Tuned:
             self._variants[key] = variant
             return variant
 
-    def _settle(self, key: Hashable, variant: Variant) -> None:
-        """Lets the next calls go straight to jax, if they are probably like this one.
-
-        Args:
-            key: What ran last.
-            variant: The same.
-        """
+    def _settle(self, variant: Variant) -> None:
+        """Lets the next calls go straight to jax, if they are probably the last's."""
         self._alike = self._alike + 1 if variant is self._last else 0
         self._last = variant
         often = len(self._variants) == 1 or self._alike >= _ALIKE
         if often and variant.settled and not self._mixed and is_jitted(self._jitted):
             run = variant.run
-            self._shortcut = _Shortcut(run, run._cache_size, run._cache_size(), key)
+            self._shortcut = _Shortcut(run, run._cache_size, run._cache_size(), variant)
         else:
             self._shortcut = None
 
@@ -201,7 +197,7 @@ class Tuned:
         self, shortcut: _Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """After a call that made jax compile, as for arguments of another sharding."""
-        if self._key(args, kwargs) == shortcut.key:
+        if self._find(args, kwargs)[1] is shortcut.variant:
             self._shortcut = shortcut._replace(known=shortcut.programs())
         else:
             # This one has run with another's options. jax cannot tell them apart, so
