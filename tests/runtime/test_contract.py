@@ -19,6 +19,7 @@ from lagom_jax.errors import PlanError
 from lagom_jax.runtime import place, programs, variant
 from lagom_jax.runtime.options import OptionError
 from lagom_jax.runtime.say import LagomWarning
+from tests.runtime.planned import OPTION
 
 
 def plainly(function):
@@ -488,7 +489,7 @@ def test_constants_that_were_closed_over(wrap):
 
 
 def test_own_compiler_options_stay(plans):
-    own = {"xla_gpu_enable_pipelined_all_gather": False}
+    own = {OPTION: False}
     step = lagom_jax.tune(
         jax.jit(lambda x: x + 1, compiler_options=own), cluster="h100:1x1"
     )
