@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
 import jax
@@ -66,16 +66,23 @@ def _leaf(leaf: Any) -> Hashable:
     return type(leaf), *(getattr(leaf, name, None) for name in _FACTS)
 
 
-def devices_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def devices_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any], shardings: Iterable[Any] = ()
+) -> tuple[Any, ...]:
     """The devices that arguments lie on, or are meant for, in the order of their ids.
+
+    Args:
+        args: Arguments of a call.
+        kwargs: The same by keyword.
+        shardings: What the function itself says about where they go.
 
     Example:
         >>> devices_of((1, 2.0), {})
         ()
     """
     found: set[Any] = set()
-    for leaf in jax.tree.leaves((args, kwargs)):
-        sharding = getattr(leaf, "sharding", None)
+    leaves = jax.tree.leaves((args, kwargs))
+    for sharding in (*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings):
         if isinstance(sharding, jax.sharding.Sharding):
             # Abstract meshes have no devices.
             found.update(getattr(sharding, "device_set", ()) or ())

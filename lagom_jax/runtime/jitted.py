@@ -109,6 +109,11 @@ class Watched:
         """It no longer is."""
         self._gate.open -= 1
 
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Where the user sends arguments and results; not all are shardings."""
+        return (*self._info.in_shardings_leaves, *self._info.out_shardings_leaves)
+
     def jitted(self, options: Mapping[str, Any]) -> Any:
         """A jitted function; the options that the user gave win over these."""
         kept = {**options, **dict(self._info.compiler_options_kvs)}

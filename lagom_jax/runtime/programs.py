@@ -36,6 +36,11 @@ class Source(Protocol):
         """What `lagom_jax.compile.lower` takes."""
         ...
 
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """What it says about where arguments and results go, where that is known."""
+        ...
+
     def usual(self) -> Run:
         """The program as it is."""
         ...
@@ -65,6 +70,11 @@ class JittedSource:
         """Traces it, once for all copies."""
         with self.watched:
             return self.watched.jitted({}).trace(*args, **kwargs)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Those that it was jitted with."""
+        return self.watched.shardings
 
     def usual(self) -> Run:
         """A copy as the user jitted it."""
@@ -97,6 +107,11 @@ class LoweredSource:
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Traces it."""
         return self._wrapped.trace(*args, **kwargs)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Known to the wrapper only."""
+        return ()
 
     def usual(self) -> Run:
         """The wrapper itself."""
@@ -139,6 +154,11 @@ class StageSource:
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The stage itself, which knows its arguments."""
         return self._lowered
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Those of its arguments suffice: it takes no others."""
+        return ()
 
     def usual(self) -> Run:
         """The stage, compiled."""

@@ -124,7 +124,8 @@ class Variant:
     def _decide(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
     ) -> None:
-        devices = devices_of(args, kwargs) or tuple(jax.devices()[:1])
+        devices = devices_of(args, kwargs, self._source.shardings)
+        devices = devices or tuple(jax.devices()[:1])
         self._on_gpus = place.on_gpus(devices)
         cluster = self._cluster(devices)
         if cluster is None:

@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 import lagom_jax
-from lagom_jax.errors import PlanError
+from lagom_jax.errors import ClusterError, PlanError
 from lagom_jax.runtime import place, programs, variant
 from lagom_jax.runtime.options import OptionError
 from lagom_jax.runtime.say import LagomWarning
@@ -600,6 +600,9 @@ def test_measured_in_threads(plans, monkeypatch):
     for thread in threads:
         thread.join()
     assert not failures
+    # Steps at the same time as another were not measured.
+    for _ in range(30):
+        step(x)
     assert all(one.settled for one in step._variants.values())
 
 
@@ -623,6 +626,23 @@ def test_the_first_arguments_on_the_host(plans, monkeypatch):
     step = lagom_jax.tune(jax.jit(lambda x: x + 1))
     step(jnp.ones(3))
     assert not step._alone
+
+
+def test_the_devices_that_the_function_names(plans, monkeypatch):
+    seen = []
+
+    def cluster_of(devices):
+        seen.append(len(devices))
+        raise ClusterError("no GPUs")
+
+    monkeypatch.setattr(place, "on_gpus", lambda devices: True)
+    monkeypatch.setattr(place, "cluster_of", cluster_of)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    step = lagom_jax.tune(jax.jit(lambda x: x + 1, in_shardings=spread))
+    with pytest.warns(LagomWarning, match="no GPUs"):
+        assert step(np.ones(8)).shape == (8,)
+    assert seen == [8]
 
 
 def test_phases_go_straight_to_jax(plans):
