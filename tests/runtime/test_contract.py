@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import inspect
+import sys
 import threading
 import time
 import weakref
@@ -383,6 +384,19 @@ def test_arguments_are_not_kept(wrap):
         found.append(weakref.ref(x))
         del x
     assert [one() for one in found] == [None] * 3
+
+
+def test_calls_leave_nothing_behind(wrap):
+    step = wrap(jax.jit(lambda x: x + 1))
+    batches = [jnp.ones(3), jnp.ones(4)]
+    blocks = []
+    for count in (50, 500):
+        for _ in range(count):
+            for batch in batches:
+                step(batch).block_until_ready()
+        gc.collect()
+        blocks.append(sys.getallocatedblocks())
+    assert blocks[1] - blocks[0] < 100
 
 
 def test_shardings(wrap):
