@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+import operator
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
 
 import jax
 
@@ -35,7 +36,7 @@ def variant_of(
     open_args = [value for n, value in enumerate(args) if n not in numbers]
     open_kwargs = {n: value for n, value in kwargs.items() if n not in statics.names}
     leaves, tree = jax.tree.flatten((open_args, open_kwargs))
-    return (len(args), tuple(fixed), tree, tuple(map(_leaf, leaves)), trace_context())
+    return (len(args), tuple(fixed), tree, _leaves(leaves), trace_context())
 
 
 def _fixed(value: Any) -> Hashable:
@@ -43,29 +44,45 @@ def _fixed(value: Any) -> Hashable:
     return type(value), value
 
 
+# Not the whole type: jax makes different ones for what it runs alike.
+_FACTS: Final = ("shape", "dtype", "weak_type", "sharding", "committed")
+_facts_of: Final = operator.attrgetter(*_FACTS)
+
+
+def _leaves(leaves: list[Any]) -> Hashable:
+    try:
+        return tuple(map(_facts_of, leaves))
+    except AttributeError:
+        return tuple(map(_leaf, leaves))
+
+
 def _leaf(leaf: Any) -> Hashable:
-    if isinstance(leaf, jax.Array):
-        # Not the whole type: jax makes different ones for what it runs alike.
-        return (
-            *(leaf.shape, leaf.dtype, leaf.weak_type),
-            *(leaf.sharding, leaf.committed),
-        )
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype, leaf.sharding, leaf.weak_type
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    return type(leaf), shape, dtype
+    # What is no jax.Array has not all of them. Nor have keys of jax.random, which have
+    # no weak type, and tracers. To ask which it is takes longer than to try.
+    try:
+        return _facts_of(leaf)
+    except AttributeError:
+        pass
+    return type(leaf), *(getattr(leaf, name, None) for name in _FACTS)
 
 
-def devices_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def devices_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any], shardings: Iterable[Any] = ()
+) -> tuple[Any, ...]:
     """The devices that arguments lie on, or are meant for, in the order of their ids.
+
+    Args:
+        args: Arguments of a call.
+        kwargs: The same by keyword.
+        shardings: What the function itself says about where they go.
 
     Example:
         >>> devices_of((1, 2.0), {})
         ()
     """
     found: set[Any] = set()
-    for leaf in jax.tree.leaves((args, kwargs)):
-        sharding = getattr(leaf, "sharding", None)
+    leaves = jax.tree.leaves((args, kwargs))
+    for sharding in (*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings):
         if isinstance(sharding, jax.sharding.Sharding):
             # Abstract meshes have no devices.
             found.update(getattr(sharding, "device_set", ()) or ())

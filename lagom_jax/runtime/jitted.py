@@ -13,6 +13,7 @@ What jax does not promise to keep, and why nothing public will do:
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,12 @@ def statics_of(jitted: Any) -> Statics:
     return Statics(tuple(info.static_argnums), tuple(info.static_argnames))
 
 
+class _Gate(threading.local):
+    """What one thread may trace, another one may not: it has other arguments."""
+
+    open = 0
+
+
 class Watched:
     """A jitted function that compiles only for what has been decided.
 
@@ -77,26 +84,35 @@ class Watched:
             jitted: What `jax.jit` returned.
         """
         self._info: Any = internal(jitted, "_jit_info")
-        self._open = 0
         function: Callable[..., Any] = internal(jitted, "_fun")
+        # Not of `self`, which would go round in a circle: what the function has closed
+        # over is to be freed with the last reference to it, as with jax.jit.
+        gate = self._gate = _Gate()
 
-        @functools.wraps(function)
+        @functools.wraps(function, updated=())
         def guarded(*args: Any, **kwargs: Any) -> Any:
             # At top level nothing is traced: jax.disable_jit is on.
-            if not self._open and not trace_is_clean():
+            if not gate.open and not trace_is_clean():
                 raise UnknownArgumentsError
             return function(*args, **kwargs)
 
+        # Programs are called by it, also those of partials, which have no name.
+        guarded.__name__ = jitted.__name__
         self._function = guarded
 
     def __enter__(self) -> Watched:
         """Tracing is allowed inside the block."""
-        self._open += 1
+        self._gate.open += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         """It no longer is."""
-        self._open -= 1
+        self._gate.open -= 1
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Where the user sends arguments and results; not all are shardings."""
+        return (*self._info.in_shardings_leaves, *self._info.out_shardings_leaves)
 
     def jitted(self, options: Mapping[str, Any]) -> Any:
         """A jitted function; the options that the user gave win over these."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
+
+import jax
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
@@ -24,6 +27,21 @@ def on_gpus(devices: Sequence[Any]) -> bool:
         device.platform in _GPUS and "NVIDIA" in device.device_kind
         for device in devices
     )
+
+
+def any_gpus() -> bool:
+    """Whether a step of this process could run on such GPUs at all.
+
+    Example:
+        >>> any_gpus()
+        False
+    """
+    found: list[Any] = []
+    for platform in (None, "gpu"):
+        # jax raises it where there are none.
+        with contextlib.suppress(RuntimeError):
+            found += cast("Any", jax).devices(platform)
+    return any(on_gpus([device]) for device in found)
 
 
 def cluster_of(devices: Sequence[Any]) -> Cluster:

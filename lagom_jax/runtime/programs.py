@@ -36,6 +36,11 @@ class Source(Protocol):
         """What `lagom_jax.compile.lower` takes."""
         ...
 
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """What it says about where arguments and results go, where that is known."""
+        ...
+
     def usual(self) -> Run:
         """The program as it is."""
         ...
@@ -65,6 +70,11 @@ class JittedSource:
         """Traces it, once for all copies."""
         with self.watched:
             return self.watched.jitted({}).trace(*args, **kwargs)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Those that it was jitted with."""
+        return self.watched.shardings
 
     def usual(self) -> Run:
         """A copy as the user jitted it."""
@@ -98,6 +108,11 @@ class LoweredSource:
         """Traces it."""
         return self._wrapped.trace(*args, **kwargs)
 
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Known to the wrapper only."""
+        return ()
+
     def usual(self) -> Run:
         """The wrapper itself."""
         return self._wrapped
@@ -113,10 +128,20 @@ class LoweredSource:
         kwargs: dict[str, Any],
     ) -> tuple[Run, Any]:
         """A program for these arguments alone."""
-        compiled = self._wrapped.lower(*args, **kwargs).compile(
+        wrapped = self._wrapped
+        compiled = wrapped.lower(*args, **kwargs).compile(
             compiler_options=dict(options)
         )
-        return compiled, compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return compiled(*args, **kwargs)
+            except (TypeError, ValueError):
+                # What is static for the wrapper, as a value or that two models are
+                # one, no look at its arguments can tell. Nothing has run yet.
+                return wrapped(*args, **kwargs)
+
+        return run, compiled
 
 
 class StageSource:
@@ -129,6 +154,11 @@ class StageSource:
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The stage itself, which knows its arguments."""
         return self._lowered
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """Those of its arguments suffice: it takes no others."""
+        return ()
 
     def usual(self) -> Run:
         """The stage, compiled."""

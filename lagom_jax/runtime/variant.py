@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import time
 from typing import Any
 
@@ -48,6 +49,8 @@ class Variant:
         self._on_gpus = False
         self._limit: int | None = None
         self._told: Rules | None = None
+        self._first = True
+        self._measuring = threading.Lock()
         self.run: Run = self._usual
         self.plan: Plan | None = None
         self.leaves_all_alone = False
@@ -68,6 +71,7 @@ class Variant:
         peers = Peers(0, 1)
         try:
             peers = Peers.here()
+            self._first = peers.index == 0
             self._decide(args, kwargs, peers)
         except InDoubtError:
             # To go on would be worse than to stop.
@@ -83,16 +87,36 @@ class Variant:
 
     def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step."""
+        # Two at a time tell nothing of how long one takes. Nobody waits for the other:
+        # a step may call itself from the host.
+        if self._guarded is not None and self._measuring.acquire(blocking=False):
+            try:
+                if self._guarded is not None:
+                    return self._measured(self._guarded, args, kwargs)
+            finally:
+                self._measuring.release()
         if self._guarded is not None:
-            return self._measured(self._guarded, args, kwargs)
+            return self._source.call(self._usual, args, kwargs)
         if self.plan is None:
             return self._source.call(self.run, args, kwargs)
         try:
             return self.run(*args, **kwargs)
         except UnknownArgumentsError:
             # jax's caches were cleared.
-            self.run = self._built(self.plan, args, kwargs).run
-        return self.run(*args, **kwargs)
+            self._rebuild(self.plan, args, kwargs)
+        return self._source.call(self.run, args, kwargs)
+
+    def _rebuild(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        try:
+            self.run = self._built(plan, args, kwargs).run
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self.plan, self.run = None, self._usual
+            say.warn_once(
+                f"the program as it was runs, since {reasons(error)}", first=self._first
+            )
 
     def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lowers the program that runs."""
@@ -106,7 +130,8 @@ class Variant:
     def _decide(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
     ) -> None:
-        devices = devices_of(args, kwargs) or tuple(jax.devices()[:1])
+        devices = devices_of(args, kwargs, self._source.shardings)
+        devices = devices or tuple(jax.devices()[:1])
         self._on_gpus = place.on_gpus(devices)
         cluster = self._cluster(devices)
         if cluster is None:
@@ -136,7 +161,8 @@ class Variant:
         if asked != AUTO:
             return Cluster.parse(asked)
         if not self._on_gpus:
-            self.leaves_all_alone = True
+            # The first batch may lie on the CPU where the next ones do not.
+            self.leaves_all_alone = not place.any_gpus()
             LOG.info(
                 "the step runs on %s, where there is nothing to tune; name a cluster "
                 "to plan for one (cluster='h100:1x8', --lagom_cluster)",
@@ -248,7 +274,7 @@ class Variant:
             self._tell(guarded.rules if measured.kept else None, guarded.peers)
         except InDoubtError:
             raise
-        except LagomError as error:
+        except Exception as error:
             self._leave(guarded, error)
             return
         assert self.plan is not None
@@ -263,7 +289,7 @@ class Variant:
         else:
             self._leave(guarded)
 
-    def _leave(self, guarded: _Guarded, error: LagomError | None = None) -> None:
+    def _leave(self, guarded: _Guarded, error: Exception | None = None) -> None:
         """Goes back to the program as it was, in all processes alike."""
         if error is not None:
             say.warn_once(

@@ -6,7 +6,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import jax
 
@@ -20,7 +20,7 @@ from lagom_jax.runtime.jitted import (
     statics_of,
     trace_is_clean,
 )
-from lagom_jax.runtime.options import OptionError, Options
+from lagom_jax.runtime.options import Mode, OptionError, Options
 from lagom_jax.runtime.programs import (
     JittedSource,
     LoweredSource,
@@ -32,9 +32,19 @@ from lagom_jax.runtime.variant import Variant
 
 _NO_STATICS = Statics((), ())
 # That arguments are not those of the last call costs jax more to find out than a look
-# at all of them does; where it happens again and again, they are looked at first.
-_MOST_TURNS = 8
+# at all of them does. After so many calls alike it pays to let jax find out.
+_ALIKE: Final = 16
 _config: Any = jax.config
+
+
+class _Shortcut(NamedTuple):
+    """What the next call probably runs. One value, since threads may replace it."""
+
+    run: Run
+    programs: Callable[[], int]
+    """How many programs jax has for it; when this was written, `known`."""
+    known: int
+    variant: Variant
 
 
 class Tuned:
@@ -53,36 +63,46 @@ class Tuned:
         Raises:
             OptionError: It cannot be tuned.
         """
+        if isinstance(function, Tuned):
+            function = function._function
+        # First, for what belongs to the function must not take the place of our own.
+        functools.update_wrapper(self, function, updated=())
+        vars(self).update(_attributes_of(function))
         self._function = function
         self._options = options
-        self._jitted, self._source = _source_of(function)
+        self._jitted, self._source = _source_of(function, options.mode)
         self._statics = (
             statics_of(self._jitted) if is_jitted(self._jitted) else _NO_STATICS
         )
         self._cache = Cache.at(options.cache)
         self._variants: dict[Hashable, Variant] = {}
         self._lock = threading.RLock()
-        self._run: Run | None = None
-        self._runs: Hashable = None
-        self._size = -1
-        self._turns = 0
+        self._shortcut: _Shortcut | None = None
+        self._last: Variant | None = None
+        self._alike = 0
+        self._mixed = False
         self._alone = options.mode == "off"
-        functools.update_wrapper(self, function)
-        self._settle()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the step."""
-        run = self._run
-        if run is not None and trace_is_clean():
+        if self._alone:
+            return self._jitted(*args, **kwargs)
+        shortcut = self._shortcut
+        if shortcut is not None and trace_is_clean():
+            run, programs, known, _ = shortcut
             try:
                 result = run(*args, **kwargs)
             except UnknownArgumentsError:
                 pass
             else:
-                if run._cache_size() != self._size:
-                    self._look_again(run, args, kwargs)
+                if programs() != known:
+                    self._look_again(shortcut, args, kwargs)
                 return result
         return self._decided(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy decides for itself."""
+        return Tuned, (self._function, self._options)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """The function as a method."""
@@ -92,60 +112,61 @@ class Tuned:
         """What is wrapped, and to what end."""
         return f"<lagom_jax.tune of {self._function!r}, mode {self._options.mode!r}>"
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lowers the function: with its plan's options, where it has a plan."""
-        key = self._key(args, kwargs)
-        variant = None if key is None else self._variants.get(key)
+        _, variant = self._find(args, kwargs)
         if variant is None or variant.plan is None:
             return self._jitted.lower(*args, **kwargs)
         return variant.lower(args, kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Traces the function."""
         return self._jitted.trace(*args, **kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """The shapes of what the function returns."""
         return self._jitted.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forgets what was compiled; plans stay."""
         with self._lock:
-            for variant in self._variants.values():
+            for variant in tuple(self._variants.values()):
                 variant.clear_cache()
             self._jitted.clear_cache()
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans in use, one for each set of arguments that has one."""
-        found = (variant.plan for variant in self._variants.values())
+        # Another thread may be adding one.
+        found = (variant.plan for variant in tuple(self._variants.values()))
         return tuple(plan for plan in found if plan is not None)
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Hashable | None, Variant | None]:
+        """A key for arguments, if they can have one, and what was decided for it."""
         if isinstance(self._function, jax.stages.Lowered):
-            return ()
+            return (), self._variants.get(())
         try:
             key = variant_of(args, kwargs, self._statics)
-            hash(key)
-        except (TypeError, ValueError):
+            return key, self._variants.get(key)
+        except Exception:
             # jax says better than we could what is wrong with the arguments.
-            return None
-        return key
+            return None, None
 
     def _decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step the long way: its arguments may be new."""
         # Inside another function it is part of that one's program.
-        if self._alone or not trace_is_clean() or _config.jax_disable_jit:
+        if not trace_is_clean() or _config.jax_disable_jit:
             return self._jitted(*args, **kwargs)
-        key = self._key(args, kwargs)
+        key, variant = self._find(args, kwargs)
         if key is None:
             return self._jitted(*args, **kwargs)
-        variant = self._variants.get(key) or self._new(key, args, kwargs)
+        variant = variant or self._new(key, args, kwargs)
         if self._alone:
-            self._settle()
             return self._jitted(*args, **kwargs)
         result = variant.run_step(args, kwargs)
-        self._settle(key, variant)
+        self._settle(variant)
         return result
 
     def _new(
@@ -161,36 +182,39 @@ class Tuned:
             self._variants[key] = variant
             return variant
 
-    def _settle(self, key: Hashable = None, variant: Variant | None = None) -> None:
-        """Lets the next calls go straight to jax.
-
-        Args:
-            key: What ran last, and so will probably run next.
-            variant: The same.
-        """
-        if not is_jitted(self._jitted):
-            return
-        if self._alone:
-            self._run = self._jitted
-        elif variant is None or not variant.settled or self._turns >= _MOST_TURNS:
-            self._run = None
+    def _settle(self, variant: Variant) -> None:
+        """Lets the next calls go straight to jax, if they are probably the last's."""
+        self._alike = self._alike + 1 if variant is self._last else 0
+        self._last = variant
+        often = len(self._variants) == 1 or self._alike >= _ALIKE
+        if often and variant.settled and not self._mixed and is_jitted(self._jitted):
+            run = variant.run
+            self._shortcut = _Shortcut(run, run._cache_size, run._cache_size(), variant)
         else:
-            self._turns += 1
-            self._size = variant.run._cache_size()
-            self._runs, self._run = key, variant.run
+            self._shortcut = None
 
     def _look_again(
-        self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, shortcut: _Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """After a call that made jax compile, as for arguments of another sharding."""
-        self._size = run._cache_size()
-        if not self._alone and self._key(args, kwargs) != self._runs:
+        if self._find(args, kwargs)[1] is shortcut.variant:
+            self._shortcut = shortcut._replace(known=shortcut.programs())
+        else:
             # This one has run with another's options. jax cannot tell them apart, so
             # from now on all calls are looked at first.
-            self._run, self._turns = None, _MOST_TURNS
+            self._shortcut, self._mixed = None, True
 
 
-def _source_of(function: Any) -> tuple[Any, Callable[[], Source]]:
+def _attributes_of(function: Any) -> dict[str, Any]:
+    """What a user has written on a function, and would look for on its wrapper."""
+    return {
+        name: value
+        for name, value in getattr(function, "__dict__", {}).items()
+        if not name.startswith("_") and not hasattr(Tuned, name)
+    }
+
+
+def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], Source]]:
     """A jitted function, or what takes its place, and what programs are made of."""
     if isinstance(function, jax.stages.Compiled):
         raise OptionError(
@@ -202,8 +226,14 @@ def _source_of(function: Any) -> tuple[Any, Callable[[], Source]]:
         return _Once(stage), functools.partial(StageSource, stage)
     if is_jitted(function):
         return function, functools.partial(JittedSource, function)
-    if hasattr(function, "lower") and hasattr(function, "trace"):
+    if hasattr(function, "lower") and (hasattr(function, "trace") or mode == "off"):
         return function, functools.partial(LoweredSource, function)
+    if hasattr(function, "lower"):
+        raise OptionError(
+            f"{type(function).__name__} can be lowered and not traced, so that nothing "
+            "can be known of its program: give lagom_jax.tune a function of arrays, "
+            "jitted by jax.jit or not at all"
+        )
     if not callable(function):
         raise OptionError(
             f"lagom_jax.tune takes a function, not an object of type "

@@ -7,7 +7,7 @@ from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan
 from lagom_jax.planning import Planner
 from lagom_jax.search.tuning import StepParts
 
-OPTION = "xla_gpu_enable_pipelined_all_gather"
+OPTION = "xla_gpu_enable_while_loop_double_buffering"
 
 
 def made(planner: Planner, *, options=(OPTION,), measured=None) -> Plan:

@@ -1,8 +1,13 @@
 """What people expect of a jitted function, expected of a tuned one."""
 
+import copy
 import functools
+import gc
 import inspect
+import sys
 import threading
+import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +16,11 @@ import pytest
 from flax import nnx
 
 import lagom_jax
+from lagom_jax.errors import ClusterError, PlanError
+from lagom_jax.runtime import place, programs, variant
 from lagom_jax.runtime.options import OptionError
+from lagom_jax.runtime.say import LagomWarning
+from tests.runtime.planned import OPTION
 
 
 def plainly(function):
@@ -237,6 +246,159 @@ def test_a_deleted_argument(wrap):
         step(x)
 
 
+def test_keys_of_jax_random(wrap):
+    def function(key, shape):
+        key, now = jax.random.split(key)
+        return key, jax.random.normal(now, shape)
+
+    jitted = jax.jit(function, static_argnums=1)
+    step, key, other = (
+        wrap(jax.jit(function, static_argnums=1)),
+        *[jax.random.key(0)] * 2,
+    )
+    for _ in range(3):
+        key, found = step(key, (3,))
+        other, expected = jitted(other, (3,))
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4", "uint2"])
+def test_small_types(wrap, name):
+    step = wrap(jax.jit(lambda x: x))
+    for _ in range(2):
+        assert step(jnp.ones(4, name)).dtype == name
+
+
+def test_nothing_as_an_argument(wrap):
+    step = wrap(jax.jit(lambda x=0: x))
+    for value in (None, {}, (), [None, {}]):
+        assert step(value) == step(value) == value
+    assert step() == 0
+
+
+def test_an_argument_called_self(wrap):
+    step = wrap(jax.jit(lambda self, x: self + x))
+    for _ in range(2):
+        assert step(self=1.0, x=2.0) == 3.0
+        assert step.eval_shape(self=1.0, x=2.0).shape == ()
+        assert step.lower(self=1.0, x=2.0).as_text()
+        assert step.trace(self=1.0, x=2.0).jaxpr.out_avals[0].shape == ()
+
+
+def test_an_object_with_attributes_of_its_own(wrap):
+    class Step:
+        def __init__(self):
+            self._lock = self._options = self._variants = self._cache = None
+            self.lower, self.rate = 7, 3.0
+
+        def __call__(self, x):
+            return x * self.rate
+
+    step = wrap(jax.jit(Step()))
+    for _ in range(2):
+        assert step(2.0) == 6.0
+    assert step.rate == 3.0
+
+
+def test_a_step_that_calls_itself(wrap):
+    def function(x, n):
+        return x if n == 0 else step(x * 2, n - 1)
+
+    step = wrap(jax.jit(function, static_argnums=1))
+    for n in (3, 4, 3, 0):
+        assert step(1.0, n) == 2.0**n
+
+
+def test_tuned_twice(wrap):
+    step = wrap(wrap(jax.jit(lambda x: x + 1)))
+    for _ in range(3):
+        assert step(2.0) == 3.0
+
+
+def test_lowered_inside_another(wrap):
+    step = wrap(jax.jit(lambda x: x + 1))
+    step(1.0)
+    found = []
+    jax.eval_shape(lambda x: found.append(step.lower(x)) or x, jnp.ones(3))
+    assert found[0].compile()(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_a_tracer_that_got_away(wrap):
+    found = []
+    jax.eval_shape(lambda x: found.append(x) or x, 1.0)
+    step = wrap(jax.jit(lambda x: x + 1))
+    for _ in range(2):
+        with pytest.raises(jax.errors.UnexpectedTracerError):
+            step(found[0])
+
+
+def test_the_name_of_the_program(wrap):
+    def step(x, y):
+        return x + y
+
+    class Other:
+        def __call__(self, x):
+            return x
+
+    for function in (step, functools.partial(step, y=2.0), Other()):
+        arguments = (1.0, 2.0) if function is step else (1.0,)
+        tuned = wrap(jax.jit(function))
+        tuned(*arguments)
+        found, expected = (
+            one.lower(*arguments).as_text() for one in (tuned, jax.jit(function))
+        )
+        assert found == expected
+
+
+def test_a_copy(wrap):
+    step = wrap(jax.jit(lambda x: x + 1))
+    step(1.0)
+    assert copy.copy(step)(2.0) == copy.deepcopy(step)(2.0) == 3.0
+
+
+def test_what_was_closed_over_is_freed(wrap):
+    class Closed:
+        pass
+
+    def make():
+        closed = Closed()
+        step = wrap(jax.jit(lambda x: x + (closed is not None)))
+        step(1.0)
+        step(jnp.ones(2))
+        return weakref.ref(closed)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert make()() is None
+    finally:
+        gc.enable()
+
+
+def test_arguments_are_not_kept(wrap):
+    step = wrap(jax.jit(lambda x: x + 1))
+    found = []
+    for _ in range(3):
+        x = jnp.ones(3)
+        step(x)
+        found.append(weakref.ref(x))
+        del x
+    assert [one() for one in found] == [None] * 3
+
+
+def test_calls_leave_nothing_behind(wrap):
+    step = wrap(jax.jit(lambda x: x + 1))
+    batches = [jnp.ones(3), jnp.ones(4)]
+    blocks = []
+    for count in (50, 500):
+        for _ in range(count):
+            for batch in batches:
+                step(batch).block_until_ready()
+        gc.collect()
+        blocks.append(sys.getallocatedblocks())
+    assert blocks[1] - blocks[0] < 100
+
+
 def test_shardings(wrap):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
@@ -244,11 +406,11 @@ def test_shardings(wrap):
     step = wrap(jax.jit(lambda x: (x * 2, x.sum())))
     x = jnp.arange(16.0)
     for _ in range(2):
-        for place in (spread, whole):
-            doubled, total = step(jax.device_put(x, place))
+        for sharding in (spread, whole):
+            doubled, total = step(jax.device_put(x, sharding))
             np.testing.assert_array_equal(doubled, x * 2)
             assert total == 120.0
-            assert doubled.sharding.is_equivalent_to(place, 1)
+            assert doubled.sharding.is_equivalent_to(sharding, 1)
 
 
 def test_threads(wrap, plans):
@@ -341,7 +503,7 @@ def test_constants_that_were_closed_over(wrap):
 
 
 def test_own_compiler_options_stay(plans):
-    own = {"xla_gpu_enable_pipelined_all_gather": False}
+    own = {OPTION: False}
     step = lagom_jax.tune(
         jax.jit(lambda x: x + 1, compiler_options=own), cluster="h100:1x1"
     )
@@ -359,6 +521,154 @@ def test_flax(plans):
     x = jnp.ones((4, 2))
     assert [tuned(model, x) for _ in range(3)] == [step(model, x)] * 3
     assert tuned(model, jnp.ones((5, 2))) == step(model, jnp.ones((5, 2)))
+
+
+def test_what_is_static_for_flax(plans):
+    @functools.partial(nnx.jit, static_argnames="n")
+    def step(model, x, n=1):
+        return model(x).sum() * n
+
+    tuned = lagom_jax.tune(step, cluster="h100:1x1", strict=True)
+    model, x = nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.ones((4, 2))
+    for n in (1, 2, 3, 1):
+        assert tuned(model, x, n=n) == step(model, x, n=n)
+
+
+def test_models_of_flax_that_are_one(plans):
+    @nnx.jit
+    def step(one, other, x):
+        return one(x).sum() - other(x).sum()
+
+    tuned = lagom_jax.tune(step, cluster="h100:1x1", strict=True)
+    one, other = (nnx.Linear(2, 3, rngs=nnx.Rngs(n)) for n in range(2))
+    x = jnp.ones((4, 2))
+    for models in ((one, other), (one, one), (other, one)):
+        assert tuned(*models, x) == step(*models, x)
+
+
+def test_a_wrapper_that_cannot_be_traced():
+    class Wrapper:
+        def lower(self, *_):
+            raise AssertionError
+
+        def __call__(self, x):
+            return x + 1
+
+    with pytest.raises(OptionError, match="Wrapper can be lowered and not traced"):
+        lagom_jax.tune(Wrapper())
+    assert lagom_jax.tune(Wrapper(), mode="off")(1) == 2
+
+
+def test_another_thread_does_not_trace_what_nobody_decided(plans):
+    inside, go = threading.Event(), threading.Event()
+    sizes = []
+
+    def function(x):
+        sizes.append(x.shape)
+        if x.shape == (3,):
+            inside.set()
+            go.wait(10)
+        return x
+
+    step = lagom_jax.tune(jax.jit(function), cluster="h100:1x1", strict=True)
+    step(jnp.ones(2))
+    source = next(iter(step._variants.values()))._source
+    thread = threading.Thread(target=lambda: source.trace((jnp.ones(3),), {}))
+    thread.start()
+    assert inside.wait(10)
+    sizes.clear()
+    other = threading.Thread(target=lambda: step(jnp.ones(4)))
+    other.start()
+    other.join(5)
+    go.set()
+    thread.join()
+    other.join()
+    assert sizes == [(4,)]
+    assert len(step.plans) == 2
+
+
+def test_measured_in_threads(plans, monkeypatch):
+    complete = variant._Guarded.complete.fget
+
+    def slowly(guarded):
+        found = complete(guarded)
+        time.sleep(0.002)
+        return found
+
+    monkeypatch.setattr(variant._Guarded, "complete", property(slowly))
+    step = measured(jax.jit(lambda x: x + 1))
+    x = jnp.ones(3)
+    step(x)
+    failures = []
+
+    def call():
+        try:
+            for _ in range(60):
+                step(x)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    # Steps at the same time as another were not measured.
+    for _ in range(30):
+        step(x)
+    assert all(one.settled for one in step._variants.values())
+
+
+def test_a_program_that_cannot_be_built_again(plans, monkeypatch):
+    def failing(*_, **__):
+        raise PlanError("no memory")
+
+    step = with_a_plan(jax.jit(lambda x: x + 1))
+    assert step(1.0) == 2.0
+    step.clear_cache()
+    monkeypatch.setattr(programs, "build", failing)
+    with pytest.warns(LagomWarning, match="no memory"):
+        assert step(1.0) == 2.0
+    assert step(1.0) == 2.0
+    assert not step.plans
+
+
+def test_the_first_arguments_on_the_host(plans, monkeypatch):
+    # As on a machine with GPUs, where one batch happened to be made on the CPU.
+    monkeypatch.setattr(place, "any_gpus", lambda: True)
+    step = lagom_jax.tune(jax.jit(lambda x: x + 1))
+    step(jnp.ones(3))
+    assert not step._alone
+
+
+def test_the_devices_that_the_function_names(plans, monkeypatch):
+    seen = []
+
+    def cluster_of(devices):
+        seen.append(len(devices))
+        raise ClusterError("no GPUs")
+
+    monkeypatch.setattr(place, "on_gpus", lambda devices: True)
+    monkeypatch.setattr(place, "cluster_of", cluster_of)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    step = lagom_jax.tune(jax.jit(lambda x: x + 1, in_shardings=spread))
+    with pytest.warns(LagomWarning, match="no GPUs"):
+        assert step(np.ones(8)).shape == (8,)
+    assert seen == [8]
+
+
+def test_phases_go_straight_to_jax(plans):
+    step = with_a_plan(jax.jit(lambda x: x + 1))
+    train, test = jnp.ones(3), jnp.ones(4)
+    for _ in range(20):
+        for batch in (*[train] * 20, test):
+            step(batch)
+    for _ in range(20):
+        step(train)
+    assert step._shortcut is not None
+    assert plans.made == 2
 
 
 def test_a_lowered_step(plans):
