@@ -12,7 +12,7 @@ from lagom_jax.search.stage import Stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Fastest:
+class Fastest:
     """Every collective at the fastest of its candidates."""
 
     stage: Stage
@@ -35,7 +35,7 @@ def floors(stage: Stage) -> tuple[float, ...]:
     it, and nothing is in anything's way. As no task then ends later than it can, no
     choice makes a step shorter than the sum of its scenes' floors.
     """
-    prices = _Fastest(stage)
+    prices = Fastest(stage)
     return tuple(replay(scene.program, prices).step_seconds for scene in stage.scenes)
 
 
