@@ -56,7 +56,8 @@ class Limits:
 
     def channels(self, channels: int) -> int:
         """The nearest number that is allowed."""
-        return min(max(channels, self.fewest), self.most)
+        # Where the two contradict each other, NCCL takes the least.
+        return max(min(channels, self.most), self.fewest)
 
 
 @dataclasses.dataclass(slots=True)

@@ -145,6 +145,7 @@ def test_a_group_with_and_without_a_rule_keeps_nccls_chunks(asked, other):
         ({"NCCL_MAX_CTAS": "0x4"}, Limits(most=4)),
         ({"NCCL_MIN_CTAS": "9", "NCCL_MIN_NCHANNELS": "3"}, Limits(fewest=9)),
         ({"NCCL_MAX_NCHANNELS": "5", "NCCL_MAX_CTAS": "6"}, Limits(most=5)),
+        ({"NCCL_MIN_CTAS": "9", "NCCL_MAX_CTAS": "4"}, Limits(fewest=9, most=4)),
         ({"NCCL_MAX_NCHANNELS": "many"}, Limits()),
     ],
 )

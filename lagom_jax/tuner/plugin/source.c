@@ -210,6 +210,7 @@ bool source_rules(uint64_t active, struct rules *rules, logger log) {
 }
 
 uint32_t source_channels_allowed(uint32_t channels) {
-  if (channels < fewest_channels) channels = fewest_channels;
-  return channels > most_channels ? most_channels : channels;
+  /* Where the two contradict each other, NCCL takes the least. */
+  if (channels > most_channels) channels = most_channels;
+  return channels < fewest_channels ? fewest_channels : channels;
 }
