@@ -20,8 +20,6 @@ from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
 
-GRACE_SECONDS: Final = 120.0
-"""Processes wait for each other for so long, beside what planning may take."""
 _FAILED: Final = "! "
 
 T = TypeVar("T")
@@ -106,9 +104,13 @@ def decide(
     def say() -> str:
         planner = found["planner"] = Planner(traced, cluster=cluster)
         parts = found["parts"] = _parts(planner, options)
-        return "; ".join(f"{name} {value}" for name, value in sorted(parts.items()))
+        # No part of what is decided, and yet of what runs: programs that take turns in
+        # one process only would wait for each other.
+        told = {**parts, "verify": options.verify}
+        return "; ".join(f"{name} {value}" for name, value in sorted(told.items()))
 
-    agree(peers, "the program and what it runs on", say, GRACE_SECONDS)
+    patience = options.patience
+    agree(peers, "the program and what it runs on", say, patience)
     planner: Planner = found["planner"]
     parts: dict[str, str] = found["parts"]
 
@@ -116,8 +118,6 @@ def decide(
         plans, how = _plans(planner, options, cache, parts)
         texts = [to_json(plan) for plan in plans]
         return json.dumps({"plans": texts, "how": how}).encode()
-
-    seconds = options.budget.seconds + GRACE_SECONDS
 
     def read(data: bytes) -> Decision:
         told = json.loads(data)
@@ -127,7 +127,8 @@ def decide(
             _check(plan, planner, parts)
         return Decision(plans, told["how"], parts)
 
-    return share(peers, "the plans", make, read, seconds)
+    planning = options.budget.seconds
+    return share(peers, "the plans", make, read, making=planning, patience=patience)
 
 
 def share(
@@ -135,7 +136,9 @@ def share(
     topic: str,
     make: Callable[[], bytes],
     read: Callable[[bytes], T],
-    seconds: float,
+    *,
+    making: float,
+    patience: float,
 ) -> T:
     """What the first process makes, read by all, or by none.
 
@@ -144,25 +147,26 @@ def share(
         topic: What about.
         make: Makes it, in the first process.
         read: Reads it, in every process.
-        seconds: How long to wait for the first process.
+        making: How many seconds it may take to make it.
+        patience: How many more to wait for others.
 
     Raises:
         NoAgreementError: It could not be made, or one of the processes has not got it,
             or could not read it. It is raised in all of them.
 
     Example:
-        >>> share(Peers(0, 1), "a", lambda: b"1", int, 1.0)
+        >>> share(Peers(0, 1), "a", lambda: b"1", int, making=1.0, patience=1.0)
         1
     """
     found: list[T] = []
 
     def say() -> str:
         # Where this fails the others hear of it, and do not wait in vain.
-        data = peers.share(topic, make, seconds=seconds)
+        data = peers.share(topic, make, seconds=making + patience)
         found.append(read(data))
         return hashlib.sha256(data).hexdigest()
 
-    agree(peers, topic, say, GRACE_SECONDS)
+    agree(peers, topic, say, patience)
     return found[0]
 
 

@@ -20,7 +20,6 @@ from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import (
-    GRACE_SECONDS,
     Decision,
     agree,
     decide,
@@ -43,6 +42,8 @@ class Variant:
         self._cache = cache
         self._usual = source.usual()
         self._guarded: _Guarded | None = None
+        self._peers = Peers(0, 1)
+        self._tried = False
         self._on_gpus = False
         self._limit: int | None = None
         self.run: Run = self._usual
@@ -61,18 +62,16 @@ class Variant:
         Raises:
             LagomError: There is none, and the user wants to be told so.
         """
-        peers = Peers(0, 1)
         try:
-            peers = Peers.here()
-            self._decide(args, kwargs, peers)
+            self._peers = Peers.here()
+            self._decide(args, kwargs, self._peers)
         except Exception as error:
-            if self._options.strict and isinstance(error, LagomError):
-                raise
+            if self._options.strict:
+                if isinstance(error, LagomError):
+                    raise
+                raise LagomError(reasons(error)) from error
             LOG.debug("no plan is used", exc_info=True)
-            say.warn_once(
-                f"the program as it was runs, since {reasons(error)}",
-                first=peers.index == 0,
-            )
+            self._warn(error)
 
     def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step."""
@@ -80,12 +79,7 @@ class Variant:
             return self._measured(self._guarded, args, kwargs)
         if self.plan is None:
             return self._source.call(self.run, args, kwargs)
-        try:
-            return self.run(*args, **kwargs)
-        except UnknownArgumentsError:
-            # jax's caches were cleared.
-            self.run = self._built(self.plan, args, kwargs).run
-        return self.run(*args, **kwargs)
+        return self._tuned(self.plan, args, kwargs)
 
     def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lowers the program that runs."""
@@ -173,7 +167,9 @@ class Variant:
             self.plan, self.run = plan, run
             measured = plan.evidence.measured is not None
             if self._options.verify == "measure" and not measured:
-                self._guarded = _Guarded(run, decision, self._cache, peers)
+                self._guarded = _Guarded(
+                    decision, self._cache, peers, self._options.patience
+                )
             return
         raise LagomError("; ".join(dict.fromkeys(failures)) or "there is no plan")
 
@@ -186,7 +182,7 @@ class Variant:
             built.append(self._built(plan, args, kwargs))
             return f"collectives {built[0].collectives}"
 
-        seconds = self._options.budget.seconds + GRACE_SECONDS
+        seconds = self._options.budget.seconds + self._options.patience
         agree(peers, "the compiled program", say_what, seconds)
         return built[0].run
 
@@ -202,60 +198,91 @@ class Variant:
             memory_limit=self._limit,
         )
 
+    def _tuned(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the plan's program, or that as it was where it fails at once."""
+        try:
+            try:
+                result = self.run(*args, **kwargs)
+            except UnknownArgumentsError:
+                # jax's caches were cleared.
+                self._tried = False
+                self.run = self._built(plan, args, kwargs).run
+                result = self.run(*args, **kwargs)
+            if not self._tried:
+                # What fails on a device is not known before.
+                jax.block_until_ready(result)
+                self._tried = True
+        except (LagomError, jax.errors.JaxRuntimeError) as error:
+            # Other processes may be inside a collective, and wait there for this one.
+            last = self._tried or self._peers.count > 1 or self._options.strict
+            if last or _some_deleted(args, kwargs):
+                raise
+            result = self._source.call(self._usual, args, kwargs)
+            # Had that failed, too, it would not be the plan's fault.
+            self._warn(error)
+            self._leave(None)
+        return result
+
+    def _warn(self, error: Exception) -> None:
+        say.warn_once(
+            f"the program as it was runs, since {reasons(error)}",
+            first=self._peers.index == 0,
+        )
+
+    def _leave(self, kept: Plan | None) -> None:
+        """Goes on with one program; a device's memory may have no room for two."""
+        tuned = self.run
+        self.plan, self._guarded = kept, None
+        if kept is None:
+            self.run = self._usual
+        other = tuned if kept is None else self._usual
+        if hasattr(other, "clear_cache"):
+            other.clear_cache()
+
     def _measured(
         self, guarded: _Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the step, and takes its time."""
         side = guarded.next_side
-        run = self._usual if side == "baseline" else guarded.tuned
+        plan = self.plan
+        assert plan is not None
         # What earlier steps still do is not this one's.
         jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
-        result = self._source.call(run, args, kwargs)
+        if side == "baseline":
+            result = self._source.call(self._usual, args, kwargs)
+        else:
+            result = self._tuned(plan, args, kwargs)
         jax.block_until_ready(result)
         guarded.add(side, time.perf_counter() - start)
-        if guarded.complete:
-            self._conclude(guarded)
+        if guarded.complete and self._guarded is guarded:
+            self._conclude(guarded, plan)
         return result
 
-    def _conclude(self, guarded: _Guarded) -> None:
-        peers = guarded.peers
-        self._guarded = None
+    def _conclude(self, guarded: _Guarded, plan: Plan) -> None:
         try:
             measured = guarded.conclude()
         except LagomError as error:
-            measured = None
-            say.warn_once(
-                f"the program as it was runs, since {reasons(error)}",
-                first=peers.index == 0,
-            )
-        plan = self.plan
-        assert plan is not None
-        if measured is not None:
-            if peers.index == 0:
-                LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
-            plan = dataclasses.replace(
-                plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
-            )
-            guarded.keep(plan)
-        kept = measured is not None and measured.kept
-        self.plan = plan if kept else None
-        self.run, other = (
-            (guarded.tuned, self._usual) if kept else (self._usual, guarded.tuned)
+            self._warn(error)
+            self._leave(None)
+            return
+        if self._peers.index == 0:
+            LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
+        plan = dataclasses.replace(
+            plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
         )
-        # One program is enough in a device's memory.
-        if hasattr(other, "clear_cache"):
-            other.clear_cache()
+        guarded.keep(plan)
+        self._leave(plan if measured.kept else None)
 
 
 class _Guarded:
     """A plan whose program takes turns with the one it is to replace."""
 
     def __init__(
-        self, tuned: Run, decision: Decision, cache: Cache, peers: Peers
+        self, decision: Decision, cache: Cache, peers: Peers, patience: float
     ) -> None:
-        self.tuned = tuned
-        self.peers = peers
+        self._peers = peers
+        self._patience = patience
         self._decision = decision
         self._cache = cache
         self._steps = guard.schedule()
@@ -297,17 +324,30 @@ class _Guarded:
         def read(data: bytes) -> Measured:
             return Measured(**json.loads(data))
 
-        return share(self.peers, "what was measured", measured, read, GRACE_SECONDS)
+        return share(
+            self._peers,
+            "what was measured",
+            measured,
+            read,
+            making=0.0,
+            patience=self._patience,
+        )
 
     def keep(self, plan: Plan) -> None:
         """Writes the plan with what was measured."""
-        if self.peers.index == 0:
+        if self._peers.index == 0:
             part = "whole" if plan.holds_for == self._first.holds_for else "rest"
             self._cache.keep({**self._decision.parts, "part": part}, plan)
 
     @property
     def _first(self) -> Plan:
         return self._decision.plans[0]
+
+
+def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the step cannot be run again: it has taken what was donated."""
+    arrays = jax.tree.leaves((args, kwargs))
+    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
 
 
 def _lower_of(run: Run) -> Run:
