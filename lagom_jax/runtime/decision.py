@@ -15,12 +15,16 @@ from lagom_jax.plan import Plan, from_json, load, to_json
 from lagom_jax.plan.check import check
 from lagom_jax.planning import Planner
 from lagom_jax.report.units import counted, in_seconds
-from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from lagom_jax.runtime.agreement import NoAgreementError, Peers, TooLateError
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
 
 _FAILED: Final = "! "
+
+# Why this process no longer waits for others. One that has missed a decision would be a
+# decision behind for ever, and each of the next would cost all of them their patience.
+_late: list[str] = []
 
 T = TypeVar("T")
 
@@ -47,12 +51,14 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
 
     Raises:
         NoAgreementError: They say different things, or one could not say anything, or
-            did not come. It is raised in all of them.
+            did not come, now or before. It is raised in all of them.
 
     Example:
         >>> agree(Peers(0, 1), "a", lambda: "yes", 1.0)
         'yes'
     """
+    if _late and peers.count > 1:
+        raise NoAgreementError(_late[0])
     try:
         said = say()
     except Exception as error:
@@ -60,7 +66,11 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
             raise
         LOG.debug("%s failed here", topic, exc_info=True)
         said = f"{_FAILED}{type(error).__name__}: {error}"
-    words = peers.gather(topic, said, seconds=seconds)
+    try:
+        words = peers.gather(topic, said, seconds=seconds)
+    except TooLateError as error:
+        _late.append(str(error))
+        raise
     for index, word in enumerate(words):
         if word.startswith(_FAILED):
             raise NoAgreementError(f"process {index}: {word.removeprefix(_FAILED)}")
