@@ -205,7 +205,15 @@ def _plans(
         return [plan], "given" if isinstance(given, Plan) else f"from {given}"
     kept = [cache.find({**parts, "part": part}) for part in ("whole", "rest")]
     if kept[0] is not None:
-        return [plan for plan in kept if plan is not None], "kept from before"
+        found = [plan for plan in kept if plan is not None]
+        try:
+            for plan in found:
+                _check(plan, planner, parts)
+        except PlanError as error:
+            # Somebody has moved files about.
+            LOG.warning("a decision that was kept is not used: %s", error)
+        else:
+            return found, "kept from before"
     if options.mode == "load":
         raise PlanError(
             "there is no plan to load: name one (plan=, --lagom_plan), or let one be "

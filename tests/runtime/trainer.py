@@ -17,7 +17,6 @@ from pathlib import Path
 from unittest import mock
 
 import jax
-
 import jax.numpy as jnp
 from jax._src import distributed
 from jax.sharding import NamedSharding, PartitionSpec
