@@ -49,3 +49,6 @@ flags.DEFINE_enum(
     "Trust the model, or measure the first steps and keep what is faster.",
 )
 flags.DEFINE_boolean("lagom_progress", None, "Say what is being compiled.")
+flags.DEFINE_float(
+    "lagom_patience", None, "For how many seconds processes wait for each other."
+)

@@ -55,6 +55,10 @@ class NoAgreementError(LagomError):
     """The processes of the job did not come to one decision."""
 
 
+class TooLateError(NoAgreementError):
+    """Not all of them came in time."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peers:
     """This process among all of the job.
@@ -271,10 +275,11 @@ class _Use:
             found = self.read_all()
             missing = [index for index, key in enumerate(keys) if key not in found]
             absent = f"; no word from {_processes(missing)}" if missing else ""
-            self.fail(
-                f"not all {len(keys)} processes came within {self.seconds:g} s of the "
-                f"first{absent}; look at what the late ones do, or allow more time"
-            )
+            raise TooLateError(
+                f"{self.topic!r}: not all {len(keys)} processes came within "
+                f"{self.seconds:g} s of the first{absent}; look at what the late ones "
+                "do, or allow more time"
+            ) from None
 
     def opened(self, parcel: bytes, *, by: str) -> bytes:
         try:

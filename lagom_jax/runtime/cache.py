@@ -60,11 +60,11 @@ class Cache:
         """The plan for a key; None where there is none that can be read."""
         name = _name(parts)
         path = self._path(name)
-        if name in self._here or path is None or not path.exists():
+        if name in self._here or path is None:
             return self._here.get(name)
         try:
-            return load(path)
-        except PlanError as error:
+            return load(path) if path.exists() else None
+        except (OSError, PlanError) as error:
             LOG.warning("a decision that was kept is not used: %s", error)
             return None
 

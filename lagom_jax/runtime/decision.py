@@ -18,7 +18,7 @@ from lagom_jax.plan import Plan, from_json, load, to_json
 from lagom_jax.plan.check import check
 from lagom_jax.planning import Planner
 from lagom_jax.report.units import counted, in_seconds
-from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from lagom_jax.runtime.agreement import NoAgreementError, Peers, TooLateError
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.nccl import Nccl
 from lagom_jax.runtime.options import Options
@@ -26,9 +26,11 @@ from lagom_jax.runtime.say import LOG
 from lagom_jax.schedule.build import build_program
 from lagom_jax.tuner import Rules, pack, rules_of, unpack
 
-GRACE_SECONDS: Final = 120.0
-"""Processes wait for each other for so long, beside what planning may take."""
 _FAILED: Final = "! "
+
+# Why this process no longer waits for others. One that has missed a decision would be a
+# decision behind for ever, and each of the next would cost all of them their patience.
+_late: list[str] = []
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
 
     Raises:
         NoAgreementError: They say different things, or one could not say anything, or
-            did not come. It is raised in all of them.
+            did not come, now or before. It is raised in all of them.
 
     Example:
         >>> agree(Peers(0, 1), "a", lambda: "yes", 1.0)
@@ -77,7 +79,7 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
             raise
         LOG.debug("%s failed here", topic, exc_info=True)
         said = f"{_FAILED}{type(error).__name__}: {error}"
-    words = peers.gather(topic, said, seconds=seconds)
+    words = _heard(peers, topic, said, seconds)
     for index, word in enumerate(words):
         if word.startswith(_FAILED):
             raise NoAgreementError(f"process {index}: {word.removeprefix(_FAILED)}")
@@ -88,6 +90,17 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
             f", process {odd} has {_short(words[odd], words[0])}"
         )
     return said
+
+
+def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ...]:
+    """What all say, unless one was too late, now or before."""
+    if _late and peers.count > 1:
+        raise NoAgreementError(_late[0])
+    try:
+        return peers.gather(topic, said, seconds=seconds)
+    except TooLateError as error:
+        _late.append(str(error))
+        raise
 
 
 def _short(text: str, other: str, most: int = 200) -> str:
@@ -120,17 +133,21 @@ def decide(
         LagomError: There is no plan, in any of the processes.
     """
     found: dict[str, Any] = {}
+    patience = options.patience
     tells = nccl is not None and not any(
-        peers.gather("NCCL's tuner", nccl.objection(), seconds=GRACE_SECONDS)
+        _heard(peers, "NCCL's tuner", nccl.objection(), patience)
     )
     controls = "tuner" if tells or nccl is None else "caps"
 
     def say() -> str:
         planner = found["planner"] = Planner(traced, cluster=cluster)
         parts = found["parts"] = {**_parts(planner, options), "controls": controls}
-        return "; ".join(f"{name} {value}" for name, value in sorted(parts.items()))
+        # No part of what is decided, and yet of what runs: programs that take turns in
+        # one process only would wait for each other.
+        told = {**parts, "verify": options.verify}
+        return "; ".join(f"{name} {value}" for name, value in sorted(told.items()))
 
-    agree(peers, "the program and what it runs on", say, GRACE_SECONDS)
+    agree(peers, "the program and what it runs on", say, patience)
     planner: Planner = found["planner"]
     parts: dict[str, str] = found["parts"]
 
@@ -142,8 +159,6 @@ def decide(
         ]
         return json.dumps({"choices": told, "how": how}).encode()
 
-    seconds = options.budget.seconds + GRACE_SECONDS
-
     def read(data: bytes) -> Decision:
         told = json.loads(data)
         choices = [
@@ -153,7 +168,8 @@ def decide(
             _check(choice.plan, planner, parts)
         return Decision(tuple(choices), told["how"], parts)
 
-    return share(peers, "the plans", make, read, seconds)
+    planning = options.budget.seconds
+    return share(peers, "the plans", make, read, making=planning, patience=patience)
 
 
 def share(
@@ -161,7 +177,9 @@ def share(
     topic: str,
     make: Callable[[], bytes],
     read: Callable[[bytes], T],
-    seconds: float,
+    *,
+    making: float,
+    patience: float,
 ) -> T:
     """What the first process makes, read by all, or by none.
 
@@ -170,25 +188,26 @@ def share(
         topic: What about.
         make: Makes it, in the first process.
         read: Reads it, in every process.
-        seconds: How long to wait for the first process.
+        making: How many seconds it may take to make it.
+        patience: How many more to wait for others.
 
     Raises:
         NoAgreementError: It could not be made, or one of the processes has not got it,
             or could not read it. It is raised in all of them.
 
     Example:
-        >>> share(Peers(0, 1), "a", lambda: b"1", int, 1.0)
+        >>> share(Peers(0, 1), "a", lambda: b"1", int, making=1.0, patience=1.0)
         1
     """
     found: list[T] = []
 
     def say() -> str:
         # Where this fails the others hear of it, and do not wait in vain.
-        data = peers.share(topic, make, seconds=seconds)
+        data = peers.share(topic, make, seconds=making + patience)
         found.append(read(data))
         return hashlib.sha256(data).hexdigest()
 
-    agree(peers, topic, say, GRACE_SECONDS)
+    agree(peers, topic, say, patience)
     return found[0]
 
 
@@ -221,7 +240,15 @@ def _plans(
         return [plan], "given" if isinstance(given, Plan) else f"from {given}"
     kept = [cache.find({**parts, "part": part}) for part in ("whole", "rest")]
     if kept[0] is not None:
-        return [plan for plan in kept if plan is not None], "kept from before"
+        found = [plan for plan in kept if plan is not None]
+        try:
+            for plan in found:
+                _check(plan, planner, parts)
+        except PlanError as error:
+            # Somebody has moved files about.
+            LOG.warning("a decision that was kept is not used: %s", error)
+        else:
+            return found, "kept from before"
     if options.mode == "load":
         raise PlanError(
             "there is no plan to load: name one (plan=, --lagom_plan), or let one be "

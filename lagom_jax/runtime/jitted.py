@@ -119,7 +119,9 @@ class Watched:
         kept = {**options, **dict(self._info.compiler_options_kvs)}
         # In one order, for it is part of the key of jax's caches.
         info = self._info._replace(compiler_options_kvs=tuple(sorted(kept.items())))
-        return internal("jax._src.pjit", "_cpp_pjit")(self._function, info)
+        copy = internal("jax._src.pjit", "_cpp_pjit")(self._function, info)
+        internal(copy, "_cache_size")
+        return copy
 
 
 def trace_is_clean() -> bool:

@@ -49,6 +49,8 @@ class Options:
     strict: bool = False
     verify: Verify = "model"
     progress: bool = False
+    patience: float = 120.0
+    """Seconds for which processes wait for each other, beside what planning takes."""
 
     def __post_init__(self) -> None:
         """Checks that it can be done."""
@@ -58,6 +60,8 @@ class Options:
         ):
             if value not in known:
                 raise OptionError(f"{name}={value!r}: one of {', '.join(known)}")
+        if not self.patience > 0:
+            raise OptionError(f"patience={self.patience}: must be above 0")
         if unknown := set(self.levers) - set(LEVERS):
             raise OptionError(
                 f"levers: no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
@@ -143,6 +147,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "strict": _truth,
     "verify": str,
     "progress": _truth,
+    "patience": float,
 }
 NAMES: Final = tuple(_READERS)
 """What flags and variables can say, by its name."""

@@ -12,7 +12,7 @@ import jax
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.scheduler_pass import APPLIED, scheduler_pass
-from lagom_jax.errors import PlanError
+from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.report.units import in_bytes
@@ -209,8 +209,8 @@ def build(
         memory_limit: Bytes that it may take on a device; None where nobody counts.
 
     Raises:
-        PlanError: The plan's order of instructions was not taken, or the program
-            takes too much memory.
+        PlanError: The compiler refuses the plan's options, the plan's order of
+            instructions was not taken, or the program takes too much memory.
     """
     options = {} if plan is None else plan.compiler_options()
     order = None if plan is None else plan.order
@@ -219,7 +219,14 @@ def build(
         order = None
     edit = None if order is None else ScheduleEdit.from_json(order)
     with scheduler_pass(edit, capture=False) as seen:
-        run, compiled = source.build(options, args, kwargs)
+        try:
+            run, compiled = source.build(options, args, kwargs)
+        except LagomError:
+            raise
+        except Exception as error:
+            raise PlanError(
+                f"the program of the plan cannot be compiled: {error}"
+            ) from error
     if edit is not None and seen.outcome != APPLIED:
         raise PlanError(
             f"the plan's order of instructions was not taken: {seen.outcome}"

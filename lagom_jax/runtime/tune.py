@@ -10,7 +10,8 @@ from typing import Any
 from lagom_jax.cluster import Cluster
 from lagom_jax.plan import Plan
 from lagom_jax.planning import Budget
-from lagom_jax.runtime.options import Mode, Verify, resolve
+from lagom_jax.runtime import say
+from lagom_jax.runtime.options import Mode, OptionError, Verify, resolve
 
 
 def tune(
@@ -26,6 +27,7 @@ def tune(
     strict: bool | None = None,
     verify: Verify | None = None,
     progress: bool | None = None,
+    patience: float | None = None,
 ) -> Any:
     """Wraps a training step so that it runs with a plan of its own.
 
@@ -56,6 +58,8 @@ def tune(
         verify: `model`: trust the prediction. `measure`: let both programs take turns
             in the first steps, and keep the new one only if it is faster.
         progress: Log what is being compiled.
+        patience: For how many seconds processes wait for each other, beside what
+            planning takes; then all of them run the step as it is.
 
     Returns:
         A function that is used as `jax.jit(function)` would be.
@@ -63,6 +67,7 @@ def tune(
     Raises:
         OptionError: There is no such option, or the function cannot be tuned.
         ClusterError: No such cluster.
+        ToolchainError: This jax is not known, and `strict` was asked for.
 
     Example:
         >>> import jax.numpy as jnp
@@ -75,7 +80,26 @@ def tune(
     given = {name: value for name, value in locals().items() if name != "function"}
     if function is None:
         return functools.partial(tune, **given)
-    # Here and not above, so that importing lagom_jax does not import jax.
-    from lagom_jax.runtime.wrapper import Tuned
+    options = resolve(given)
+    try:
+        # Here and not above, so that importing lagom_jax does not import jax.
+        from lagom_jax.runtime.wrapper import Tuned
 
-    return Tuned(function, resolve(given))
+        return Tuned(function, options)
+    except OptionError:
+        raise
+    except Exception as error:
+        # A jax that is not known may have changed in any way.
+        if options.strict:
+            raise
+        if options.mode != "off":
+            say.warn_once(f"the program as it was runs, since {error}", first=True)
+        return _jitted(function)
+
+
+def _jitted(function: Any) -> Any:
+    import jax
+
+    if isinstance(function, jax.stages.Lowered):
+        return function.compile()
+    return function if hasattr(function, "lower") else jax.jit(function)

@@ -21,7 +21,6 @@ from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import (
-    GRACE_SECONDS,
     Choice,
     Decision,
     agree,
@@ -46,10 +45,11 @@ class Variant:
         self._cache = cache
         self._usual = source.usual()
         self._guarded: _Guarded | None = None
+        self._peers = Peers(0, 1)
+        self._tried = False
         self._on_gpus = False
         self._limit: int | None = None
         self._told: Rules | None = None
-        self._first = True
         self._measuring = threading.Lock()
         self.run: Run = self._usual
         self.plan: Plan | None = None
@@ -68,22 +68,19 @@ class Variant:
             LagomError: There is none, and the user wants to be told so; or processes
                 may have told NCCL different things, so that they must stop.
         """
-        peers = Peers(0, 1)
         try:
-            peers = Peers.here()
-            self._first = peers.index == 0
-            self._decide(args, kwargs, peers)
+            self._peers = Peers.here()
+            self._decide(args, kwargs, self._peers)
         except InDoubtError:
             # To go on would be worse than to stop.
             raise
         except Exception as error:
-            if self._options.strict and isinstance(error, LagomError):
-                raise
+            if self._options.strict:
+                if isinstance(error, LagomError):
+                    raise
+                raise LagomError(reasons(error)) from error
             LOG.debug("no plan is used", exc_info=True)
-            say.warn_once(
-                f"the program as it was runs, since {reasons(error)}",
-                first=peers.index == 0,
-            )
+            self._warn(error)
 
     def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step."""
@@ -99,24 +96,7 @@ class Variant:
             return self._source.call(self._usual, args, kwargs)
         if self.plan is None:
             return self._source.call(self.run, args, kwargs)
-        try:
-            return self.run(*args, **kwargs)
-        except UnknownArgumentsError:
-            # jax's caches were cleared.
-            self._rebuild(self.plan, args, kwargs)
-        return self._source.call(self.run, args, kwargs)
-
-    def _rebuild(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        try:
-            self.run = self._built(plan, args, kwargs).run
-        except Exception as error:
-            # No reason to stop a training that has come so far, strict or not.
-            self.plan, self.run = None, self._usual
-            say.warn_once(
-                f"the program as it was runs, since {reasons(error)}", first=self._first
-            )
+        return self._tuned(self.plan, args, kwargs)
 
     def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lowers the program that runs."""
@@ -199,7 +179,7 @@ class Variant:
                 return
             try:
                 run = self._built_everywhere(plan, args, kwargs, peers)
-                self._tell(choice.rules, peers)
+                self._tell(choice.rules)
             except LagomError as error:
                 failures.append(reasons(error))
                 continue
@@ -208,7 +188,8 @@ class Variant:
             self.plan, self.run = plan, run
             measured = plan.evidence.measured is not None
             if self._options.verify == "measure" and not measured:
-                self._guarded = _Guarded(run, choice, decision, self._cache, peers)
+                patience = self._options.patience
+                self._guarded = _Guarded(choice, decision, self._cache, peers, patience)
             return
         raise LagomError("; ".join(dict.fromkeys(failures)) or "there is no plan")
 
@@ -221,15 +202,15 @@ class Variant:
             built.append(self._built(plan, args, kwargs))
             return f"collectives {built[0].collectives}"
 
-        seconds = self._options.budget.seconds + GRACE_SECONDS
+        seconds = self._options.budget.seconds + self._options.patience
         agree(peers, "the compiled program", say_what, seconds)
         return built[0].run
 
-    def _tell(self, rules: Rules | None, peers: Peers) -> None:
+    def _tell(self, rules: Rules | None) -> None:
         """Tells NCCL what belongs to the program that runs next."""
         if rules is self._told:
             return
-        if not nccl.HERE.tell(self, rules, peers):
+        if not nccl.HERE.tell(self, rules, self._peers):
             raise LagomError("not all processes could tell NCCL what the plan says")
         self._told = rules
 
@@ -245,59 +226,104 @@ class Variant:
             memory_limit=self._limit,
         )
 
+    def _tuned(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the plan's program, or that as it was where it fails at once."""
+        try:
+            try:
+                result = self.run(*args, **kwargs)
+            except UnknownArgumentsError:
+                # jax's caches were cleared.
+                if not self._rebuilt(plan, args, kwargs):
+                    return self._source.call(self._usual, args, kwargs)
+                result = self._source.call(self.run, args, kwargs)
+            if not self._tried:
+                # What fails on a device is not known before.
+                jax.block_until_ready(result)
+                self._tried = True
+        except (LagomError, jax.errors.JaxRuntimeError) as error:
+            # Other processes may be inside a collective, and wait there for this one.
+            last = self._tried or self._peers.count > 1 or self._options.strict
+            if last or _some_deleted(args, kwargs):
+                raise
+            result = self._source.call(self._usual, args, kwargs)
+            # Had that failed, too, it would not be the plan's fault.
+            self._warn(error)
+            self._leave(None)
+        return result
+
+    def _rebuilt(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Builds the plan's program again; if it cannot be, that as it was runs."""
+        self._tried = False
+        try:
+            self.run = self._built(plan, args, kwargs).run
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self._warn(error)
+            self._leave(None)
+            return False
+        return True
+
+    def _warn(self, error: Exception) -> None:
+        say.warn_once(
+            f"the program as it was runs, since {reasons(error)}",
+            first=self._peers.index == 0,
+        )
+
+    def _leave(self, kept: Plan | None) -> None:
+        """Goes on with one program; a device's memory may have no room for two."""
+        tuned = self.run
+        self.plan, self._guarded = kept, None
+        if kept is None:
+            self.run = self._usual
+        _release(tuned if kept is None else self._usual)
+
     def _measured(
         self, guarded: _Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the step, and takes its time."""
         side = guarded.next_side
-        run = self._usual if side == "baseline" else guarded.tuned
+        plan = self.plan
+        assert plan is not None
         try:
-            self._tell(None if side == "baseline" else guarded.rules, guarded.peers)
+            self._tell(None if side == "baseline" else guarded.rules)
         except InDoubtError:
             raise
         except LagomError as error:
-            self._leave(guarded, error)
+            self._warn(error)
+            self._leave(None)
             return self._source.call(self.run, args, kwargs)
         # What earlier steps still do is not this one's.
         jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
-        result = self._source.call(run, args, kwargs)
+        if side == "baseline":
+            result = self._source.call(self._usual, args, kwargs)
+        else:
+            result = self._tuned(plan, args, kwargs)
         jax.block_until_ready(result)
         guarded.add(side, time.perf_counter() - start)
-        if guarded.complete:
-            self._conclude(guarded)
+        if guarded.complete and self._guarded is guarded:
+            self._conclude(guarded, plan)
         return result
 
-    def _conclude(self, guarded: _Guarded) -> None:
+    def _conclude(self, guarded: _Guarded, plan: Plan) -> None:
         try:
             measured = guarded.conclude()
-            self._tell(guarded.rules if measured.kept else None, guarded.peers)
+            self._tell(guarded.rules if measured.kept else None)
         except InDoubtError:
             raise
         except Exception as error:
-            self._leave(guarded, error)
+            self._warn(error)
+            self._leave(None)
             return
-        assert self.plan is not None
-        if guarded.peers.index == 0:
-            LOG.info("%s: %s", self.plan.holds_for.program, in_words(measured))
-        evidence = dataclasses.replace(self.plan.evidence, measured=measured)
-        plan = dataclasses.replace(self.plan, evidence=evidence)
+        if self._peers.index == 0:
+            LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
+        plan = dataclasses.replace(
+            plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
+        )
         guarded.keep(plan)
-        if measured.kept:
-            self._guarded, self.plan = None, plan
-            _release(self._usual)
-        else:
-            self._leave(guarded)
-
-    def _leave(self, guarded: _Guarded, error: Exception | None = None) -> None:
-        """Goes back to the program as it was, in all processes alike."""
-        if error is not None:
-            say.warn_once(
-                f"the program as it was runs, since {reasons(error)}",
-                first=guarded.peers.index == 0,
-            )
-        self._guarded, self.plan, self.run = None, None, self._usual
-        _release(guarded.tuned)
+        self._leave(plan if measured.kept else None)
 
 
 class _Guarded:
@@ -305,15 +331,15 @@ class _Guarded:
 
     def __init__(
         self,
-        tuned: Run,
         choice: Choice,
         decision: Decision,
         cache: Cache,
         peers: Peers,
+        patience: float,
     ) -> None:
-        self.tuned = tuned
         self.rules = choice.rules
-        self.peers = peers
+        self._peers = peers
+        self._patience = patience
         self._decision = decision
         self._cache = cache
         self._steps = guard.schedule()
@@ -355,11 +381,18 @@ class _Guarded:
         def read(data: bytes) -> Measured:
             return Measured(**json.loads(data))
 
-        return share(self.peers, "what was measured", measured, read, GRACE_SECONDS)
+        return share(
+            self._peers,
+            "what was measured",
+            measured,
+            read,
+            making=0.0,
+            patience=self._patience,
+        )
 
     def keep(self, plan: Plan) -> None:
         """Writes the plan with what was measured."""
-        if self.peers.index == 0:
+        if self._peers.index == 0:
             first = self._decision.choices[0].plan
             part = "whole" if plan.holds_for == first.holds_for else "rest"
             self._cache.keep({**self._decision.parts, "part": part}, plan)
@@ -369,6 +402,12 @@ def _release(run: Run) -> None:
     """Gives the memory of a program back that will not run again."""
     if hasattr(run, "clear_cache"):
         run.clear_cache()
+
+
+def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the step cannot be run again: it has taken what was donated."""
+    arrays = jax.tree.leaves((args, kwargs))
+    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
 
 
 def _lower_of(run: Run) -> Run:

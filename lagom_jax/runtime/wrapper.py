@@ -71,9 +71,11 @@ class Tuned:
         self._function = function
         self._options = options
         self._jitted, self._source = _source_of(function, options.mode)
-        self._statics = (
-            statics_of(self._jitted) if is_jitted(self._jitted) else _NO_STATICS
-        )
+        self._statics = _NO_STATICS
+        if is_jitted(self._jitted):
+            self._statics = statics_of(self._jitted)
+            # Should jax have changed inside, it is better known now.
+            self._source().usual()
         self._cache = Cache.at(options.cache)
         self._variants: dict[Hashable, Variant] = {}
         self._lock = threading.RLock()

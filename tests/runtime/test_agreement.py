@@ -1,84 +1,25 @@
 """Processes of real jobs, on the CPU, agree or all say that they do not."""
 
-import contextlib
-import json
-import os
-import socket
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 
+from tests.runtime import jobs
+from tests.runtime.jobs import PATIENCE
 from tests.runtime.peer import LIMIT, PAYLOAD
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("peer.py")
 JOBS = {"healthy": 3, "dies": 3, "frozen": 3, "alone": 1}
-# What a busy machine may add to a limit.
-PATIENCE = 30.0
-LONGEST = 240
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def start(job, count):
-    port = free_port()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "",
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), job, str(index), str(count), str(port)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(count)
-    ]
+DOOMED = {("dies", 2): -signal.SIGKILL, ("frozen", 0): None}
 
 
 @pytest.fixture(scope="module")
-def jobs():
-    """By job, process and name: what came of it."""
-    running = {job: start(job, count) for job, count in JOBS.items()}
-    found = {}
-    try:
-        for job, processes in running.items():
-            for index, process in enumerate(processes):
-                if (job, index) == ("frozen", 0):
-                    continue
-                printed, said = process.communicate(timeout=LONGEST)
-                assert process.returncode == 0 or job == "dies", said
-                lines = [json.loads(line) for line in printed.splitlines()]
-                found[job, index] = {line["name"]: line for line in lines}
-    finally:
-        for process in (one for processes in running.values() for one in processes):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.communicate()
-    return found
-
-
-@pytest.fixture(scope="module")
-def outcomes(jobs):
-    def of(name, job="healthy"):
-        return [
-            found[name]
-            for (one, _), found in sorted(jobs.items())
-            if one == job and name in found
-        ]
-
-    return of
+def outcomes():
+    found = jobs.run(SCRIPT, JOBS, doomed=DOOMED)
+    return lambda name, job="healthy": jobs.outcomes(found, name, job)
 
 
 def answers(outcomes):

@@ -69,6 +69,7 @@ def test_all_of_the_environment():
             "LAGOM_DETERMINISTIC": "1",
             "LAGOM_STRICT": "yes",
             "LAGOM_PROGRESS": "true",
+            "LAGOM_PATIENCE": "7.5",
         },
     )
     assert found == Options(
@@ -80,6 +81,7 @@ def test_all_of_the_environment():
         deterministic=True,
         strict=True,
         progress=True,
+        patience=7.5,
     )
 
 
@@ -90,6 +92,7 @@ def test_all_of_the_environment():
         ({"LAGOM_VERIFY": "no"}, "verify='no': one of model, measure"),
         ({"LAGOM_COMPILES": "many"}, "LAGOM_COMPILES=many: "),
         ({"LAGOM_STRICT": "perhaps"}, "LAGOM_STRICT=perhaps: neither true nor false"),
+        ({"LAGOM_PATIENCE": "0"}, "patience=0.0: must be above 0"),
         ({"LAGOM_LEVERS": "magic"}, "no lever 'magic'"),
     ],
 )

@@ -1,0 +1,71 @@
+"""Real jobs: some processes that jax.distributed joins, and what they print."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+LONGEST = 240
+# What a busy machine may add to a limit.
+PATIENCE = 30.0
+
+
+def _start(script, job, count, more):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("LAGOM_")}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, script, job, *map(str, (index, count, port, *more))],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+
+
+def run(script, jobs, *more, doomed):
+    """By job, process and name: what came of it.
+
+    `jobs` says how many processes each has, `doomed` which of them may fail, and which
+    never end (None), by job and index.
+    """
+    running = {job: _start(script, job, count, more) for job, count in jobs.items()}
+    found = {}
+    try:
+        for job, processes in running.items():
+            for index, process in enumerate(processes):
+                fate = doomed.get((job, index), 0)
+                if fate is None:
+                    continue
+                printed, said = process.communicate(timeout=LONGEST)
+                assert process.returncode == fate, said
+                # Gloo prints, too.
+                lines = map(json.loads, re.findall(r"^\{.*\}$", printed, re.MULTILINE))
+                found[job, index] = {line["name"]: line for line in lines}
+    finally:
+        for process in (one for processes in running.values() for one in processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.communicate()
+    return found
+
+
+def outcomes(found, name, job):
+    """What came of it in each process of a job."""
+    return [
+        lines[name]
+        for (one, _), lines in sorted(found.items())
+        if one == job and name in lines
+    ]
