@@ -32,7 +32,7 @@ test: $(STAMP) check  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)
 
 smoke: $(STAMP)  ## the tests that depend on jax's version, without lint
-	$(BIN)/python -m pytest -n $(JOBS) tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/house/test_demo.py
+	$(BIN)/python -m pytest -n $(JOBS) tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/runtime/test_contract.py tests/house/test_demo.py
 
 check: $(STAMP)  ## lint and types only
 	$(BIN)/ruff check .

@@ -184,7 +184,10 @@ class Variant:
                 failures.append(reasons(error))
                 continue
             if peers.index == 0:
-                LOG.info("%s", say.summary(plan, decision.how))
+                how = decision.how
+                if not self._on_gpus:
+                    how += "; here, without GPUs, it changes nothing"
+                LOG.info("%s", say.summary(plan, how))
             self.plan, self.run = plan, run
             measured = plan.evidence.measured is not None
             if self._options.verify == "measure" and not measured:
