@@ -1,0 +1,104 @@
+"""The training binary with a plan of the real compiler: the same losses, bit by bit."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
+SIZE = ("--batch=16", "--sequence=16", "--model=phi-2")
+LONGEST = 600
+
+
+class Runs:
+    def __init__(self, folder, steps):
+        self.folder, self.steps = folder, steps
+
+    def start(self, *words):
+        return subprocess.Popen(
+            [
+                *(sys.executable, SCRIPT, *SIZE, "--log_every=1"),
+                f"--steps={self.steps}",
+                *("--lagom_compiles=2", "--lagom_levers=options"),
+                # No doubt may hide that nothing was tuned.
+                *("--lagom_strict", "--lagom_deterministic", "--lagom_progress"),
+                *(f"--lagom_cache={self.folder / 'decisions'}", *words),
+                *(f"--out={self.folder / 'out'}", f"--checkpoint_every={self.steps}"),
+            ],
+            env={
+                **{n: v for n, v in os.environ.items() if not n.startswith("LAGOM_")},
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "XLA_FLAGS": "",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self, process):
+        """What was logged."""
+        try:
+            _, logged = process.communicate(timeout=LONGEST)
+        finally:
+            process.kill()
+        assert process.returncode == 0, logged
+        assert "LagomWarning" not in logged
+        return logged
+
+    def losses(self):
+        lines = (self.folder / "out" / "metrics.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        shutil.rmtree(self.folder / "out")
+        return [(row.get("loss"), row.get("evaluation_loss")) for row in found]
+
+    def alone(self, mode):
+        words = ("--devices=8", "--lagom_cluster=h100:1x8", f"--lagom={mode}")
+        logged = self.finish(self.start(*words))
+        return self.losses(), logged
+
+    def together(self, mode):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        shared = (f"--coordinator={address}", "--processes=2", "--devices=4")
+        words = (*shared, "--lagom_cluster=h100:2x4", f"--lagom={mode}")
+        first, second = (self.start(*words, f"--process={n}") for n in (0, 1))
+        try:
+            logged = self.finish(first)
+            self.finish(second)
+        finally:
+            second.kill()
+        return self.losses(), logged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "steps"),
+    # Eight devices of two processes share what cores there are, and take turns.
+    [("alone", 200), ("together", 20)],
+)
+def test_the_same_losses(tmp_path, processes, steps):
+    run = getattr(Runs(tmp_path, steps), processes)
+    usual, logged = run("off")
+    assert len(usual) == steps + 1
+    assert "lagom" not in logged.replace("lagom_", "")
+
+    losses, logged = run("report")
+    assert losses == usual
+    assert "wait for communication" in logged
+
+    losses, logged = run("tune")
+    assert losses == usual
+    assert "2 compiles in" in logged
+    assert re.search("the compiler is told: (?!nothing)", logged)
+
+    losses, logged = run("tune")
+    assert losses == usual
+    assert "kept from before" in logged
+    assert "compiling" not in logged
