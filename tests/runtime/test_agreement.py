@@ -1,6 +1,5 @@
 """Processes of real jobs, on the CPU, agree or all say that they do not."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,11 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("peer.py")
 JOBS = {"healthy": 3, "dies": 3, "frozen": 3, "alone": 1}
-DOOMED = {("dies", 2): -signal.SIGKILL, ("frozen", 0): None}
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    found = jobs.run(SCRIPT, JOBS, doomed=DOOMED)
+    found = jobs.run(SCRIPT, JOBS, dying={"dies"}, endless={("frozen", 0)})
     return lambda name, job="healthy": jobs.outcomes(found, name, job)
 
 
@@ -87,7 +85,7 @@ def test_what_another_wrote_is_refused(outcomes):
 def test_too_late_is_too_late_for_all(outcomes):
     first, second, late = outcomes("late")
     for outcome in (first, second, late):
-        assert outcome["raised"] == "NoAgreementError"
+        assert outcome["raised"] == "TooLateError"
         assert outcome["seconds"] < LIMIT + PATIENCE
     assert "came within 2 s of the first; no word from process 2" in first["message"]
     assert answers(outcomes("after late")) == ["mine"] * 3

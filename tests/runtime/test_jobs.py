@@ -1,6 +1,5 @@
 """Training in several processes: all run one program, whatever happens to one of them."""
 
-import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,12 +14,12 @@ SCRIPT = Path(__file__).with_name("trainer.py")
 # What trainer.py allows where somebody does not come.
 LIMIT = 3.0
 JOBS = {"trains": 2, "one_is_off": 2, "dies_before": 3, "dies_building": 3}
-DOOMED = {(job, 2): -signal.SIGKILL for job in ("dies_before", "dies_building")}
+DYING = {"dies_before", "dies_building"}
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    found = jobs.run(SCRIPT, JOBS, tmp_path_factory.mktemp("job"), doomed=DOOMED)
+    found = jobs.run(SCRIPT, JOBS, tmp_path_factory.mktemp("job"), dying=DYING)
     return lambda name, job="trains": jobs.outcomes(found, name, job)
 
 
