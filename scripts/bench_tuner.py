@@ -23,14 +23,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lagom_jax.tuner.build import NAME, SOURCES, compile_plugin, compiler
-from lagom_jax.tuner.image import pack, save
+from lagom_jax.tuner.image import save
 from lagom_jax.tuner.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks" / "tuner.md"
 COUNTS = (10, 100, 1_000, 10_000)
 CALLS = 40_000
-ROUNDS = 60
+ROUNDS = 12
+TURNS = 15
 RANKS, DOMAINS = 64, 8
 Call = tuple[str, int]
 
@@ -103,8 +104,8 @@ CASES = {
 
 def measured(
     bench: Path, plugin: Path, rules: Rules, calls: Sequence[Call]
-) -> tuple[float, float]:
-    """Nanoseconds of a call: the median of the rounds, and the slowest tenth's."""
+) -> list[float]:
+    """Nanoseconds of a call, round by round."""
     data = struct.pack("<III", RANKS, DOMAINS, len(calls))
     for function, nbytes in calls:
         data += struct.pack("<QII", nbytes, FUNCTIONS.index(function), 0)
@@ -120,30 +121,33 @@ def measured(
         )
     rows = [line.split() for line in done.stdout.splitlines()]
     usual = statistics.median(float(without) for _, without in rows)
-    added = [float(with_plugin) - usual for with_plugin, _ in rows]
-    return statistics.median(added), statistics.quantiles(added, n=10)[-1]
+    return [float(with_plugin) - usual for with_plugin, _ in rows]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
     wanted = arguments.parse_args()
-    lines: list[str] = []
+    cells = {(name, count): list[float]() for name in CASES for count in COUNTS}
     with tempfile.TemporaryDirectory() as folder:
         plugin = compile_plugin(Path(folder, NAME))
         bench = Path(folder, "bench")
         words = [*compiler(), "-O2", "-std=gnu11", "-I", str(SOURCES), "-o", str(bench)]
         subprocess.run([*words, str(HERE / "bench_tuner.c"), "-ldl"], check=True)
         load = os.getloadavg()[0]
-        for name, make in CASES.items():
-            cells: list[str] = []
-            for count in COUNTS:
-                rules, calls = make(random.Random(count), count)
-                median, slow = measured(bench, plugin, rules, calls)
-                cells.append(f"{median:.1f} ({slow:.1f})")
-                kib = len(pack(rules)) / 1024
-                print(f"{name}, {count}: {cells[-1]} ns, {kib:.0f} KiB", flush=True)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+        # In turns, since a machine may be half as fast for seconds on end.
+        for _ in range(TURNS):
+            for name, count in cells:
+                rules, calls = CASES[name](random.Random(count), count)
+                cells[name, count] += measured(bench, plugin, rules, calls)
+    lines: list[str] = []
+    for name in CASES:
+        medians = [statistics.median(cells[name, count]) for count in COUNTS]
+        slow = [statistics.quantiles(cells[name, count], n=10)[-1] for count in COUNTS]
+        texts = [f"{m:.1f} ({s:.1f})" for m, s in zip(medians, slow, strict=True)]
+        texts.append(f"{max(medians) / min(medians):.2f}")
+        lines.append(f"| {name} | {' | '.join(texts)} |")
+        print(lines[-1], flush=True)
     if wanted.docs:
         PAGE.write_text(page(lines, load))
 
@@ -159,12 +163,13 @@ Measured by `python scripts/bench_tuner.py --docs` on {os.cpu_count()} cores of 
 are cores, others were using them.
 
 Nanoseconds that the plugin adds to one call of NCCL, against a plugin that does \
-nothing: the median of {ROUNDS} rounds of {CALLS:,} calls, and in brackets what a \
-tenth of the rounds exceeds. All rules are for one communicator; calls come in random \
-order, those of a sequence in its own, and one directly after the other.
+nothing: the median of {TURNS * ROUNDS} rounds of {CALLS:,} calls, and in brackets \
+what a tenth of the rounds exceeds; {TURNS} processes for each cell, in turns. All \
+rules are for one communicator; calls come in random order, those of a sequence in its \
+own, and one directly after the other.
 
-| rules, or places | {heads} |
-|---|{"--:|" * len(COUNTS)}
+| rules, or places | {heads} | most / least |
+|---|{"--:|" * (len(COUNTS) + 1)}
 {chr(10).join(lines)}
 """
 
