@@ -12,8 +12,9 @@ whatever the order of its instructions and whatever NCCL is told, by the larger 
   speeds that the model gives them side by side, and each kernel's work must be done.
   Which needs which is left out. Collectives run one after another, as XLA's one stream
   for them has it.
-- the longest chain of tasks that need each other, or share a stream, each at its fastest
-  and with nothing in its way; a loop is one task that takes as long as its own bound.
+- the longest chain of tasks that need each other, or share a stream, each at its
+  fastest and with nothing in its way; a loop is one task that takes as long as its own
+  bound.
 
 The least of these bounds is what no plan could have gone below with these programs.
 """
@@ -382,10 +383,10 @@ Made by `python scripts/limits_of_overlap.py`: Python {platform.python_version()
 The *simple bound* hides all communication free of charge. *With contention* is a linear
 program in which each collective is done in parts, each under any setting and beside any
 kernel or none, at the speeds that the model gives them side by side, in any order. The
-*longest chain* is of tasks that need each other, or that share a stream, at their fastest,
-loop by loop. The *limit* is the larger of the two, and the least of all programs that were
-compiled for the plan: with these programs no order and no settings make the step shorter. *Recovered* is the share
-of what the simple bound promises. {cases}.
+*longest chain* is of tasks that need each other, or that share a stream, at their
+fastest, loop by loop. The *limit* is the larger of the two, and the least of all
+programs that were compiled for the plan: with these programs no order and no settings
+make the step shorter. *Recovered* is the share of what the simple bound promises. {cases}.
 
 {table(rows)}
 """
