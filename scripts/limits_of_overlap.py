@@ -386,7 +386,8 @@ kernel or none, at the speeds that the model gives them side by side, in any ord
 *longest chain* is of tasks that need each other, or that share a stream, at their
 fastest, loop by loop. The *limit* is the larger of the two, and the least of all
 programs that were compiled for the plan: with these programs no order and no settings
-make the step shorter. *Recovered* is the share of what the simple bound promises. {cases}.
+make the step shorter. *Recovered* is the share of what the simple bound promises.
+{cases}.
 
 {table(rows)}
 """
