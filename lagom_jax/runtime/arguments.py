@@ -12,12 +12,22 @@ from lagom_jax.runtime.jitted import Statics, trace_context
 
 
 def variant_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any], statics: Statics
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    statics: Statics,
+    *,
+    by_value: bool = False,
 ) -> Hashable:
     """A key that is equal for calls of the same program.
 
     Made of the trees of the arguments, of shapes, types and shardings, of the values
     of static arguments, and of what of jax's configuration programs depend on.
+
+    Args:
+        args: Arguments of the call.
+        kwargs: The same by keyword.
+        statics: Which of them are static.
+        by_value: Whether all that is no array is part of the program.
 
     Example:
         >>> import jax.numpy as jnp
@@ -36,7 +46,12 @@ def variant_of(
     open_args = [value for n, value in enumerate(args) if n not in numbers]
     open_kwargs = {n: value for n, value in kwargs.items() if n not in statics.names}
     leaves, tree = jax.tree.flatten((open_args, open_kwargs))
-    return (len(args), tuple(fixed), tree, _leaves(leaves), trace_context())
+    found = tuple(map(_valued, leaves)) if by_value else _leaves(leaves)
+    return (len(args), tuple(fixed), tree, found, trace_context())
+
+
+def _valued(leaf: Any) -> Hashable:
+    return _leaf(leaf) if hasattr(leaf, "dtype") else _fixed(leaf)
 
 
 def _fixed(value: Any) -> Hashable:

@@ -98,15 +98,16 @@ class JittedSource:
 
 
 class LoweredSource:
-    """Any wrapper around jax that has `lower`, as flax's `nnx.jit`."""
+    """Any wrapper around jax that has `lower`, as `nnx.jit` and `eqx.filter_jit`."""
 
     def __init__(self, wrapped: Any) -> None:
         """Takes the user's wrapper."""
         self._wrapped = wrapped
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Traces it."""
-        return self._wrapped.trace(*args, **kwargs)
+        """Traces it, or lowers it, which is the same where it runs on GPUs."""
+        wrapped = self._wrapped
+        return getattr(wrapped, "trace", wrapped.lower)(*args, **kwargs)
 
     @property
     def shardings(self) -> tuple[Any, ...]:
@@ -141,7 +142,8 @@ class LoweredSource:
                 # one, no look at its arguments can tell. Nothing has run yet.
                 return wrapped(*args, **kwargs)
 
-        return run, compiled
+        # What wraps a function usually wraps its stages, too.
+        return run, getattr(compiled, "compiled", compiled)
 
 
 class StageSource:

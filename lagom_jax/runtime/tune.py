@@ -41,8 +41,8 @@ def tune(
 
     Args:
         function: A function, a jitted function, another wrapper around jax that has
-            `lower` and `trace` (as `nnx.jit`), or what `.lower(...)` returned. Left
-            out, the answer is a decorator.
+            `lower` (as `nnx.jit` and `eqx.filter_jit`), or what `.lower(...)` returned.
+            Left out, the answer is a decorator.
         mode: `off`: the step as it is. `report`: the same, and say what could be
             gained. `tune`: use a plan that was kept, or make one. `load`: use a plan
             that was made before, and never make one.

@@ -72,6 +72,9 @@ class Tuned:
         self._options = options
         self._jitted, self._source = _source_of(function, options.mode)
         self._statics = _NO_STATICS
+        # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
+        # whatever is no array, and do not look whether it is still the same.
+        self._by_value = not hasattr(self._jitted, "trace")
         if is_jitted(self._jitted):
             self._statics = statics_of(self._jitted)
             # Should jax have changed inside, it is better known now.
@@ -150,7 +153,8 @@ class Tuned:
         if isinstance(self._function, jax.stages.Lowered):
             return (), self._variants.get(())
         try:
-            key = variant_of(args, kwargs, self._statics)
+            statics, by_value = self._statics, self._by_value
+            key = variant_of(args, kwargs, statics, by_value=by_value)
             return key, self._variants.get(key)
         except Exception:
             # jax says better than we could what is wrong with the arguments.
@@ -228,14 +232,16 @@ def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], Source]]:
         return _Once(stage), functools.partial(StageSource, stage)
     if is_jitted(function):
         return function, functools.partial(JittedSource, function)
-    if hasattr(function, "lower") and (hasattr(function, "trace") or mode == "off"):
-        return function, functools.partial(LoweredSource, function)
-    if hasattr(function, "lower"):
+    plain = isinstance(function, types.FunctionType)
+    if plain and hasattr(function, "lower") and not hasattr(function, "trace"):
+        if mode == "off":
+            return function, functools.partial(LoweredSource, function)
         raise OptionError(
-            f"{type(function).__name__} can be lowered and not traced, so that nothing "
-            "can be known of its program: give lagom_jax.tune a function of arrays, "
-            "jitted by jax.jit or not at all"
+            "what jax.pmap made is a program for each device, not one for all of them: "
+            "give lagom_jax.tune a function that jax.jit made, with shardings"
         )
+    if hasattr(function, "lower"):
+        return function, functools.partial(LoweredSource, function)
     if not callable(function):
         raise OptionError(
             f"lagom_jax.tune takes a function, not an object of type "

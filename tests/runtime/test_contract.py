@@ -16,6 +16,7 @@ import pytest
 from flax import nnx
 
 import lagom_jax
+from lagom_jax.compile import _jax_internals
 from lagom_jax.errors import ClusterError, PlanError
 from lagom_jax.runtime import place, programs, variant
 from lagom_jax.runtime.options import OptionError
@@ -546,17 +547,46 @@ def test_models_of_flax_that_are_one(plans):
         assert tuned(*models, x) == step(*models, x)
 
 
-def test_a_wrapper_that_cannot_be_traced():
+def test_equinox(plans, monkeypatch):
+    eqx = pytest.importorskip("equinox")
+    # It can be lowered for the devices that are here, and for no others.
+    monkeypatch.setattr(_jax_internals, "platforms", lambda lowered: ("cuda",))
+
+    class Model(eqx.Module):
+        weights: jax.Array
+        activation: object
+
+    models = [Model(jnp.arange(3.0), act) for act in (jnp.tanh, jnp.sin)]
+    jitted = eqx.filter_jit(lambda model, x: model.activation(model.weights * x))
+    step = lagom_jax.tune(jitted, cluster="h100:1x1", strict=True)
+    for x in (2.0, jnp.ones(3), 2.0):
+        for model in models:
+            np.testing.assert_array_equal(step(model, x), jitted(model, x))
+    assert plans.made
+
+
+def test_a_wrapper_that_lowers_for_the_devices_that_are_here_only(plans):
     class Wrapper:
-        def lower(self, *_):
-            raise AssertionError
+        jitted = staticmethod(jax.jit(lambda x: x + 1))
+
+        def lower(self, *args):
+            return self.jitted.lower(*args)
 
         def __call__(self, x):
-            return x + 1
+            return self.jitted(x)
 
-    with pytest.raises(OptionError, match="Wrapper can be lowered and not traced"):
-        lagom_jax.tune(Wrapper())
-    assert lagom_jax.tune(Wrapper(), mode="off")(1) == 2
+    step = lagom_jax.tune(Wrapper(), cluster="h100:1x1")
+    with pytest.warns(match="lowered for cpu"):
+        assert step(1.0) == 2.0
+    assert step(2.0) == 3.0
+    assert not plans.made
+
+
+def test_pmap_is_refused():
+    with pytest.raises(OptionError, match=r"that jax\.jit made"):
+        lagom_jax.tune(jax.pmap(lambda x: x))
+    step = lagom_jax.tune(jax.pmap(lambda x: x + 1), mode="off")
+    assert step(jnp.ones((1, 2))).shape == (1, 2)
 
 
 def test_another_thread_does_not_trace_what_nobody_decided(plans):
