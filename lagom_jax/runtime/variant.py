@@ -180,6 +180,8 @@ class Variant:
             try:
                 run = self._built_everywhere(plan, args, kwargs, peers)
                 self._tell(choice.rules)
+            except InDoubtError:
+                raise
             except LagomError as error:
                 failures.append(reasons(error))
                 continue

@@ -1,12 +1,28 @@
 """What the wrapper tells NCCL, asked for as NCCL asks: through the plugin itself."""
 
+import base64
+import itertools
+
+import jax
 import pytest
 
+import lagom_jax
 from lagom_jax.errors import TunerError
-from lagom_jax.runtime import nccl
+from lagom_jax.runtime import decision, nccl, place
 from lagom_jax.runtime.agreement import NoAgreementError, Peers
+from lagom_jax.runtime.guard import schedule
 from lagom_jax.runtime.nccl import Nccl, merged
-from lagom_jax.tuner import Answer, Place, Rule, Rules, Scope, built
+from lagom_jax.runtime.say import LagomWarning
+from lagom_jax.tuner import (
+    Answer,
+    InDoubtError,
+    Place,
+    Rule,
+    Rules,
+    Scope,
+    built,
+    pack,
+)
 from lagom_jax.tuner.installed import CHAIN, CONTROL, PLUGIN, RULES
 from lagom_jax.tuner.library import Communicator, opened
 
@@ -126,3 +142,79 @@ def test_sequences_are_followed_for_one_program_only():
     alone = Rules((Scope(8, sequences=(places,)),))
     assert merged([alone]) == alone
     assert not any(scope.sequences for scope in merged([alone, wants(2)]).scopes)
+
+
+class Listening(Nccl):
+    """Hears what it is told, and does as it was told to."""
+
+    def __init__(self, answer):
+        super().__init__({})
+        self.heard, self.answer = [], answer
+
+    def objection(self):
+        return ""
+
+    def tell(self, who, rules, peers):
+        self.heard.append(rules)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def tuned(monkeypatch, plans):
+    """A step that takes itself to be on GPUs, with a plan that has rules."""
+
+    def make(answer, **options):
+        here = Listening(answer)
+        monkeypatch.setattr(nccl, "HERE", here)
+        monkeypatch.setattr(place, "on_gpus", lambda devices: True)
+        image = base64.b64encode(pack(wants(3))).decode()
+        monkeypatch.setattr(decision, "_image", lambda planner, plan: image)
+        step = jax.jit(lambda x: x + 1)
+        return lagom_jax.tune(step, cluster="h100:1x1", **options), here
+
+    return make
+
+
+def test_a_step_tells_nccl_before_it_runs(tuned):
+    step, here = tuned(True)
+    assert [step(1.0) for _ in range(3)] == [2.0] * 3
+    assert here.heard == [wants(3)]
+    assert len(step.plans) == 1
+
+
+def test_a_step_whose_rules_not_all_have_runs_as_it_was(tuned):
+    step, here = tuned(False)
+    with pytest.warns(LagomWarning, match="could tell NCCL"):
+        assert step(1.0) == 2.0
+    assert [step(1.0) for _ in range(3)] == [2.0] * 3
+    assert here.heard == [wants(3)]
+    assert not step.plans
+
+
+def test_a_step_in_doubt_does_not_run(tuned):
+    step, _ = tuned(InDoubtError("nobody can say"))
+    with pytest.raises(InDoubtError):
+        step(1.0)
+
+
+def test_rules_go_with_the_program_that_is_measured(tuned):
+    step, here = tuned(True, verify="measure")
+    sides = schedule()
+    for _ in range(len(sides)):
+        assert step(1.0) == 2.0
+    told = [wants(3), *(None if side == "baseline" else wants(3) for side in sides)]
+    told.append(wants(3) if step.plans else None)
+    changes = [new for old, new in itertools.pairwise(told) if old != new]
+    assert here.heard == told[:1] + changes
+
+
+def test_what_can_no_longer_be_told_while_it_is_measured(tuned):
+    step, here = tuned(True, verify="measure")
+    assert step(1.0) == 2.0
+    here.answer = False
+    with pytest.warns(LagomWarning, match="could tell NCCL"):
+        assert step(1.0) == 2.0
+    assert [step(1.0) for _ in range(3)] == [2.0] * 3
+    assert not step.plans
