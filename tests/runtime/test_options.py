@@ -1,31 +1,9 @@
-import importlib
-import sys
-
 import pytest
-from absl import flags as absl_flags
-from absl.testing import flagsaver
 
 import lagom_jax
 from lagom_jax.errors import ClusterError
 from lagom_jax.planning import Budget
 from lagom_jax.runtime.options import NAMES, OptionError, Options, resolve
-
-_MODULES = {}
-
-
-@pytest.fixture
-def flags():
-    """The flags of a binary, which nobody has parsed yet; gone when the test ends."""
-    import lagom_jax
-
-    known = sys.modules.get("lagom_jax.flags") or _MODULES.get("flags")
-    _MODULES["flags"] = known or importlib.import_module("lagom_jax.flags")
-    sys.modules["lagom_jax.flags"] = _MODULES["flags"]
-    absl_flags.FLAGS.unparse_flags()
-    with flagsaver.flagsaver():
-        yield absl_flags.FLAGS
-    del sys.modules["lagom_jax.flags"]
-    vars(lagom_jax).pop("flags", None)
 
 
 def test_nothing_asked():
