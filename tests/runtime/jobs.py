@@ -41,6 +41,15 @@ def run(script, jobs, *more, dying=(), endless=()):
     `jobs` says how many processes each has. Of those in `dying` some are killed, and jax
     may then end any other. `endless` are processes that never end, by job and index.
     """
+    try:
+        return _run(script, jobs, more, dying, endless)
+    except AssertionError:
+        # A machine that stands still for longer than a limit, or gives the port away,
+        # ends a job that nothing is wrong with. It does not do so twice.
+        return _run(script, jobs, more, dying, endless)
+
+
+def _run(script, jobs, more, dying, endless):
     running = {job: _start(script, job, count, more) for job, count in jobs.items()}
     found = {}
     try:
