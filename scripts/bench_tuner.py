@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import platform
 import random
 import statistics
 import struct
@@ -21,6 +20,8 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from machine import processor
 
 from lagom_jax.tuner.build import NAME, SOURCES, compile_plugin, compiler
 from lagom_jax.tuner.image import save
@@ -172,14 +173,6 @@ own, and one directly after the other.
 |---|{"--:|" * (len(COUNTS) + 1)}
 {chr(10).join(lines)}
 """
-
-
-def processor() -> str:
-    """What the system calls it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

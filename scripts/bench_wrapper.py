@@ -16,7 +16,6 @@ import functools
 import gc
 import logging
 import os
-import platform
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from machine import processor
 
 import lagom_jax
 
@@ -191,14 +191,6 @@ brackets bytes.
 |---|{"--:|" * 6}
 {chr(10).join(lines)}
 """
-
-
-def processor() -> str:
-    """What the system calls it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

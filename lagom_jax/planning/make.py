@@ -90,11 +90,6 @@ class Planner:
         """What the user has set, as a plan states it."""
         return stated(_pins(self._given, self._lowered))
 
-    @property
-    def devices(self) -> int:
-        """How many devices the step is made for."""
-        return self._lowered.device_count
-
     def plan(
         self,
         *,
