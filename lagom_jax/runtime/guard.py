@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
+
+from lagom_jax.plan import Measured
 
 Side: TypeAlias = Literal["baseline", "tuned"]
 ROUNDS: Final = 6
@@ -15,29 +16,6 @@ _ORDER: Final[tuple[Side, ...]] = ("baseline", "tuned", "tuned", "baseline")
 _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533
 _SIGMAS: Final = 2.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was measured, and what follows.
-
-    Example:
-        >>> Verdict(1.0, 0.9, 0.01, 12).faster
-        True
-    """
-
-    baseline_seconds: float
-    """Median of a step."""
-    tuned_seconds: float
-    noise_seconds: float
-    """By how much the medians may differ though nothing else does."""
-    steps: int
-    """That were measured of each."""
-
-    @property
-    def faster(self) -> bool:
-        """Whether the gain is larger than the noise."""
-        return self.baseline_seconds - self.tuned_seconds > self.noise_seconds
 
 
 def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
@@ -52,7 +30,7 @@ def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
     return ("baseline", "tuned", *(_ORDER * rounds))
 
 
-def judge(baseline: Sequence[float], tuned: Sequence[float]) -> Verdict:
+def judge(baseline: Sequence[float], tuned: Sequence[float]) -> Measured:
     """Compares medians with their spread.
 
     Args:
@@ -60,18 +38,16 @@ def judge(baseline: Sequence[float], tuned: Sequence[float]) -> Verdict:
         tuned: Likewise.
 
     Example:
-        >>> judge([1.0, 1.1, 0.9, 1.0], [0.5, 0.6, 0.4, 0.5]).faster
+        >>> judge([1.0, 1.1, 0.9, 1.0], [0.5, 0.6, 0.4, 0.5]).kept
         True
-        >>> judge([1.0, 1.1, 0.9, 1.0], [1.0, 1.1, 0.9, 0.99]).faster
+        >>> judge([1.0, 1.1, 0.9, 1.0], [1.0, 1.1, 0.9, 0.99]).kept
         False
     """
     errors = [_error_of_median(times) for times in (baseline, tuned)]
-    return Verdict(
-        statistics.median(baseline),
-        statistics.median(tuned),
-        _SIGMAS * sum(error**2 for error in errors) ** 0.5,
-        min(len(baseline), len(tuned)),
-    )
+    before, after = statistics.median(baseline), statistics.median(tuned)
+    noise = _SIGMAS * sum(error**2 for error in errors) ** 0.5
+    steps = min(len(baseline), len(tuned))
+    return Measured(before, after, noise, steps, kept=before - after > noise)
 
 
 def _error_of_median(times: Sequence[float]) -> float:

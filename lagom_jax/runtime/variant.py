@@ -373,14 +373,7 @@ class _Guarded:
             counted = self._times[2:]
             baseline = [t for side, t in counted if side == "baseline"]
             tuned = [t for side, t in counted if side == "tuned"]
-            verdict = guard.judge(baseline, tuned)
-            record = Measured(
-                verdict.baseline_seconds,
-                verdict.tuned_seconds,
-                verdict.noise_seconds,
-                verdict.steps,
-                verdict.faster,
-            )
+            record = guard.judge(baseline, tuned)
             return json.dumps(dataclasses.asdict(record)).encode()
 
         def read(data: bytes) -> Measured:

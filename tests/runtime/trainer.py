@@ -98,7 +98,7 @@ def other_collectives():
 
 def finds(faster):
     seconds = 0.5 if faster else 2.0
-    verdict = guard.Verdict(1.0, seconds, 0.01, 12)
+    verdict = Measured(1.0, seconds, 0.01, 12, kept=1.0 - seconds > 0.01)
     return mock.patch.object(guard, "judge", return_value=verdict)
 
 
