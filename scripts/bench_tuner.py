@@ -21,11 +21,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from machine import processor
-
 from lagom_jax.tuner.build import NAME, SOURCES, compile_plugin, compiler
 from lagom_jax.tuner.image import save
 from lagom_jax.tuner.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
+from machine import processor
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks" / "tuner.md"

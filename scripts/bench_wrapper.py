@@ -27,9 +27,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from machine import processor
 
 import lagom_jax
+from machine import processor
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks" / "wrapper.md"

@@ -3,8 +3,9 @@
 The constants are records, each with its source. `constants/kernels/*.json` has those
 of matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type
 without measurements borrows them, and what it borrowed from is written beside it. Of
-other kernels `constants/estimated/kernels.json` has estimates for any GPU, which a
-GPU's own record may replace one by one.
+other kernels `constants/estimated/kernels.json` has estimates for any GPU. What was
+measured on a GPU (`constants/measured/*.json`, see `measured.py`) takes their place,
+one by one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lagom_jax.cost.measured import measured
 from lagom_jax.errors import ClusterError
 
 Floats = npt.NDArray[np.float64]
@@ -152,11 +154,18 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
         )
     record: dict[str, Any] = json.loads(path.read_text())
     estimated = json.loads((constants / "estimated" / "kernels.json").read_text())
-    others = {**estimated["kernels"], **record["kernels"]}
+    others: dict[str, Any] = {
+        name: item["value"]
+        for name, item in {**estimated["kernels"], **record["kernels"]}.items()
+    }
+    for name, value in measured(gpu, "kernels").items():
+        # Kinds of kernels that were not measured keep what is estimated.
+        old = others[name]
+        others[name] = {**old, **value} if isinstance(old, dict) else value
     return KernelConstants(
         gpu=gpu,
         matmuls={name: _matmul(item) for name, item in record["matmuls"].items()},
-        **{name: item["value"] for name, item in others.items()},
+        **others,
     )
 
 

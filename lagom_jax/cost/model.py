@@ -37,7 +37,7 @@ class _Memory:
         self.kernels = Known(_work_of, self._kernel)
         self.collectives = Known(self._terms, self._collective)
         self._terms_of: dict[Collective, CollectiveTerms] = {}
-        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu.compute_capability))
+        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
 
     def is_of(self, cluster: Cluster, constants: Constants) -> bool:
         """Whether it was made for these."""

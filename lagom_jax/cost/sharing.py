@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
+from lagom_jax.cost.measured import measured
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel, Task
 
@@ -49,28 +50,27 @@ class SharingConstants:
 
 
 @functools.cache
-def load_sharing_constants(compute_capability: str) -> SharingConstants:
-    """The constants of a generation of GPUs.
-
-    Args:
-        compute_capability: As in `Gpu.compute_capability`: `9.0a`.
+def load_sharing_constants(gpu: Gpu) -> SharingConstants:
+    """The constants of a GPU: measured on it, or estimated for its generation.
 
     Example:
-        >>> load_sharing_constants("8.6").persistent_kernels
+        >>> from lagom_jax.cluster import Cluster
+        >>> load_sharing_constants(Cluster.parse("a40-nvlink").gpu).persistent_kernels
         False
     """
     folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
     record: dict[str, Any] = json.loads((folder / "sharing.json").read_text())
-    generation = compute_capability.partition(".")[0]
+    generation = gpu.compute_capability.partition(".")[0]
     known: dict[str, bool] = record["persistent_kernels"]["value"]
     if generation not in known:
         # A newer generation is most like the newest that is known.
         generation = max(known, key=int)
-    return SharingConstants(
+    estimated = SharingConstants(
         persistent_kernels=known[generation],
         saturating_sm_share=record["saturating_sm_share"]["value"],
         eviction=record["eviction"]["value"],
     )
+    return dataclasses.replace(estimated, **measured(gpu.name, "sharing"))
 
 
 class RatesOfLoads:
@@ -90,8 +90,8 @@ class RatesOfLoads:
         Example:
             >>> from lagom_jax.cluster import Cluster
             >>> gpu = Cluster.parse("h100").gpu
-            >>> constants = load_sharing_constants(gpu.compute_capability)
-            >>> RatesOfLoads(gpu, constants).of(None, (None,)).flying
+            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+            >>> rates.of(None, (None,)).flying
             (1.0,)
         """
         key = (kernel, flying)

@@ -32,9 +32,7 @@ class Terms:
         self.choice = list(choice)
         self.known: dict[Task, Price] = {}
         """The prices under the present choice of all tasks that were asked for."""
-        self._sharing = RatesOfLoads(
-            cluster.gpu, load_sharing_constants(cluster.gpu.compute_capability)
-        )
+        self._sharing = RatesOfLoads(cluster.gpu, load_sharing_constants(cluster.gpu))
         self._group: dict[Collective, int] = {
             site: number
             for number, group in enumerate(stage.space.groups)

@@ -1,0 +1,149 @@
+"""Proves on one GPU what can be proved there, and measures what the model estimates.
+
+    python scripts/gpu_check.py --docs --update    # all stages, results, records
+    python scripts/gpu_check.py contention obeyed  # some
+    python scripts/gpu_check.py --dry-run          # without a GPU, with stand-ins
+
+Each stage runs in a process of its own, for less than five minutes. Nothing of the
+GPU's settings is changed. docs/validation/README.md says what each shows, and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_stages import page, records
+from gpu_stages.host import gpu_here, machine, record_of
+from gpu_stages.registry import STAGES
+from gpu_stages.result import Result, ResultError, StageResult, shown
+from gpu_stages.running import run_stage
+from gpu_stages.stage import CannotRunError, Request
+
+PAGES = Path(__file__).parents[1] / "docs" / "validation"
+_LONGEST = 280.0
+_DRY_GPU = "h100"
+
+
+def main(words: Sequence[str]) -> int:
+    wanted = _arguments(words)
+    try:
+        result = Result.read(wanted.result) if wanted.result else _run(wanted, words)
+        if wanted.json:
+            wanted.json.write_text(result.to_json() + "\n")
+        if wanted.docs:
+            if result.dry and wanted.docs == PAGES:
+                raise ResultError("a dry run is no validation: name another --docs=DIR")
+            for path in page.write(result, wanted.docs):
+                print(f"wrote {path}")
+        if wanted.update:
+            path = records.update(result)
+            print(f"wrote {path}" if path else "no constant was measured: none written")
+    except (CannotRunError, ResultError, OSError) as error:
+        print(f"gpu_check.py: {error}", file=sys.stderr)
+        return 2
+    return 0 if all(one.status == "ran" for one in result.stages.values()) else 1
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    stages = "\n".join(f"  {name:<11} {title}" for name, title in STAGES.items())
+    arguments = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"stages:\n{stages}\n\nIt ends with 0 if all stages ran, whatever they "
+        "found, with 1 if one did\nnot, and with 2 if nothing could be done.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    arguments.add_argument(
+        "stages", nargs="*", metavar="STAGE", help="all of them, if none is named"
+    )
+    arguments.add_argument(
+        "--dry-run", action="store_true", help="with stand-ins for GPU and NCCL"
+    )
+    arguments.add_argument(
+        "--gpu", help="the record to compare with, see `lagom clusters`; by its name"
+    )
+    arguments.add_argument(
+        "--seconds",
+        type=float,
+        default=_LONGEST,
+        help=f"most that a stage may take; {_LONGEST:.0f}",
+    )
+    arguments.add_argument(
+        "--keep", type=Path, help="a new folder for the logs of all stages"
+    )
+    arguments.add_argument("--json", type=Path, metavar="OUT", help="write the result")
+    arguments.add_argument(
+        "--from",
+        dest="result",
+        type=Path,
+        metavar="JSON",
+        help="take an earlier result instead of measuring",
+    )
+    arguments.add_argument(
+        "--docs",
+        type=Path,
+        nargs="?",
+        const=PAGES,
+        metavar="DIR",
+        help="write page and pictures, into docs/validation if no folder is named",
+    )
+    arguments.add_argument(
+        "--update", action="store_true", help="write what was measured into the records"
+    )
+    wanted = arguments.parse_args(words)
+    unknown = [name for name in wanted.stages if name not in STAGES]
+    if unknown:
+        arguments.error(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
+    if not wanted.seconds > 0:
+        arguments.error(f"--seconds={wanted.seconds:g}: a stage needs some")
+    if wanted.result and (wanted.stages or wanted.dry_run):
+        arguments.error("--from measures nothing: name no stage and no --dry-run")
+    if wanted.update and wanted.dry_run:
+        arguments.error("a dry run measures nothing that --update could write")
+    return wanted
+
+
+def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
+    gpu = {"name": "no GPU: a dry run"} if wanted.dry_run else gpu_here()
+    record = wanted.gpu or (_DRY_GPU if wanted.dry_run else record_of(gpu["name"]))
+    about = machine(["python", "scripts/gpu_check.py", *words], gpu)
+    if wanted.dry_run:
+        print("A dry run: stand-ins take the GPU's place, and figures mean nothing.")
+    print(f"{about['name']}, compared with the record '{record}'", flush=True)
+    found: dict[str, StageResult] = {}
+    with tempfile.TemporaryDirectory(prefix="gpu_check-") as temporary:
+        folder = wanted.keep or Path(temporary)
+        for name in [one for one in STAGES if one in (wanted.stages or STAGES)]:
+            print(f"\n{name}: {STAGES[name]}", flush=True)
+            request = Request(record, wanted.dry_run, wanted.seconds, folder / name)
+            found[name] = StageResult.read(run_stage(name, request, _progress))
+            _show(found[name])
+    return Result(record, wanted.dry_run, about, found)
+
+
+def _progress(line: str) -> None:
+    print(f"    {line}", file=sys.stderr, flush=True)
+
+
+def _show(stage: StageResult) -> None:
+    if stage.status != "ran":
+        print(f"  {stage.status}: {stage.why}", flush=True)
+        return
+    print(f"  {len(stage.rows)} rows in {stage.seconds:.0f} s")
+    for score in stage.scores:
+        met = {None: "", True: "  met", False: "  MISSED"}[score.met]
+        kept_out = ", kept out" if score.kept_out else ""
+        print(f"  {score.what}{kept_out}: {shown(score.value, score.unit)}{met}")
+    for heading, lines in (("!", stage.findings), ("left out:", stage.left_out)):
+        for line in lines:
+            print(f"  {heading} {line}")
+    for update in stage.updates:
+        print(f"  measured {update.section}.{update.name} = {update.value}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Writes what was measured into the GPU's record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from gpu_stages.result import Result, ResultError
+from lagom_jax.files import write_whole
+
+FOLDER: Final = (
+    Path(__file__).parents[2] / "lagom_jax" / "cost" / "constants" / "measured"
+)
+
+
+def update(result: Result, folder: Path = FOLDER) -> Path | None:
+    """Puts a run's constants in the place of older or estimated ones.
+
+    Returns:
+        The record; None where the run measured no constant.
+
+    Raises:
+        ResultError: It was a dry run.
+    """
+    if result.dry:
+        raise ResultError("a dry run measures nothing that a record could hold")
+    updates = [update for stage in result.stages.values() for update in stage.updates]
+    if not updates:
+        return None
+    path = folder / f"{result.gpu}.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    machine = result.machine
+    versions = ", ".join(
+        f"{name} {version}"
+        for name, version in machine.items()
+        if name in ("driver_version", "jax", "source") or name.startswith("nvidia-nccl")
+    )
+    for one in updates:
+        record.setdefault(one.section, {})[one.name] = {
+            "value": one.value,
+            "source": (
+                f"measured by scripts/gpu_check.py on {machine['date']}, on a "
+                f"{machine['name']} ({versions}): {one.source}"
+            ),
+        }
+    folder.mkdir(exist_ok=True)
+    write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
+    return path
