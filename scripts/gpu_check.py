@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpu_stages import page, records
 from gpu_stages.host import gpu_here, machine, record_of
-from gpu_stages.registry import STAGES
+from gpu_stages.registry import STAGES, module_of
 from gpu_stages.result import Result, ResultError, StageResult, shown
 from gpu_stages.running import run_stage
 from gpu_stages.stage import CannotRunError, Request
@@ -119,7 +119,9 @@ def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
         for name in [one for one in STAGES if one in (wanted.stages or STAGES)]:
             print(f"\n{name}: {STAGES[name]}", flush=True)
             request = Request(record, wanted.dry_run, wanted.seconds, folder / name)
-            found[name] = StageResult.read(run_stage(name, request, _progress))
+            found[name] = StageResult.read(
+                run_stage(module_of(name), request, _progress)
+            )
             _show(found[name])
     return Result(record, wanted.dry_run, about, found)
 

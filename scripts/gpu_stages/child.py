@@ -1,4 +1,4 @@
-"""One stage in a process of its own: `python -m gpu_stages.child STAGE FOLDER`.
+"""One stage in a process of its own: `python -m gpu_stages.child MODULE FOLDER`.
 
 What it is asked lies in the folder as `request.json`; what it found will lie there as
 `outcome.json`. Progress goes to the standard error.
@@ -7,21 +7,22 @@ What it is asked lies in the folder as `request.json`; what it found will lie th
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 import traceback
 from pathlib import Path
 
-from gpu_stages.registry import function_of
 from gpu_stages.stage import CannotRunError, Request
 
 
 def main() -> int:
-    stage, folder = sys.argv[1], Path(sys.argv[2])
+    name, folder = sys.argv[1], Path(sys.argv[2])
     asked = json.loads((folder / "request.json").read_text())
     request = Request(**{**asked, "folder": folder})
     try:
-        found = {"status": "ran", **dataclasses.asdict(function_of(stage)(request))}
+        outcome = importlib.import_module(name).run(request)
+        found = {"status": "ran", **dataclasses.asdict(outcome)}
     except CannotRunError as error:
         found = {"status": "cannot run", "why": str(error)}
     except Exception as error:

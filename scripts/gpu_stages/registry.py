@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Final, cast
-
-from gpu_stages.stage import Outcome, Request
+from typing import Final
 
 STAGES: Final = {
     "kernels": "how long kernels take alone, beside the model",
@@ -16,10 +12,14 @@ STAGES: Final = {
     "job": "training steps of several processes, tuned and not: losses, guard, times",
     "profile": "a calibration from the profile of a real step",
 }
-"""What each shows. A stage is the module of its name, with a function `run`."""
+"""What each shows."""
 
 
-def function_of(stage: str) -> Callable[[Request], Outcome]:
-    """What runs a stage."""
-    module = importlib.import_module(f"gpu_stages.{stage}")
-    return cast("Callable[[Request], Outcome]", module.run)
+def module_of(stage: str) -> str:
+    """The module that has a function `run`, from a `Request` to an `Outcome`.
+
+    Example:
+        >>> module_of("kernels")
+        'gpu_stages.kernels'
+    """
+    return f"gpu_stages.{stage}"

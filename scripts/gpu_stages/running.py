@@ -28,11 +28,11 @@ _LAST_LINES: Final = 12
 _FOREIGN: Final = ("LAGOM_", "NCCL_", "JAX_PLATFORMS", "XLA_FLAGS")
 
 
-def run_stage(stage: str, request: Request, say: Callable[[str], None]) -> Json:
+def run_stage(module: str, request: Request, say: Callable[[str], None]) -> Json:
     """What came of a stage, as it is written to the results.
 
     Args:
-        stage: Its name in the registry.
+        module: What has its function `run`.
         request: What it is asked; its folder is made here.
         say: Told each line of progress.
     """
@@ -45,7 +45,7 @@ def run_stage(stage: str, request: Request, say: Callable[[str], None]) -> Json:
     }
     (folder / "request.json").write_text(json.dumps(asked))
     start = time.monotonic()
-    lines, ended = _follow(stage, request, say)
+    lines, ended = _follow(module, request, say)
     seconds = time.monotonic() - start
     outcome = folder / "outcome.json"
     if outcome.exists():
@@ -63,7 +63,7 @@ def run_stage(stage: str, request: Request, say: Callable[[str], None]) -> Json:
 
 
 def _follow(
-    stage: str, request: Request, say: Callable[[str], None]
+    module: str, request: Request, say: Callable[[str], None]
 ) -> tuple[list[str], int | None]:
     """What the child said, and its exit status; None where it had to be ended."""
     own = (
@@ -72,7 +72,7 @@ def _follow(
         else {"CUDA_VISIBLE_DEVICES": the_gpu()}
     )
     child = subprocess.Popen(
-        processes.python("-m", "gpu_stages.child", stage, str(request.folder)),
+        processes.python("-m", "gpu_stages.child", module, str(request.folder)),
         env={
             name: value
             for name, value in processes.environment().items()
@@ -105,6 +105,8 @@ def _follow(
     finally:
         timer.cancel()
         _end(child)
+        if child.stderr is not None:
+            child.stderr.close()
     return lines, None if over.is_set() else child.returncode
 
 
