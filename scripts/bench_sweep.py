@@ -16,19 +16,25 @@ schedules.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import dataclasses
 import json
-import platform
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_levers import CASES, planner_of
+from planned_cases import (
+    arguments,
+    described,
+    made_with,
+    milliseconds,
+    planner_of,
+    read_rows,
+    versions_of,
+    write_rows,
+)
 
-from lagom_jax.commands.terminal import import_jax
 from lagom_jax.compile import CompiledStep
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
@@ -187,11 +193,11 @@ class Swept:
         # Nothing is lost by looking no further, and most of the time is won.
         if floor >= self.best_seconds:
             self.ruled_out += 1
-            return timeline, f"at least {_ms(floor)}"
+            return timeline, f"at least {milliseconds(floor)}"
         seconds = judge.look(scheduled).tuned_seconds
         if seconds < self.best_seconds:
             self.best_seconds, self.best = seconds, _words(options)
-        return timeline, _ms(seconds)
+        return timeline, milliseconds(seconds)
 
 
 def row_of(case: str, count: int) -> Row:
@@ -214,7 +220,7 @@ def row_of(case: str, count: int) -> Row:
         plan_compiles=plan.evidence.compiles,
         whole_seconds=whole.evidence.tuned.step_seconds,
         whole_compiles=whole.evidence.compiles,
-        versions=", ".join(f"{n} {version}" for n, version in plan.holds_for.versions),
+        versions=versions_of(plan),
     )
 
 
@@ -236,15 +242,15 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         cells = (
             row.case,
-            _ms(row.default_seconds),
-            _ms(row.best_seconds),
+            milliseconds(row.default_seconds),
+            milliseconds(row.best_seconds),
             str(row.candidates),
             str(row.programs),
             str(row.unusable),
             str(row.ruled_out),
-            f"{_ms(row.plan_seconds)}, {row.plan_compiles} compiles",
+            f"{milliseconds(row.plan_seconds)}, {row.plan_compiles} compiles",
             f"{100 * row.share:.0f} %",
-            f"{_ms(row.whole_seconds)}, {row.whole_compiles} compiles",
+            f"{milliseconds(row.whole_seconds)}, {row.whole_compiles} compiles",
             f"{100 * row.whole_share:.0f} %",
         )
         lines.append(f"| {' | '.join(cells)} |")
@@ -253,63 +259,35 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"
-
-
 def page(rows: list[Row]) -> str:
-    made = " and ".join(dict.fromkeys(row.versions for row in rows))
     options = ", ".join(f"`{name}`" for name in TABLE)
-    cases = "; ".join(
-        f"{row.case} is {CASES[row.case][0]} on {CASES[row.case][1]}" for row in rows
-    )
     return (
         "# A plan beside a sweep\n\n"
-        f"Made by `python scripts/bench_sweep.py`: Python {platform.python_version()}, "
-        f"{made}. All times are predicted, on schedules of XLA's real compiler, with "
+        f"Made by `python scripts/bench_sweep.py`: {made_with(rows)}. "
+        "All times are predicted, on schedules of XLA's real compiler, with "
         "settings searched for each (`tuner`). Half of the candidates are sets of "
         f"options drawn evenly from a table ({options}), the others the same with our "
         "costs as XLA's profile; the order stays XLA's. Those are ruled out that would "
         "not be the best with every collective at its fastest and nothing in "
         "anything's way. The plan has the same levers "
         "and its default budget; the plan with all levers may also change the order. "
-        f"{cases}. [What the figures say](../planning.md#what-it-gives).\n\n"
+        f"{described(rows)}. [What the figures say](../planning.md#what-it-gives).\n\n"
         f"{table(rows)}\n"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A plan beside a sweep.")
-    parser.add_argument("--case", action="append", choices=tuple(CASES))
+    parser = arguments("A plan beside a sweep.", PAGE)
     parser.add_argument("--candidates", type=int, default=200)
-    parser.add_argument("--json", metavar="OUT", help="write the rows as JSON")
-    parser.add_argument(
-        "--from",
-        action="append",
-        dest="made",
-        metavar="JSON",
-        help="take rows from a file that --json wrote instead of measuring",
-    )
-    parser.add_argument(
-        "--docs", action="store_true", help="rewrite docs/benchmarks/sweep.md"
-    )
     asked = parser.parse_args()
-    rows = [Row(**row) for path in asked.made or () for row in json.loads(_read(path))]
-    if not asked.made:
-        import_jax()
-        for case in asked.case or SUITE:
-            rows.append(row_of(case, asked.candidates))
-            print(table(rows[-1:]), flush=True)
-            if asked.json:
-                made = [dataclasses.asdict(row) for row in rows]
-                Path(asked.json).write_text(json.dumps(made, indent=2) + "\n")
+    rows = list(read_rows(asked.made or (), Row))
+    for case in () if asked.made else asked.case or SUITE:
+        rows.append(row_of(case, asked.candidates))
+        print(table(rows[-1:]), flush=True)
+        write_rows(asked.json, rows)
     if asked.docs:
         PAGE.write_text(page(rows))
     print(table(rows))
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text()
 
 
 if __name__ == "__main__":

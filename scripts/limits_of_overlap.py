@@ -21,10 +21,7 @@ The least of these bounds is what no plan could have gone below with these progr
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import platform
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -32,12 +29,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_levers import CASES, planner_of
+from planned_cases import (
+    arguments,
+    described,
+    made_with,
+    milliseconds,
+    planner_of,
+    read_rows,
+    versions_of,
+    write_rows,
+)
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.commands.terminal import import_jax
 from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
@@ -338,7 +343,7 @@ def row_of(case: str) -> Row:
         limit_seconds=limit,
         plan_seconds=plan.evidence.tuned.step_seconds,
         programs=len(found),
-        versions=", ".join(f"{n} {version}" for n, version in plan.holds_for.versions),
+        versions=versions_of(plan),
     )
 
 
@@ -351,13 +356,13 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         cells = (
             row.case,
-            _ms(row.default_seconds),
-            _ms(row.simple_bound_seconds),
-            _ms(row.overlap_seconds),
-            _ms(row.chain_seconds),
-            _ms(row.limit_seconds),
+            milliseconds(row.default_seconds),
+            milliseconds(row.simple_bound_seconds),
+            milliseconds(row.overlap_seconds),
+            milliseconds(row.chain_seconds),
+            milliseconds(row.limit_seconds),
             f"{100 * row.recovered(row.limit_seconds):.0f} %",
-            _ms(row.plan_seconds),
+            milliseconds(row.plan_seconds),
             f"{100 * row.recovered(row.plan_seconds):.0f} %",
             f"{100 * row.of_possible:.0f} %",
         )
@@ -365,20 +370,12 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"
-
-
 def page(rows: list[Row]) -> str:
-    made = " and ".join(dict.fromkeys(row.versions for row in rows))
-    cases = "; ".join(
-        f"{row.case} is {CASES[row.case][0]} on {CASES[row.case][1]}" for row in rows
-    )
     return f"""\
 # The limits of overlap
 
-Made by `python scripts/limits_of_overlap.py`: Python {platform.python_version()}, \
-{made}. Everything is predicted, on schedules of XLA's real compiler.
+Made by `python scripts/limits_of_overlap.py`: {made_with(rows)}. Everything is \
+predicted, on schedules of XLA's real compiler.
 
 The *simple bound* hides all communication free of charge. *With contention* is a linear
 program in which each collective is done in parts, each under any setting and beside any
@@ -387,40 +384,19 @@ kernel or none, at the speeds that the model gives them side by side, in any ord
 fastest, loop by loop. The *limit* is the larger of the two, and the least of all
 programs that were compiled for the plan: with these programs no order and no settings
 make the step shorter. *Recovered* is the share of what the simple bound promises.
-{cases}.
+{described(rows)}.
 
 {table(rows)}
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The limits of overlap.")
-    parser.add_argument("--case", action="append", choices=tuple(CASES))
-    parser.add_argument("--json", metavar="OUT", help="write the rows as JSON")
-    parser.add_argument(
-        "--from",
-        action="append",
-        dest="made",
-        metavar="JSON",
-        help="take rows from a file that --json wrote instead of working them out",
-    )
-    parser.add_argument(
-        "--docs", action="store_true", help="rewrite docs/benchmarks/limits.md"
-    )
-    asked = parser.parse_args()
-    rows = [
-        Row(**row)
-        for path in asked.made or ()
-        for row in json.loads(Path(path).read_text())
-    ]
-    if not asked.made:
-        import_jax()
-        for case in asked.case or SUITE:
-            rows.append(row_of(case))
-            print(table(rows[-1:]), flush=True)
-            if asked.json:
-                made = [dataclasses.asdict(row) for row in rows]
-                Path(asked.json).write_text(json.dumps(made, indent=2) + "\n")
+    asked = arguments("The limits of overlap.", PAGE).parse_args()
+    rows = list(read_rows(asked.made or (), Row))
+    for case in () if asked.made else asked.case or SUITE:
+        rows.append(row_of(case))
+        print(table(rows[-1:]), flush=True)
+        write_rows(asked.json, rows)
     if asked.docs:
         PAGE.write_text(page(rows))
     print(table(rows))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gpu_stages.registry import STAGES
 from gpu_stages.result import Result
 

@@ -1,0 +1,127 @@
+"""The steps that benchmarks of planning are about, and the rows that they keep."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.commands.terminal import import_jax
+from lagom_jax.plan import Plan
+from lagom_jax.planning import Planner
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fsdp": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 1}),
+    "fsdp, batch 2": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 2}),
+    "fsdp, unrolled": (
+        "llama-3-8b",
+        "h100:8x8",
+        {"parallelism": "fsdp", "batch": 1, "layers": 8, "scan": False},
+    ),
+    "tp": ("llama-3-8b", "h100:2x8", {"parallelism": "tp", "batch": 8}),
+    "tp, sliced": ("llama-3-8b", "h100:2x8", {"parallelism": "tp-sliced", "batch": 8}),
+    "moe": ("deepseek-moe-16b", "h100:8x8", {"parallelism": "ep"}),
+    "moe, small": ("olmoe-1b-7b", "h100:8x8", {"parallelism": "ep"}),
+    "fsdp, A40": ("llama-3-8b", "a40-nvlink:2x8", {"parallelism": "fsdp"}),
+}
+# Without a GPU XLA cannot autotune its own matmul kernels, and refuses some shapes.
+OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+
+
+class CaseRow(Protocol):
+    """What all rows say: on which case, made with what."""
+
+    @property
+    def case(self) -> str:
+        """One of `CASES`."""
+        ...
+
+    @property
+    def versions(self) -> str:
+        """Of all that the figures depend on."""
+        ...
+
+
+Row = TypeVar("Row")
+
+
+def planner_of(case: str) -> Planner:
+    """What plans for a case."""
+    import_jax()
+    import lagom_models
+
+    model, name, asked = CASES[case]
+    cluster = Cluster.parse(name)
+    step = lagom_models.build(model, devices=cluster.devices, **asked)
+    return Planner(
+        step.function,
+        *step.arguments,
+        cluster=cluster,
+        compiler_options=OPTIONS,
+        name=step.name,
+        description=step.describe(),
+    )
+
+
+def arguments(title: str, page: Path) -> argparse.ArgumentParser:
+    """The arguments that all of these benchmarks have."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--case", action="append", choices=tuple(CASES))
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write rows as JSON")
+    parser.add_argument(
+        "--from",
+        action="append",
+        dest="made",
+        type=Path,
+        metavar="JSON",
+        help="take rows from a file that --json wrote instead of making them",
+    )
+    parser.add_argument("--docs", action="store_true", help=f"rewrite {page.name}")
+    return parser
+
+
+def read_rows(paths: Iterable[Path], kind: type[Row]) -> Iterator[Row]:
+    """The rows that files hold."""
+    for path in paths:
+        yield from (kind(**fields) for fields in json.loads(path.read_text()))
+
+
+def write_rows(path: Path | None, rows: Sequence[Any]) -> None:
+    """Writes rows, if there is a place for them."""
+    if path is not None:
+        listed = [dataclasses.asdict(row) for row in rows]
+        path.write_text(json.dumps(listed, indent=1) + "\n")
+
+
+def made_with(rows: Iterable[CaseRow]) -> str:
+    """The versions behind rows, in words."""
+    versions = " and ".join(dict.fromkeys(row.versions for row in rows))
+    return f"Python {platform.python_version()}, {versions}"
+
+
+def versions_of(plan: Plan) -> str:
+    """Of all that a plan was made with."""
+    return ", ".join(f"{name} {version}" for name, version in plan.holds_for.versions)
+
+
+def described(rows: Iterable[CaseRow]) -> str:
+    """Which model on which cluster each case is."""
+    cases = dict.fromkeys(row.case for row in rows)
+    return "; ".join(
+        f"{case} is {CASES[case][0]} on {CASES[case][1]}" for case in cases
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """As tables have it.
+
+    Example:
+        >>> milliseconds(0.4059)
+        '405.9 ms'
+    """
+    return f"{1e3 * seconds:.1f} ms"
