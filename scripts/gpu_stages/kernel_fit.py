@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,8 +25,6 @@ Changes = Mapping[str, Any]
 """Values by the names of `KernelConstants`; of shares by kind only those that change."""
 
 _LEAST_ROWS: Final = 2
-# Rows of kinds that read and write in order, which the cache's constants are of.
-_IN_ORDER: Final = frozenset({"copy", "fusion", "reduction", "transpose"})
 _DIGITS: Final = 3
 
 
@@ -92,6 +91,8 @@ def fit(
         The choices that hold for sizes kept out, and the constants with them.
     """
     found: list[Choice] = []
+    # The difference of two times may be below zero on a busy machine.
+    measurements = [one for one in measurements if one.seconds > 0]
     for knob in _knobs(constants.kernels, cluster):
         choice = _choose(knob, measurements, cluster, constants)
         if choice is not None:
@@ -140,27 +141,35 @@ def _choose(
     cluster: Cluster,
     constants: Constants,
 ) -> Choice | None:
-    concerned = [
+    fitted = [
         one
         for one in measurements
-        if knob.concerns(one.work, kernel_price(one.work, cluster, constants))
+        if not one.kept_out
+        and knob.concerns(one.work, kernel_price(one.work, cluster, constants))
     ]
-    fitted = [one for one in concerned if not one.kept_out]
-    kept_out = [one for one in concerned if one.kept_out]
-    if min(len(fitted), len(kept_out)) < _LEAST_ROWS:
+    if len(fitted) < _LEAST_ROWS:
         return None
+
+    def seconds(one: Measurement, under: Constants) -> float:
+        return kernel_price(one.work, cluster, under).seconds
 
     def distance(changes: Changes) -> float:
         under = changed(constants, changes)
-        logs = [
-            abs(math.log(kernel_price(one.work, cluster, under).seconds / one.seconds))
-            for one in fitted
-        ]
-        return sum(logs) / len(logs)
+        return statistics.fmean(
+            abs(math.log(seconds(one, under) / one.seconds)) for one in fitted
+        )
 
     changes = min(knob.values, key=distance)
-    before = error_of(kept_out, cluster, constants)
-    after = error_of(kept_out, cluster, changed(constants, changes))
+    new = changed(constants, changes)
+    # All that it changes has a say, whatever it was fitted to.
+    kept_out = [
+        one
+        for one in measurements
+        if one.kept_out and seconds(one, new) != seconds(one, constants)
+    ]
+    if len(kept_out) < _LEAST_ROWS:
+        return None
+    before, after = (error_of(kept_out, cluster, c) for c in (constants, new))
     if not better(after, before):
         return None
     return Choice(knob.what, changes, len(fitted), len(kept_out), before, after)
@@ -194,8 +203,7 @@ def _knobs(constants: KernelConstants, cluster: Cluster) -> Iterator[Knob]:
             )
         ],
         lambda work, price: (
-            work.kind in _IN_ORDER
-            and price.bound != "arithmetic"
+            price.bound != "arithmetic"
             and _plain(work)
             and room / 16 < work.hbm_bytes < 4 * room
         ),

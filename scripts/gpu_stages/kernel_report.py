@@ -137,9 +137,7 @@ def _row(one: Timed, cluster: Cluster, constants: Constants) -> Row:
     )
 
 
-def _launch_rows(
-    found: Found, cluster: Cluster, constants: Constants
-) -> Iterator[Row]:
+def _launch_rows(found: Found, cluster: Cluster, constants: Constants) -> Iterator[Row]:
     predicted = 1e6 * kernel_price(found.tiny.work, cluster, constants).seconds
     details = {"alone, us": found.alone_us, "gap, us": found.gap_us}
     for what, spread in (

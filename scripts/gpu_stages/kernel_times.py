@@ -13,7 +13,7 @@ from typing import Any, Final
 import jax
 
 from gpu_stages.kernel_cases import Case, arrays
-from gpu_stages.stage import Clock
+from gpu_stages.stage import CannotRunError, Clock
 from lagom_jax.cost.prices import Prices
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo import read_module
@@ -23,8 +23,11 @@ from lagom_jax.measure.xplane import read_events, summarise
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Kernel, Program
 
+Options = Mapping[str, str]
+"""The compiler's, by name."""
+
 # Kernels that a CUDA graph launches carry no instruction in a profile.
-BY_THEMSELVES: Final = {"xla_gpu_enable_command_buffer": ""}
+BY_THEMSELVES: Final[Options] = {"xla_gpu_enable_command_buffer": ""}
 _WARM_RUNS: Final = 3
 
 
@@ -46,9 +49,7 @@ class Compiled:
         jax.block_until_ready(self.run(*arguments))
 
 
-def compile_case(
-    case: Case, name: str, options: Mapping[str, str] = BY_THEMSELVES
-) -> Compiled:
+def compile_case(case: Case, name: str, options: Options = BY_THEMSELVES) -> Compiled:
     """Compiles a case for what is here.
 
     Args:
@@ -69,7 +70,7 @@ def compile_case(
     return Compiled(case, run, build_program(found), because)
 
 
-def _compile(function: Any, case: Case, name: str, options: Mapping[str, str]) -> Any:
+def _compile(function: Any, case: Case, name: str, options: Options) -> Any:
     def step(*arguments: jax.Array) -> Any:
         return function(*arguments)
 
@@ -218,13 +219,22 @@ def _share_without_instruction(events: Sequence[Event]) -> float:
 
 
 def seconds_of_a_launch(
-    short: Compiled, long: Compiled, kernels: int, *, rounds: int, runs: int
+    short: Compiled, long: Compiled, *, rounds: int, runs: int
 ) -> list[float]:
     """Seconds between the starts of two kernels in a chain, a value for each round.
 
-    Two programs that differ by so many kernels are timed from outside: what is the same
-    for both, as calling them from Python, drops out.
+    Two programs that differ in how many kernels they have are timed from outside: what
+    is the same for both, as calling them from Python, drops out.
+
+    Raises:
+        CannotRunError: XLA made as many kernels of the long chain as of the short one.
     """
+    few, many = (sum(n for _, n, _ in one.program.tasks()) for one in (short, long))
+    if few >= many:
+        raise CannotRunError(
+            f"XLA fused chains of tiny kernels into {few} and {many} kernels, so that "
+            "no launch can be measured; tell the maintainers which jaxlib does that"
+        )
     arguments = arrays(short.case)
     for one in (short, long):
         one.wait(arguments, _WARM_RUNS)
@@ -235,5 +245,5 @@ def seconds_of_a_launch(
         middle = time.perf_counter()
         long.wait(arguments, runs)
         end = time.perf_counter()
-        found.append(((end - middle) - (middle - began)) / (runs * kernels))
+        found.append(((end - middle) - (middle - began)) / (runs * (many - few)))
     return found
