@@ -22,7 +22,7 @@ from lagom_jax.measure.samples import Key, Sample, size_of
 from lagom_jax.schedule.program import Kernel
 
 Changes = Mapping[str, Any]
-"""Values by the names of `KernelConstants`; of shares by kind only those that change."""
+"""Values by the names of `KernelConstants`; of shares by kind those that change."""
 
 _LEAST_ROWS: Final = 2
 _DIGITS: Final = 3

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import jax
 
+from gpu_stages.compiled import module_bytes
 from gpu_stages.kernel_cases import Case, arrays
 from gpu_stages.stage import CannotRunError, Clock
 from lagom_jax.cost.prices import Prices
@@ -65,9 +66,8 @@ def compile_case(case: Case, name: str, options: Options = BY_THEMSELVES) -> Com
             raise
         because = first_line(error)
         run = _compile(case.else_function, case, name, options)
-    (module,) = run.runtime_executable().hlo_modules()
-    found = read_module(module.as_serialized_hlo_module_proto())
-    return Compiled(case, run, build_program(found), because)
+    program = build_program(read_module(module_bytes(run)))
+    return Compiled(case, run, program, because)
 
 
 def _compile(function: Any, case: Case, name: str, options: Options) -> Any:

@@ -69,9 +69,12 @@ def sentences(first: Program, second: Program) -> Iterator[str]:
     kernels_a, kernels_b = (_by_kind(one) for one in (first, second))
     if kernels_a != kernels_b:
         yield (
-            f"without a GPU it has {_listed(kernels_a - kernels_b) or 'nothing'} that "
-            f"it has not on it, on it {_listed(kernels_b - kernels_a) or 'nothing'} "
-            "besides"
+            "kernels by kind: "
+            + ", ".join(
+                f"{kernels_a[kind]} {kind} without a GPU and {kernels_b[kind]} on it"
+                for kind in sorted(kernels_a | kernels_b)
+                if kernels_a[kind] != kernels_b[kind]
+            )
         )
 
 

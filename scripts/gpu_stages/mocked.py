@@ -19,6 +19,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 
+from gpu_stages.compiled import module_bytes
 from lagom_models import TrainingStep, build
 
 # The other hosts are not there to tune their share of the kernels, and would be
@@ -34,8 +35,7 @@ def main() -> int:
     devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
     ready = time.monotonic()
     compiled = lowered_on(devices, step).compile(compiler_options=asked["options"])
-    (module,) = compiled.runtime_executable().hlo_modules()
-    (folder / "module.pb").write_bytes(module.as_serialized_hlo_module_proto())
+    (folder / "module.pb").write_bytes(module_bytes(compiled))
     known = {
         "device": devices[0].device_kind,
         "cores": getattr(devices[0], "core_count", None),

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.errors import LagomError
 from lagom_jax.hlo import read_module
+from lagom_jax.report.units import counted
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Program
 from lagom_models import build
@@ -49,6 +51,9 @@ _DRY_OPTIONS: Final = {"xla_gpu_enable_triton_gemm": False}
 # To read, to compare and to say what was found.
 _FOR_THE_REST: Final = 15.0
 _SAID_OF_EACH: Final = 4
+# One that hangs must not take the time of all.
+_LONGEST_SHARE: Final = 0.6
+_WITHOUT, _ON = "without a GPU", "on the GPU"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def _steps(*, dry: bool) -> Iterator[_Step]:
 def _compile(
     step: _Step, request: Request, clock: Clock, cluster: Cluster, target: str
 ) -> _Compiled:
-    seconds = clock.left() - _FOR_THE_REST
+    seconds = min(clock.left() - _FOR_THE_REST, _LONGEST_SHARE * request.seconds)
     built = build(step.model, **step.sizes)
     lowered = lower(built.function, *built.arguments)
 
@@ -206,27 +211,27 @@ def _last_line(log: Path) -> str:
 def _scores(
     one: _Compiled, comparison: Comparison, model: CostModel
 ) -> Iterator[Score]:
-    name, count = one.step.name, comparison.collectives
-    for what, value in (
-        (f"{count} collectives in the same order", comparison.in_order),
+    name = f"{one.step.name}, {counted(comparison.collectives, 'collective')}"
+    for what, count in (
+        ("in the same order", comparison.in_order),
         ("beside the same matrix products", comparison.same_products),
         ("beside all the same kernels", comparison.same_kernels),
     ):
-        share = comparison.share(value)
-        yield Score(f"{name}: {what}", share, least=1.0, unit="%")
+        yield Score(f"{name}: {what}", comparison.share(count), least=1.0, unit="%")
     host = compare(one.without, one.on_one_host)
     yield Score(
-        f"{name}: {count} collectives in the same order for {_GPUS} GPUs of one host, "
-        "both without a GPU",
+        f"{name}: in the same order for {_GPUS} GPUs of one host, both {_WITHOUT}",
         host.share(host.in_order),
         least=1.0,
         unit="%",
     )
-    first, second = (_predicted(program, model) for program in (one.without, one.on_gpu))
+    first, second = (
+        _predicted(program, model) for program in (one.without, one.on_gpu)
+    )
     yield Score(
-        f"{name}: predicted step, {1e3 * first:.2f} ms without a GPU, "
-        f"{1e3 * second:.2f} ms for the program compiled on it, first over second "
-        "less one",
+        f"{one.step.name}: predicted step of the schedule made {_WITHOUT}, "
+        f"{1e3 * first:.2f} ms, over the one predicted for the schedule made {_ON}, "
+        f"{1e3 * second:.2f} ms, less one",
         first / second - 1,
         unit="%",
     )
@@ -237,11 +242,12 @@ def _predicted(program: Program, model: CostModel) -> float:
 
 
 def _sentences(one: _Compiled, comparison: Comparison) -> Iterator[str]:
-    said = comparison.differences[:_SAID_OF_EACH]
-    for difference in said:
-        yield difference.words()
-    if len(said) < len(comparison.differences):
-        yield f"and {len(comparison.differences) - len(said)} more such differences"
+    for difference in comparison.differences[:_SAID_OF_EACH]:
+        yield difference.words(_WITHOUT, _ON)
+    more = Counter(one.what.value for one in comparison.differences[_SAID_OF_EACH:])
+    if more:
+        listed = ", ".join(f"{count} {what}" for what, count in more.most_common())
+        yield f"{more.total()} more collectives differ: {listed}"
     yield from makers.sentences(one.without, one.on_gpu)
     yield from one.notes
 

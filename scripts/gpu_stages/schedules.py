@@ -35,13 +35,13 @@ class What(enum.Enum):
 
     MISSING = "only the first has it"
     EXTRA = "only the second has it"
-    BYTES = "it moves other bytes"
-    GROUPS = "it is among others"
-    TIMES = "it runs more or less often"
-    ORDER = "it starts before or after others"
-    SYNC = "nothing can run beside it in one of them"
-    PRODUCTS = "other matrix products lie between its start and its end"
-    OTHERS = "the same products lie there, but other kernels around them"
+    BYTES = "other bytes"
+    GROUPS = "among others"
+    TIMES = "more or less often"
+    ORDER = "before or after others"
+    SYNC = "synchronous in one of them"
+    PRODUCTS = "beside other matrix products"
+    OTHERS = "beside the same matrix products, but other kernels"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Transfer:
 
         Example:
             >>> Transfer("all-gather", 1 << 20, ("bf16",), ((0, 1),), 32, False).words()
-            'all-gather of 1.05 MB in groups of 2, 32 times'
+            'all-gather of 1.05 MB in groups of 2 (32 times)'
         """
         size = len(self.groups[0]) if self.groups else 0
         return (
-            f"{self.kind} of {in_bytes(self.nbytes)} in groups of {size}, "
-            f"{self.times} times"
+            f"{self.kind} of {in_bytes(self.nbytes)} in groups of {size} "
+            f"({self.times} times)"
         )
 
 
@@ -83,13 +83,34 @@ class Difference:
     first: Transfer | None
     second: Transfer | None
 
-    def words(self) -> str:
-        """The difference in a line."""
-        one = self.first or self.second
-        assert one is not None
-        if self.first is None or self.second is None:
-            return f"{one.words()}: {self.what.value}"
-        return f"{one.words()}: {self.what.value}{_detail(self)}"
+    def words(self, first: str, second: str) -> str:
+        """The difference in a sentence without a full stop.
+
+        Args:
+            first: Where the first schedule is, such as `on the GPU`.
+            second: Where the second one is.
+
+        Example:
+            >>> gather = Transfer("all-gather", 1000, ("bf16",), ((0, 1),), 1, False)
+            >>> Difference(What.EXTRA, None, gather).words("here", "there")
+            'the all-gather of 1.00 kB in groups of 2 (1 times) is there alone'
+        """
+        one, other = self.first, self.second
+        if one is None or other is None:
+            only, where = (other, second) if one is None else (one, first)
+            assert only is not None
+            return f"the {only.words()} is {where} alone"
+        ways = {
+            What.BYTES: f"moves {in_bytes(other.nbytes)} {second}",
+            What.GROUPS: f"is among other devices {second}",
+            What.TIMES: f"runs {other.times} times {second}",
+            What.ORDER: f"starts at another place among the others {second}",
+            What.SYNC: f"is synchronous {first if one.sync else second} only",
+            What.PRODUCTS: _exchanged(one.products, other.products, first, second),
+            What.OTHERS: "is beside the same matrix products, and other kernels, "
+            f"{second}",
+        }
+        return f"the {one.words()} {ways[self.what]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +164,9 @@ def differences(
         if what is not None:
             found.append(Difference(what, first[i], second[j]))
     left = [x for i, x in enumerate(first) if i not in {i for i, _ in ordered + moved}]
-    right = [y for j, y in enumerate(second) if j not in {j for _, j in ordered + moved}]
+    right = [
+        y for j, y in enumerate(second) if j not in {j for _, j in ordered + moved}
+    ]
     return (*found, *_unlike(left, right))
 
 
@@ -309,23 +332,19 @@ def _beside(one: Transfer, other: Transfer) -> What | None:
     return None if one.others == other.others else What.OTHERS
 
 
-def _detail(difference: Difference) -> str:
-    first, second = difference.first, difference.second
-    assert first is not None
-    assert second is not None
-    if difference.what is What.BYTES:
-        return f", {in_bytes(second.nbytes)}"
-    if difference.what is What.TIMES:
-        return f", {second.times} times"
-    if difference.what is What.PRODUCTS:
-        fewer = _listed(Counter(first.products) - Counter(second.products))
-        more = _listed(Counter(second.products) - Counter(first.products))
-        return f" ({fewer} in the first alone, {more} in the second alone)"
-    return ""
+def _exchanged(
+    one: tuple[Matmul, ...], other: tuple[Matmul, ...], first: str, second: str
+) -> str:
+    parts = [
+        f"{_listed(counts)} {where} alone"
+        for counts, where in (
+            (Counter(one) - Counter(other), first),
+            (Counter(other) - Counter(one), second),
+        )
+        if counts
+    ]
+    return f"is beside the products {', and beside '.join(parts)}"
 
 
 def _listed(products: Counter[Matmul]) -> str:
-    return (
-        ", ".join(f"{p.batch} x {p.m} x {p.n} x {p.k}" for p in products.elements())
-        or "none"
-    )
+    return ", ".join(f"{p.batch} x {p.m} x {p.n} x {p.k}" for p in products.elements())
