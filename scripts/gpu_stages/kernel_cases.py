@@ -37,7 +37,7 @@ _TYPES: Final = {
 }
 # From both ends of what matters to the middle, so that whatever is left out for lack
 # of time leaves sizes of all orders.
-_SIZES: Final = tuple(2**n for n in (27, 22, 29, 24, 26, 20, 28, 25, 23))
+_SIZES: Final = tuple(2**n for n in (27, 22, 29, 24, 17, 26, 20, 28, 25, 18, 23))
 _DRY_SIZES: Final = tuple(2**n for n in (19, 16, 18, 17))
 _HOST_SIZES: Final = tuple(2**n for n in (26, 20, 28, 23))
 _WIDTH: Final = 4096
@@ -335,7 +335,7 @@ def _filled(
 ) -> jax.Array:
     count = math.prod(shape)
     numbers = jnp.tile(bank, -(-count // bank.size))[:count].reshape(shape)
-    if below:
+    if jnp.issubdtype(dtype, jnp.integer):
         return (jnp.abs(numbers) * (1 << 20)).astype(dtype) % below
     return numbers.astype(dtype)
 

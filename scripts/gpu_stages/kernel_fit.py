@@ -26,6 +26,8 @@ Changes = Mapping[str, Any]
 
 _LEAST_ROWS: Final = 2
 _DIGITS: Final = 3
+# What a kernel takes that does next to nothing, in launches.
+_LITTLE_ELSE: Final = 1.02
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ def _choose(
 
     changes = min(knob.values, key=distance)
     new = changed(constants, changes)
+    if distance(changes) >= distance({}):
+        return None
     # All that it changes has a say, whatever it was fitted to.
     kept_out = [
         one
@@ -181,7 +185,9 @@ def _knobs(constants: KernelConstants, cluster: Cluster) -> Iterator[Knob]:
     yield Knob(
         "launches",
         [{"launch_seconds": s} for s in _steps(2e-7, 2e-5, 93)],
-        lambda work, price: price.bound == "launch" and _plain(work),
+        lambda work, price: (
+            _plain(work) and price.seconds < _LITTLE_ELSE * constants.launch_seconds
+        ),
     )
     for kind in constants.memory_shares:
         yield Knob(

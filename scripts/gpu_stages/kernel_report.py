@@ -69,7 +69,7 @@ class Found:
     gap_us: float
     """From the end of a kernel to the start of the next one in a CUDA graph."""
     nameless_share: float
-    rounds: int
+    """Of the profiled time."""
     left_out: Sequence[str]
 
     @property

@@ -107,8 +107,7 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
         alone_us=1e6 * alone,
         gap_us=1e6 * gap,
         nameless_share=times.nameless_share,
-        rounds=times.rounds,
-        left_out=[*left_out, *failed],
+        left_out=[*left_out, *failed, *_fewer(times.rounds, rounds)],
     )
 
 
@@ -143,6 +142,11 @@ def _compile_all(
                 case.what
             )
     return programs, [f"{reason}: {'; '.join(whats)}" for reason, whats in why.items()]
+
+
+def _fewer(rounds: int, wanted: int) -> Iterator[str]:
+    if rounds < wanted:
+        yield f"{wanted - rounds} of {wanted} rounds: no time was left"
 
 
 def _worth_a_row(
