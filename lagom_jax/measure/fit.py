@@ -80,7 +80,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
     curve = _fit(samples)
     before = errors(samples, [1.0] * len(samples))
     kept_out = _kept_out(samples)
-    if kept_out is not None and not _better(kept_out, before):
+    if kept_out is not None and not better(kept_out, before):
         curve, kept_out = Curve(()), before
     factors = [curve.factor(sample.size) for sample in samples]
     distances = [
@@ -101,7 +101,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
     )
 
 
-def _better(after: Error, before: Error) -> bool:
+def better(after: Error, before: Error) -> bool:
     """Whether it is nearer as a rule, and not much further off where it is worst."""
     worst = before.worst_tenth * _WORST_MAY_GROW
     return after.median < before.median and after.worst_tenth <= worst

@@ -68,6 +68,19 @@ def read_profile(path: str | Path, *, module: str = "") -> MeasuredStep:
         ...
         lagom_jax.errors.MeasurementError: there is no no_such_folder; ...
     """
+    step = summarise(read_events(path), module=module)
+    return dataclasses.replace(step, origin=str(path))
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """What ran on the devices, kernel by kernel.
+
+    Args:
+        path: As for `read_profile`.
+
+    Raises:
+        MeasurementError: There is no profile, or it names no instruction.
+    """
     events = [
         event
         for number, file in enumerate(profile_files(Path(path)))
@@ -78,8 +91,7 @@ def read_profile(path: str | Path, *, module: str = "") -> MeasuredStep:
             f"{path} has no event that names an HLO instruction; {_HOW}, after a first "
             "step that compiles, and with work on the devices inside"
         )
-    step = summarise(events, module=module)
-    return dataclasses.replace(step, origin=str(path))
+    return events
 
 
 def summarise(events: Iterable[Event], *, module: str = "") -> MeasuredStep:

@@ -1,0 +1,255 @@
+"""Schedules that differ in one thing differ in that thing, and in nothing else."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from gpu_stages import makers, schedule
+from gpu_stages.schedules import What, compare, transfers
+from gpu_stages.stage import CannotRunError, Request
+from lagom_jax.hlo import read_module
+from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.matmul import Matmul
+from lagom_jax.hlo.text import parse_text
+from lagom_jax.hlo.work import Work
+from lagom_jax.schedule.build import build_program
+from lagom_jax.schedule.program import (
+    Branch,
+    Kernel,
+    Launch,
+    Loop,
+    Program,
+    Run,
+    Stream,
+    Wait,
+)
+from tests.cost.programs import collective
+
+
+def product(m, n, k):
+    matmul = Matmul(1, m, n, k, "bf16", "bf16", "bf16")
+    return Run(Kernel("product", Work("matmul", float(matmul.flops), 0, 0, (matmul,))))
+
+
+def norm(nbytes=100):
+    return Run(Kernel("norm", Work("reduction", 0.0, nbytes, 0)))
+
+
+def start(token, nbytes=1 << 20, **more):
+    task = collective(f"gather.{token}", nbytes=nbytes, **more)
+    return Launch(task, Stream.COLLECTIVE, token)
+
+
+def program(*nodes):
+    return Program("step", nodes, 2)
+
+
+# Weights are gathered while the layer before computes, gradients scattered behind.
+STEP = (
+    start(1, 1 << 20),
+    norm(),
+    Wait((1,)),
+    start(2, 2 << 20),
+    product(64, 32, 16),
+    norm(),
+    Wait((2,)),
+    start(3, 4 << 20, kind="reduce-scatter"),
+    product(64, 16, 32),
+    Wait((3,)),
+)
+
+
+def differences(*nodes, of=STEP):
+    found = compare(program(*of), program(*nodes)).differences
+    return [
+        (one.what, (one.first or one.second).nbytes >> 20)  # of 1, 2 and 4 MiB
+        for one in found
+    ]
+
+
+def test_a_schedule_is_like_itself():
+    found = compare(program(*STEP), program(*STEP))
+    assert found.differences == ()
+    assert (found.collectives, found.in_order, found.same_kernels) == (3, 3, 3)
+
+
+def test_names_and_sides_of_products_mean_nothing():
+    turned = [
+        dataclasses.replace(node, task=dataclasses.replace(node.task, name="other"))
+        if isinstance(node, Run | Launch)
+        else node
+        for node in STEP
+    ]
+    turned[4] = product(32, 64, 16)
+    assert differences(*turned) == []
+
+
+def test_one_that_starts_elsewhere():
+    a, b, c = (start(n, n << 20) for n in (1, 2, 4))
+    wait = Wait((1, 2, 4))
+    found = compare(program(a, b, c, norm(), wait), program(c, a, b, norm(), wait))
+    assert [(one.what, one.first.nbytes >> 20) for one in found.differences] == [
+        (What.ORDER, 4)
+    ]
+    assert found.in_order == 2
+    assert found.same_kernels == 3
+
+
+def test_one_that_is_missing():
+    without = (*STEP[:3], *STEP[4:6], *STEP[7:])
+    assert differences(*without) == [(What.MISSING, 2)]
+    assert differences(*STEP, of=without) == [(What.EXTRA, 2)]
+    found = compare(program(*STEP), program(*without))
+    assert (found.collectives, found.in_order) == (3, 2)
+
+
+def test_one_of_other_bytes():
+    assert differences(start(1, 3 << 20), *STEP[1:]) == [(What.BYTES, 1)]
+
+
+def test_one_among_others():
+    groups = Groups(np.array([[0, 2], [1, 3]]))
+    other = Launch(
+        dataclasses.replace(STEP[3].task, groups=groups), Stream.COLLECTIVE, 2
+    )
+    assert differences(*STEP[:3], other, *STEP[4:]) == [(What.GROUPS, 2)]
+
+
+def test_a_start_behind_a_product():
+    later = (*STEP[:3], STEP[4], STEP[3], *STEP[5:])
+    assert differences(*later) == [(What.PRODUCTS, 2)]
+    found = compare(program(*STEP), program(*later))
+    assert (found.in_order, found.same_products) == (3, 2)
+    (one,) = found.differences
+    assert one.words("without a GPU", "on the GPU") == (
+        "the all-gather of 2.10 MB in groups of 2 (1 times) is beside the products "
+        "1 x 32 x 64 x 16 without a GPU alone"
+    )
+
+
+def test_a_start_behind_another_kernel():
+    later = (*STEP[:3], norm(), *STEP[3:5], *STEP[6:])
+    assert differences(*later) == [(What.OTHERS, 2)]
+    found = compare(program(*STEP), program(*later))
+    assert (found.same_products, found.same_kernels) == (3, 2)
+
+
+def test_one_that_became_synchronous():
+    sync = Run(dataclasses.replace(STEP[0].task, is_sync=True))
+    found = compare(program(*STEP), program(sync, STEP[1], *STEP[3:]))
+    (one,) = found.differences
+    assert one.what is What.SYNC
+    assert one.words("here", "there").endswith("is synchronous there only")
+
+
+def test_loops_count():
+    def loop(trips):
+        return Loop("layers", STEP, trips, True)
+
+    assert [one.times for one in transfers(program(loop(32)))] == [32] * 3
+    assert differences(loop(16), of=(loop(32),)) == [
+        (What.TIMES, 1),
+        (What.TIMES, 2),
+        (What.TIMES, 4),
+    ]
+
+
+def test_what_one_iteration_starts_may_end_in_the_next():
+    body = (norm(1), Wait((0, 1)), norm(2), start(1), product(8, 8, 8))
+    (first, carried) = transfers(program(start(0), Loop("layers", body, 4, True)))
+    assert first.others == (("reduction", 1),)
+    assert carried.times == 4
+    assert carried.others == (("reduction", 1),)
+    assert [p.k for p in carried.products] == [8]
+
+
+def test_of_a_branch_all_arms_count():
+    branch = Branch("either", ((norm(1),), (norm(2),)))
+    (one,) = transfers(program(start(1), branch, Wait((1,))))
+    assert one.others == (("reduction", 1), ("reduction", 2))
+
+
+def request(folder, **more):
+    return Request(
+        **{"gpu": "h100", "dry": True, "seconds": 280.0, "folder": folder, **more}
+    )
+
+
+@pytest.mark.slow
+def test_a_dry_run_compares_two_programs_that_were_really_compiled(tmp_path):
+    found = schedule.run(request(tmp_path))
+    scores = {score.what: score for score in found.scores}
+    (order,) = (s for w, s in scores.items() if w.endswith("in the same order"))
+    (beside,) = (s for w, s in scores.items() if w.endswith("all the same kernels"))
+    # Without Triton the products are a library's, and so what is fused to them is not.
+    assert order.value == 1
+    assert 0 < beside.value < 1
+    text = " ".join(found.findings)
+    assert "Triton without a GPU, and by" in text
+    assert "__cublas$lt$matmul on it" in text
+    assert any("one host" in line for line in found.left_out)
+    known = json.loads(next(tmp_path.rglob("known.json")).read_text())
+    assert known["device"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_step_that_cannot_be_compiled_says_why(tmp_path):
+    step = schedule._Step("phi-2", {"parallelism": "tp", "devices": 3})
+    with pytest.raises(schedule._StepFailedError, match="does not divide 3 devices"):
+        schedule._on_gpu(step, request(tmp_path), 60.0, "a target")
+
+
+def test_a_step_that_takes_too_long_is_ended(tmp_path):
+    step = schedule._Step("phi-2", {"parallelism": "dp", "devices": 8})
+    with pytest.raises(schedule._StepFailedError, match="not done after 0 s"):
+        schedule._on_gpu(step, request(tmp_path), 0.1, "a target")
+
+
+def test_without_time_nothing_is_claimed(tmp_path):
+    with pytest.raises(CannotRunError, match="no time was left"):
+        schedule.run(request(tmp_path, seconds=1.0))
+
+
+FUSED = """
+HloModule step, is_scheduled=true
+
+product {{
+  x = bf16[64,32] parameter(0)
+  y = bf16[32,16] parameter(1)
+  ROOT z = bf16[64,16] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+
+ENTRY step {{
+  x = bf16[64,32] parameter(0)
+  y = bf16[32,16] parameter(1)
+  ROOT z = bf16[64,16] fusion(x, y), kind=kCustom, calls=product, backend_config={{
+    "fusion_backend_config":{{"kind":"__triton_nested_gemm_fusion",
+    "block_level_fusion_config":{{"output_tiles":[{{"sizes":["{rows}","16"]}}]}}}}}}
+}}
+"""
+PLAIN = """
+HloModule step, is_scheduled=true
+
+ENTRY step {
+  x = bf16[64,32] parameter(0)
+  y = bf16[32,16] parameter(1)
+  ROOT z = bf16[64,16] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def compiled(text):
+    return build_program(read_module(parse_text(text, isolated=False)))
+
+
+def test_makers_are_compared_by_name_then_by_tiles():
+    small, large = (compiled(FUSED.format(rows=rows)) for rows in (16, 64))
+    assert list(makers.sentences(small, small)) == []
+    assert list(makers.sentences(small, large)) == [
+        "1 of 1 product have other tiles: 1 tiles of 16 x 16 without a GPU, "
+        "1 tiles of 64 x 16 on it"
+    ]
+    assert list(makers.sentences(small, compiled(PLAIN))) == [
+        "products are computed by 1 Triton without a GPU, and by 1 dot on it"
+    ]
