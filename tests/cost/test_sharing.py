@@ -25,7 +25,7 @@ from .programs import collective, kernel
 
 H100 = Cluster.parse("h100").gpu
 A40 = Cluster.parse("a40-nvlink").gpu
-CONSTANTS = SharingConstants(True, 0.45, 1.0)
+CONSTANTS = SharingConstants(True, 0.45, 1.0, 3.0, 4.0)
 SMOOTH = dataclasses.replace(CONSTANTS, persistent_kernels=False)
 
 
