@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from gpu_stages.beside.asked import MOST_CHANNELS, RANKS
 from gpu_stages.beside.bench import MOST_BYTES
 from gpu_stages.beside.fitting import (
     NAMES,
@@ -37,7 +36,14 @@ from gpu_stages.stage import (
     Score,
     Update,
 )
-from gpu_stages.steering import ONE_PROCESS, Steering, alone
+from gpu_stages.steering import (
+    MOST_CHANNELS,
+    ONE_PROCESS,
+    RANKS,
+    Steering,
+    alone,
+    check_room,
+)
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
@@ -63,11 +69,7 @@ def run(request: Request) -> Outcome:
             "'nvidia-nccl-cu13>=2.30', or nvidia-nccl-cu12 with CUDA 12"
         )
     gpu = Gpu(libraries, patience(request))
-    if RANKS * MOST_CHANNELS >= gpu.sm_count:
-        raise CannotRunError(
-            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "
-            "and would wait for each other for ever: use a GPU with more of them"
-        )
+    check_room(gpu.sm_count)
     found = _measured(gpu, steering, clock, patience(request))
     cluster = Cluster.parse(request.gpu)
     if gpu.sm_count != cluster.gpu.sm_count:
@@ -164,7 +166,7 @@ def _row(row: Measured, series: str, one: str, other: str) -> Row:
         series,
         f"{one} beside {other}",
         row.kernel_slowdown,
-        unit="times as long",
+        unit="x",
         kept_out=row.kept_out,
     )
 
@@ -196,9 +198,7 @@ def _scores(
             ]
         )
         yield from scores(f"slowdown of kernels {when}", kernels, goals)
-        yield from scores(
-            f"slowdown of collectives {when}", collectives, (None, None)
-        )
+        yield from scores(f"slowdown of collectives {when}", collectives, (None, None))
 
 
 def _findings(

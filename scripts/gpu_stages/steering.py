@@ -16,6 +16,11 @@ from lagom_jax.tuner import Control, Rules, built, exchange, pack
 from lagom_jax.tuner.control import Agree
 from lagom_jax.tuner.installed import PLUGIN
 
+RANKS: Final = 2
+"""On the one GPU. Each of their channels holds an SM, and each rank waits for the other:
+if not all fit at a time, they wait for ever. Two ranks of 32 channels hold as many SMs
+as one rank can at most, and leave some to kernels."""
+MOST_CHANNELS: Final = 32
 ONE_PROCESS: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 """Lets NCCL have several ranks on one GPU, from 2.30 on."""
 
@@ -90,3 +95,24 @@ def alone(point: str, said: str) -> bool:
         True
     """
     return True
+
+
+def check_room(sms: int) -> None:
+    """Refuses a GPU that does not hold all ranks at a time.
+
+    Example:
+        >>> check_room(132)
+        >>> check_room(60)
+        Traceback (most recent call last):
+        ...
+        gpu_stages.stage.CannotRunError: 2 ranks of 32 channels do not fit 60 SMs, and
+        would wait for each other for ever: use a GPU with more of them
+
+    Raises:
+        CannotRunError: There are too few SMs.
+    """
+    if RANKS * MOST_CHANNELS >= sms:
+        raise CannotRunError(
+            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {sms} SMs, and "
+            "would wait for each other for ever: use a GPU with more of them"
+        )

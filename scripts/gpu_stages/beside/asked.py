@@ -16,11 +16,6 @@ from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
 from lagom_jax.tuner import Answer
 
-RANKS: Final = 2
-"""On the one GPU. Each of their channels holds an SM, and each rank waits for the other:
-if not all fit at a time, they wait for ever. Two ranks of 32 channels fit every GPU of
-interest, hold as many SMs as one rank of 64 would, and leave some to kernels."""
-MOST_CHANNELS: Final = 32
 _KEPT_OUT_CHANNELS: Final = (4, 16)
 _KEPT_OUT_FUNCTION: Final = "reduce-scatter"
 _KIB: Final = 1 << 10

@@ -93,9 +93,7 @@ class Bench:
 
     def collective(self, function: str, per_rank: int) -> Task:
         """A collective of all ranks."""
-        return Task(
-            self._ranks.streams, lambda: self._ranks.launch(function, per_rank)
-        )
+        return Task(self._ranks.streams, lambda: self._ranks.launch(function, per_rank))
 
     def pair(self, kernel: Task, collective: Task) -> Pair:
         """The two, alone and beside each other, in turns.
@@ -129,9 +127,7 @@ class Bench:
                 return seconds
             cover.lengthen()
 
-    def _covered(
-        self, task: Task, count: int, other: Task, cover: int
-    ) -> float | None:
+    def _covered(self, task: Task, count: int, other: Task, cover: int) -> float | None:
         """None where the other was done before."""
         gpu, begun, over = self._gpu, self._gpu.event(), self._gpu.event()
         other.launch()

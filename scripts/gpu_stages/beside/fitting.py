@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from gpu_stages.beside.asked import RANKS, KernelAsked, SettingAsked
+from gpu_stages.beside.asked import KernelAsked, SettingAsked
 from gpu_stages.beside.bench import Pair
 from gpu_stages.stage import Spread
+from gpu_stages.steering import RANKS
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants

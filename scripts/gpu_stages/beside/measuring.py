@@ -7,13 +7,7 @@ import sys
 from typing import Final
 
 from gpu_stages import nccl_log
-from gpu_stages.beside.asked import (
-    RANKS,
-    KernelAsked,
-    SettingAsked,
-    kernels,
-    settings,
-)
+from gpu_stages.beside.asked import KernelAsked, SettingAsked, kernels, settings
 from gpu_stages.beside.bench import Bench, NotCoveredError, Task
 from gpu_stages.beside.fitting import Measured
 from gpu_stages.cuda.kernels import matmuls, triads
@@ -21,7 +15,7 @@ from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu
 from gpu_stages.nccl_log import Ran
 from gpu_stages.stage import Clock
-from gpu_stages.steering import Steering
+from gpu_stages.steering import RANKS, Steering
 from lagom_jax.tuner import Rule, Rules, Scope
 from lagom_jax.tuner.rules import MOST_BYTES as LARGEST_SIZE
 
