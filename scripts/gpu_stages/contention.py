@@ -49,7 +49,7 @@ from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
 
 # For the fit, and for writing it all down.
-_SECONDS_AFTER: Final = 30.0
+_SECONDS_AFTER: Final = 20.0
 _MEDIAN_GOAL: Final = 0.05
 _NINTH_GOAL: Final = 0.10
 # Fewer rows on either side say nothing about constants.

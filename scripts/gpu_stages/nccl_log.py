@@ -11,7 +11,7 @@ from typing import Final
 from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.tuner.rules import ALGORITHMS, FUNCTIONS
 
-_FUNCTIONS: Final = dict(
+_FUNCTIONS: Final[dict[str, str]] = dict(
     zip(
         ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"),
         FUNCTIONS,
@@ -19,7 +19,7 @@ _FUNCTIONS: Final = dict(
     )
 )
 # As the head of NCCL's table has them.
-_TITLES: Final = dict(
+_TITLES: Final[dict[str, str]] = dict(
     zip(
         ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"),
         ALGORITHMS,

@@ -1,4 +1,4 @@
-"""Real NCCL under rules of ours: what is set for it, and rules that change meanwhile."""
+"""Real NCCL under rules of ours: what is set for it, and rules that change."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lagom_jax.tuner.control import Agree
 from lagom_jax.tuner.installed import PLUGIN
 
 RANKS: Final = 2
-"""On the one GPU. Each of their channels holds an SM, and each rank waits for the other:
-if not all fit at a time, they wait for ever. Two ranks of 32 channels hold as many SMs
-as one rank can at most, and leave some to kernels."""
+"""On the one GPU. Each of their channels holds an SM, and each rank waits for the
+other: if not all fit at a time, they wait for ever. Two ranks of 32 channels hold as
+many SMs as one rank can at most, and leave some to kernels."""
 MOST_CHANNELS: Final = 32
 ONE_PROCESS: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 """Lets NCCL have several ranks on one GPU, from 2.30 on."""
@@ -58,7 +58,7 @@ class Steering:
                 "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
                 "NCCL_DEBUG_FILE": str(log),
             }
-            | settings
+            | dict(settings)
         )
 
     def hold(self, rules: Rules) -> None:
@@ -111,7 +111,7 @@ def check_room(sms: int) -> None:
     Raises:
         CannotRunError: There are too few SMs.
     """
-    if RANKS * MOST_CHANNELS >= sms:
+    if sms <= RANKS * MOST_CHANNELS:
         raise CannotRunError(
             f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {sms} SMs, and "
             "would wait for each other for ever: use a GPU with more of them"

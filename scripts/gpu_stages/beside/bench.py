@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpu_stages.cuda.nccl import Ranks
-from gpu_stages.cuda.runtime import Event, Gpu, Stream
+from gpu_stages.cuda.runtime import Gpu, Stream
 
-_ROUNDS: Final = 5
+_ROUNDS: Final = 7
 # Long enough that starts, ends and the grain of events do not count.
 _KERNEL_SECONDS: Final = 2e-3
 _COLLECTIVE_SECONDS: Final = 1.5e-3
@@ -64,6 +64,8 @@ class Bench:
 
     def alone(self, task: Task, count: int) -> float:
         """Seconds of a launch, of so many in a row."""
+        # While the first runs, which is not timed, the others are queued.
+        task.launch()
         start, end = self._gpu.timed(
             task.streams[0], lambda: _repeat(task.launch, count)
         )
@@ -136,16 +138,14 @@ class Bench:
         gpu.record(over, other.streams[0])
         for stream in task.streams:
             gpu.hold(stream, until=begun)
+        task.launch()
         start, end = gpu.timed(task.streams[0], lambda: _repeat(task.launch, count))
         gpu.wait(end)
         early = gpu.happened(over)
         gpu.finish(*task.streams, *other.streams)
         seconds = gpu.seconds(start, end) / count
-        self._forget(begun, over, start, end)
+        gpu.forget(begun, over, start, end)
         return None if early else seconds
-
-    def _forget(self, *events: Event) -> None:
-        self._gpu.forget(*events)
 
 
 @dataclasses.dataclass(slots=True)
@@ -157,7 +157,7 @@ class _Cover:
     launches: int = 0
 
     def __post_init__(self) -> None:
-        self.launches = math.ceil(_EXPECTED_SLOWDOWN * self.ratio) + 2
+        self.launches = math.ceil(_EXPECTED_SLOWDOWN * self.ratio) + 3
 
     def lengthen(self) -> None:
         """Doubles it."""

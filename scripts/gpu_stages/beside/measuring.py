@@ -12,7 +12,7 @@ from gpu_stages.beside.bench import Bench, NotCoveredError, Task
 from gpu_stages.beside.fitting import Measured
 from gpu_stages.cuda.kernels import matmuls, triads
 from gpu_stages.cuda.nccl import Ranks
-from gpu_stages.cuda.runtime import Gpu
+from gpu_stages.cuda.runtime import Gpu, HungError
 from gpu_stages.nccl_log import Ran
 from gpu_stages.stage import Clock
 from gpu_stages.steering import RANKS, Steering
@@ -66,9 +66,17 @@ class Measuring:
                 rest = ", ".join(str(one) for one in asked[number:])
                 self._found.left_out.append(f"The time was over before: {rest}.")
                 break
-            self._beside(setting)
+            try:
+                self._beside(setting)
+            except HungError as error:
+                if not self._found.rows:
+                    raise
+                self._found.findings.append(
+                    f"NCCL hung with {setting}: {error}. Nothing was measured after it."
+                )
+                break
             longest = max(longest, before - clock.left())
-            print(f"{number + 1} of {len(asked)}: {setting}", file=sys.stderr)
+            print(f"{number + 1}/{len(asked)}: {setting}", file=sys.stderr, flush=True)
         return self._found
 
     def _beside(self, setting: SettingAsked) -> None:

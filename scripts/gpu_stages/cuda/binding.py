@@ -19,23 +19,23 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * value("NCCL_UNIQUE_ID_BYTES"))]
 
 
+_HANDLES: Final = (
+    *("cudaStream_t", "cudaEvent_t", "CUmodule", "CUfunction", "CUstream"),
+    *("cublasHandle_t", "nvrtcProgram", "ncclComm_t"),
+)
+_ENUMERATIONS: Final = (
+    *("cudaError_t", "CUresult", "cublasStatus_t", "nvrtcResult", "ncclResult_t"),
+    *("enum cudaDeviceAttr", "cublasOperation_t", "cudaDataType"),
+    *("cublasComputeType_t", "cublasGemmAlgo_t", "ncclDataType_t", "ncclRedOp_t"),
+)
 _BY_NAME: Final[dict[str, Any]] = {
     "int": ctypes.c_int,
     "unsigned int": ctypes.c_uint,
     "size_t": ctypes.c_size_t,
     "char": ctypes.c_char,
     "ncclUniqueId": UniqueId,
-    **dict.fromkeys(
-        ("cudaStream_t", "cudaEvent_t", "CUmodule", "CUfunction", "CUstream")
-        + ("cublasHandle_t", "nvrtcProgram", "ncclComm_t"),
-        ctypes.c_void_p,
-    ),
-    **dict.fromkeys(
-        ("cudaError_t", "CUresult", "cublasStatus_t", "nvrtcResult", "ncclResult_t")
-        + ("enum cudaDeviceAttr", "cublasOperation_t", "cudaDataType")
-        + ("cublasComputeType_t", "cublasGemmAlgo_t", "ncclDataType_t", "ncclRedOp_t"),
-        ctypes.c_int,
-    ),
+    **dict.fromkeys(_HANDLES, ctypes.c_void_p),
+    **dict.fromkeys(_ENUMERATIONS, ctypes.c_int),
 }
 
 

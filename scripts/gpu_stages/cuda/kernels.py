@@ -31,7 +31,7 @@ extern "C" __global__ void triad(float4 *out, const float4 *one, const float4 *o
 
 
 def matmuls(gpu: Gpu, stream: Stream) -> Callable[[Matmul], Callable[[], None]]:
-    """cuBLAS on a stream: for each product of bf16 what launches it."""
+    """For each product of bf16, what launches it on a stream with cuBLAS."""
     blas = gpu.libraries.cublas
     handle = ctypes.c_void_p()
     blas.call("cublasCreate_v2", ctypes.byref(handle))
@@ -63,7 +63,7 @@ def matmuls(gpu: Gpu, stream: Stream) -> Callable[[Matmul], Callable[[], None]]:
 
 
 def triads(gpu: Gpu, stream: Stream) -> Callable[[int], Callable[[], None]]:
-    """A streaming triad, compiled here: for each number of elements what launches it."""
+    """For each number of elements, what launches a streaming triad of that length."""
     driver = gpu.libraries.driver
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     binary = compiled(gpu, TRIAD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -122,7 +123,7 @@ def _driver_version(driver: Library) -> int:
     return version.value
 
 
-def _text_of(function: str):  # noqa: ANN202
+def _text_of(function: str) -> Callable[[Library, int], str]:
     def reason(library: Library, status: int) -> str:
         return library.status(function, status).decode()
 

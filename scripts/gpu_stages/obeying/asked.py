@@ -12,8 +12,8 @@ from lagom_jax.tuner.rules import FUNCTIONS
 GENERATIONS: Final = 10
 """Of rules, one after the other, while the communicators live."""
 BUFFER_BYTES: Final = 1 << 20
-"""Of Simple's buffers, a quarter of NCCL's own. NCCL writes down a chunk that it is told
-only where its buffers do not hold it; with small buffers many are written down."""
+"""Of Simple's buffers, a quarter of NCCL's own. NCCL writes down a chunk that it is
+told only where its buffers do not hold it; with small buffers that is often so."""
 _LEAST_BYTES: Final = 1 << 12
 _STEP: Final = 4
 _CHANNELS: Final = (1, 2, 4, 8, 16, 32)
