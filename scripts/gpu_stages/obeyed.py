@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from gpu_stages.cuda import nccl
+from gpu_stages.cuda.binding import CallError
 from gpu_stages.cuda.libraries import Libraries, Places, load
 from gpu_stages.cuda.nccl import Ranks
-from gpu_stages.cuda.runtime import Gpu
+from gpu_stages.cuda.runtime import Gpu, HungError
 from gpu_stages.obeying import rank
 from gpu_stages.obeying.asked import BUFFER_BYTES, GENERATIONS
 from gpu_stages.obeying.asking import ask
@@ -45,7 +46,10 @@ _MOST_BYTES: Final = 1 << 26
 _SECONDS_AFTER: Final = 5.0
 _MOST_FINDINGS: Final = 8
 _POLL_SECONDS: Final = 0.05
-_LAST_LINES: Final = 5
+
+
+class RankError(Exception):
+    """No rank could ask NCCL anything."""
 
 
 def run(request: Request) -> Outcome:
@@ -61,15 +65,26 @@ def run(request: Request) -> Outcome:
     where = places(request)
     libraries = load(where)
     release = nccl.release(libraries.nccl)
-    found: dict[str, list[Verdict]] = {}
+    found: dict[str, list[Verdict]] = {_TOGETHER: [], _APART: []}
     left_out: list[str] = []
-    try:
-        found[_TOGETHER] = _together(request, libraries, release, steering, clock)
-    except CannotRunError as error:
-        left_out.append(f"{_TOGETHER.capitalize()}: {error}.")
-    found[_APART] = _apart(request, where, release, before, clock)
-    for way, verdicts in found.items():
-        left_out += _not_made(way, verdicts)
+    failed: list[str] = []
+    for way, asking in (
+        (_TOGETHER, _together(request, libraries, release, steering, clock)),
+        (_APART, _apart(request, where, release, before, clock)),
+    ):
+        try:
+            for some in asking:
+                found[way] += some
+                _say(way, found[way])
+            left_out += _not_made(way, found[way])
+        except CannotRunError as error:
+            left_out.append(f"With {way}, nothing was asked: {error}.")
+        except (HungError, CallError, RankError) as error:
+            failed.append(
+                f"With {way}, NCCL failed after {len(found[way])} calls: {error}."
+            )
+    if not any(found.values()):
+        raise RankError(" ".join([*failed, *left_out]))
     return Outcome(
         rows=[
             _row(way, verdict)
@@ -78,7 +93,7 @@ def run(request: Request) -> Outcome:
             if verdict.outcome != NOT_OFFERED
         ],
         scores=list(_scores(found)),
-        findings=list(_findings(found)),
+        findings=[*failed, *_findings(found)],
         left_out=left_out,
         versions={"NCCL that was asked": nccl.in_words(release)},
     )
@@ -90,7 +105,7 @@ def _together(
     release: int,
     steering: Steering,
     clock: Clock,
-) -> list[Verdict]:
+) -> Iterator[list[Verdict]]:
     if release < nccl.FIRST_WITH_SHARED_GPUS:
         raise CannotRunError(
             f"NCCL {nccl.in_words(release)} has no ranks that share a GPU; pip install "
@@ -107,19 +122,16 @@ def _together(
         most_bytes=_MOST_BYTES,
         patience=patience(request),
     )
-    verdicts: list[Verdict] = []
     half = clock.left() / 2
     try:
         for some in ask(
             gpu, ranks, steering, most_bytes=_MOST_BYTES, takes_chunks=_chunks(release)
         ):
-            verdicts += some
-            _say(_TOGETHER, verdicts)
+            yield some
             if clock.left() < half:
                 break
     finally:
         ranks.abort()
-    return verdicts
 
 
 def _apart(
@@ -128,7 +140,7 @@ def _apart(
     release: int,
     environment: dict[str, str],
     clock: Clock,
-) -> list[Verdict]:
+) -> Iterator[list[Verdict]]:
     folder = request.folder / "apart"
     folder.mkdir()
     told = rank.Told(
@@ -143,22 +155,21 @@ def _apart(
             stack.enter_context(_rank(folder, number, environment | paths))
             for number in range(RANKS)
         ]
-        while any(child.poll() is None for child in children):
+        while (
+            any(child.poll() is None for child in children)
+            and not any(child.poll() for child in children)
+            and clock.left() > _SECONDS_AFTER
+        ):
             time.sleep(_POLL_SECONDS)
-            failed = any(child.poll() for child in children)
-            if failed or clock.left() < _SECONDS_AFTER:
-                break
+        failed = [number for number in range(RANKS) if children[number].poll()]
     written = folder / "verdicts.json"
-    if not written.exists():
+    if written.exists():
+        yield [Verdict(**one) for one in json.loads(written.read_text())]
+    if failed:
         words = [
-            line
-            for number in range(RANKS)
-            for line in _words(folder, number)[-_LAST_LINES:]
+            f"rank {number} said: {_last_word(folder, number)}" for number in failed
         ]
-        raise RuntimeError(f"with {_APART}, NCCL answered no call: {' / '.join(words)}")
-    verdicts = [Verdict(**one) for one in json.loads(written.read_text())]
-    _say(_APART, verdicts)
-    return verdicts
+        raise RankError("; ".join(words))
 
 
 @contextlib.contextmanager
@@ -181,9 +192,9 @@ def _rank(
             child.wait()
 
 
-def _words(folder: Path, number: int) -> list[str]:
+def _last_word(folder: Path, number: int) -> str:
     text = (folder / f"rank-{number}.txt").read_text(errors="replace")
-    return text.splitlines()
+    return (text.splitlines() or ["nothing"])[-1]
 
 
 def _chunks(release: int) -> bool:
