@@ -136,8 +136,8 @@ def _kernel_row(
         _row(row, "kernels beside collectives", row.kernel.name, str(row.setting)),
         measured=row.kernel_slowdown,
         predicted=predictor.kernel(row, old),
+        fitted=predictor.kernel(row, new),
         details={
-            "after the fit": round(predictor.kernel(row, new), 3),
             "alone": f"{1e6 * np.median(row.pair.kernel_alone):.0f} us",
             "of memory": f"{load.memory_share:.0%}",
             "tiles": load.tiles,
@@ -153,8 +153,8 @@ def _collective_row(
         _row(row, "collectives beside kernels", str(row.setting), row.kernel.name),
         measured=row.collective_slowdown,
         predicted=predictor.collective(row, old),
+        fitted=predictor.collective(row, new),
         details={
-            "after the fit": round(predictor.collective(row, new), 3),
             "alone": f"{1e6 * alone:.0f} us",
             "bytes": row.nbytes,
         },

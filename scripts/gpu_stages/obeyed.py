@@ -213,7 +213,6 @@ def _row(way: str, verdict: Verdict) -> Row:
         f"{verdict.function}, {way}",
         f"{verdict.nbytes} bytes under rules {verdict.generation + 1}",
         Spread.of([float(verdict.channels_used)]),
-        verdict.channels_asked,
         unit="channels",
         details={
             "asked": verdict.asked,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from gpu_stages.pictures import draw
 from gpu_stages.registry import STAGES
 from gpu_stages.result import Result, StageResult, shown
 from gpu_stages.stage import Row, Score
@@ -35,7 +36,7 @@ def write(result: Result, folder: Path) -> list[Path]:
         if any(row.predicted is not None for row in stage.rows)
     }
     for name, path in pictures.items():
-        _draw(result.stages[name].rows, path)
+        draw(result.stages[name].rows, path)
     page.write_text("\n".join(_page(result, data, pictures)) + "\n")
     return [page, data, *pictures.values()]
 
@@ -81,7 +82,7 @@ def _stage(name: str, stage: StageResult, picture: Path | None) -> Iterator[str]
         yield from map(_score, stage.scores)
         yield ""
     if picture:
-        yield f"![predicted over measured]({picture.name})"
+        yield f"![predicted against measured]({picture.name})"
         yield ""
     for heading, lines in (
         ("What disagrees", stage.findings),
@@ -112,60 +113,44 @@ def _score(score: Score) -> str:
 def _table(series: str, rows: Sequence[Row]) -> Iterator[str]:
     worst = sorted(rows, key=lambda row: -abs(row.error or 0.0))[:_MOST_ROWS]
     more = list(dict.fromkeys(name for row in worst for name in row.details))
+    columns: dict[str, Callable[[Row], str]] = {
+        "what": lambda row: _cell(row.what),
+        "measured": lambda row: shown(row.measured.median, row.unit),
+        "spread": _spread,
+        "predicted": lambda row: _or_nothing(row.predicted, row.unit),
+        "error": lambda row: "" if row.error is None else f"{100 * row.error:+.1f} %",
+        "after the fit": lambda row: _or_nothing(row.fitted, row.unit),
+        **{
+            name: lambda row, name=name: _cell(row.details.get(name, ""))
+            for name in more
+        },
+    }
+    cells = {head: [cell(row) for row in worst] for head, cell in columns.items()}
+    cells = {head: listed for head, listed in cells.items() if any(listed)}
     yield f"### {series[0].upper()}{series[1:]}"
     yield ""
     if len(worst) < len(rows):
-        yield f"The {len(worst)} of {len(rows)} that the model is furthest from:"
+        chosen = "that the model is furthest from" if worst[0].error else "first"
+        yield f"Of {len(rows)} the {len(worst)} {chosen}:"
         yield ""
-    heads = ("what", "measured", "spread", "predicted", "error", *more)
-    yield f"| {' | '.join(heads)} |"
-    yield f"|---|{'--:|' * (len(heads) - 1)}"
-    for row in worst:
-        low, high = (shown(v, row.unit) for v in (row.measured.low, row.measured.high))
-        cells = [
-            _cell(row.what),
-            shown(row.measured.median, row.unit),
-            f"{low} to {high}, {row.measured.count} times",
-            "" if row.predicted is None else shown(row.predicted, row.unit),
-            "" if row.error is None else f"{100 * row.error:+.1f} %",
-            *(_cell(row.details.get(name, "")) for name in more),
-        ]
-        yield f"| {' | '.join(cells)} |"
+    yield f"| {' | '.join(cells)} |"
+    yield f"|---|{'--:|' * (len(cells) - 1)}"
+    yield from (f"| {' | '.join(line)} |" for line in zip(*cells.values(), strict=True))
     yield ""
+
+
+def _spread(row: Row) -> str:
+    measured = row.measured
+    if measured.count == 1:
+        return ""
+    low, high = (shown(value, row.unit) for value in (measured.low, measured.high))
+    return f"{low} to {high}, {measured.count} times"
+
+
+def _or_nothing(value: float | None, unit: str) -> str:
+    return "" if value is None else shown(value, unit)
 
 
 def _cell(value: object) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _draw(rows: Sequence[Row], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "lagom_jax"
-    from matplotlib import pyplot as plt
-
-    shown_rows = [row for row in rows if row.predicted is not None]
-    by_unit = {row.unit: row for row in shown_rows}
-    figure, axes = plt.subplots(
-        1,
-        len(by_unit),
-        figsize=(5 * len(by_unit), 3.6),
-        squeeze=False,
-        layout="constrained",
-    )
-    for axis, unit in zip(axes[0], by_unit, strict=True):
-        axis.axhspan(-0.1, 0.1, color="0.93")
-        axis.axhline(0, color="0.6", linewidth=0.8)
-        of_unit = sorted(
-            (row for row in shown_rows if row.unit == unit), key=lambda row: row.series
-        )
-        for series, members in itertools.groupby(of_unit, lambda row: row.series):
-            points = [(row.measured.median, row.error) for row in members]
-            axis.scatter(*zip(*points, strict=True), s=8, label=series)
-        axis.set(xscale="log", xlabel=f"measured, {unit}" if unit else "measured")
-        axis.set(ylabel="predicted / measured - 1")
-        axis.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)

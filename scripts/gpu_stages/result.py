@@ -102,7 +102,7 @@ def shown(value: float, unit: str) -> str:
     """
     if unit == "%":
         return f"{100 * value:.1f} %"
-    if not value or not math.isfinite(value):
+    if not value or not math.isfinite(value) or unit == "channels":
         return f"{value:g} {unit}".strip()
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{digits}f} {unit}".strip()

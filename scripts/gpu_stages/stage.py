@@ -101,6 +101,9 @@ class Row:
     unit: str = "us"
     kept_out: bool = False
     """Nothing was fitted to it."""
+    fitted: float | None = None
+    """By the model with the constants that this run would give it; None where it
+    proposes none."""
     details: dict[str, Json] = dataclasses.field(default_factory=dict[str, Json])
     """Whatever else belongs to it: numbers and words."""
 

@@ -239,7 +239,7 @@ def test_the_page_shows_what_matters(tmp_path):
     assert "size 78" in lines[2]
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(cells) == 1
-    assert "The 24 of 40 that the model is furthest from" in copies
+    assert "Of 40 the 24 that the model is furthest from" in copies
     picture = xml.etree.ElementTree.parse(tmp_path / "h100-kernels.svg")
     assert picture.getroot().tag.endswith("svg")
     assert Result.read(tmp_path / "h100.json") == result

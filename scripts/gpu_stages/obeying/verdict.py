@@ -32,8 +32,6 @@ class Verdict:
     outcome: str
     """`DONE`, `NOT_OFFERED` or `OTHERWISE`."""
     why: str = ""
-    channels_asked: int | None = None
-    """None where NCCL may take fewer, since the call is too small for them."""
     channels_used: int = 0
 
 
@@ -68,8 +66,6 @@ def judge(
     if entry not in communicator.offered:
         return verdict
     wanted = min(answer.channels, communicator.channels)
-    if _fills(call, wanted):
-        verdict = dataclasses.replace(verdict, channels_asked=wanted)
     if len(ran) != 1:
         why = f"it is one call, and NCCL writes of {len(ran)}"
     else:
