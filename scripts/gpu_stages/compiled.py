@@ -1,4 +1,4 @@
-"""What jax compiled, as the rest of the kit takes it."""
+"""What jax compiled, as the rest of the kit takes it, or why it did not."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ def module_bytes(compiled: Any) -> bytes:
     """
     (module,) = compiled.runtime_executable().hlo_modules()
     return module.as_serialized_hlo_module_proto()
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first; XLA's say much.
+
+    Example:
+        >>> first_line(ValueError("no room" + chr(10) + "and more"))
+        'no room'
+    """
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

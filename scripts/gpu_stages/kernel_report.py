@@ -70,6 +70,8 @@ class Found:
     """From the end of a kernel to the start of the next one in a CUDA graph."""
     nameless_share: float
     """Of the profiled time."""
+    clock: Spread | None
+    """Of the SMs, in MHz, while all of it ran; None where the driver did not say."""
     left_out: Sequence[str]
 
     @property
@@ -107,6 +109,7 @@ def outcome(
     return Outcome(
         rows=[
             *_launch_rows(found, cluster, constants),
+            *_clock_row(found, cluster),
             *(_row(one, cluster, constants) for one in found.kernels),
         ],
         scores=[
@@ -145,6 +148,12 @@ def _launch_rows(found: Found, cluster: Cluster, constants: Constants) -> Iterat
         ("tiny kernels launched one by one", found.one_by_one),
     ):
         yield Row("launch", what, spread, predicted, kept_out=True, details=details)
+
+
+def _clock_row(found: Found, cluster: Cluster) -> Iterator[Row]:
+    if found.clock is not None:
+        boost = cluster.gpu.boost_clock_hz / 1e6
+        yield Row("clock", "SMs", found.clock, boost, "MHz", kept_out=True)
 
 
 def _scores(

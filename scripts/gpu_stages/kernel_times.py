@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import jax
 
-from gpu_stages.compiled import module_bytes
+from gpu_stages.compiled import first_line, module_bytes
 from gpu_stages.kernel_cases import Case, arrays
 from gpu_stages.stage import CannotRunError, Clock
 from lagom_jax.cost.prices import Prices
@@ -76,17 +76,6 @@ def _compile(function: Any, case: Case, name: str, options: Options) -> Any:
 
     step.__name__ = f"case_{name}"
     return jax.jit(step).lower(*case.arguments).compile(compiler_options=dict(options))
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first; XLA's say much.
-
-    Example:
-        >>> first_line(ValueError("no room" + chr(10) + "and more"))
-        'no room'
-    """
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 Arguments = Mapping[Compiled, Sequence[jax.Array]]
@@ -171,7 +160,14 @@ def _profiled(
     with jax.profiler.trace(str(folder), profiler_options=options):
         for one in order:
             one.wait(programs[one], runs)
-    return read_events(folder)
+    try:
+        return read_events(folder)
+    except MeasurementError as error:
+        raise CannotRunError(
+            f"jax's profiler saw no kernel ({error}): allow this process to read the "
+            "GPU's counters (root, or --cap-add=SYS_ADMIN for a container), and end "
+            "other profilers, such as DCGM's"
+        ) from error
 
 
 def _by_program(

@@ -17,6 +17,7 @@ from typing import Final
 import jax
 
 from gpu_stages.clusters import cluster_of
+from gpu_stages.compiled import first_line
 from gpu_stages.kernel_cases import cases, chain
 from gpu_stages.kernel_fit import fit
 from gpu_stages.kernel_report import Found, Timed, outcome
@@ -24,11 +25,11 @@ from gpu_stages.kernel_times import (
     BY_THEMSELVES,
     Compiled,
     compile_case,
-    first_line,
     measure_all,
     ready,
     seconds_of_a_launch,
 )
+from gpu_stages.sm_clock import reading, sampled
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Spread
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.starting import start_jax
@@ -83,14 +84,15 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
     programs, left_out = _compile_all(request, clock, cluster)
     running, failed = ready([tiny, *programs])
     _say(f"measuring {len(running)} programs in {rounds} rounds")
-    times = measure_all(
-        running,
-        CostModel.of(cluster),
-        request.folder,
-        clock,
-        rounds=rounds,
-        runs=runs,
-    )
+    with sampled(reading(dry=request.dry)) as megahertz:
+        times = measure_all(
+            running,
+            CostModel.of(cluster),
+            request.folder,
+            clock,
+            rounds=rounds,
+            runs=runs,
+        )
     of_tiny = times.seconds[tiny]
     alone = statistics.median(s for seconds in of_tiny.values() for s in seconds)
     # A profile has no gaps between kernels, a step does.
@@ -107,6 +109,7 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
         alone_us=1e6 * alone,
         gap_us=1e6 * gap,
         nameless_share=times.nameless_share,
+        clock=Spread.of(megahertz) if megahertz else None,
         left_out=[*left_out, *failed, *_fewer(times.rounds, rounds)],
     )
 

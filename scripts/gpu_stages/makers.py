@@ -56,13 +56,13 @@ def sentences(first: Program, second: Program) -> Iterator[str]:
     names_a, names_b = (_by_name(makers) for makers in (a, b))
     if names_a != names_b:
         yield (
-            f"products are computed by {_listed(names_a)} without a GPU, and by "
+            f"products by what computes them: {_listed(names_a)} without a GPU, "
             f"{_listed(names_b)} on it"
         )
     elif a != b:
         other = sum((a - b).values())
         yield (
-            f"{other} of {counted(sum(a.values()), 'product')} have other tiles: "
+            f"{other} of {counted(sum(a.values()), 'product')} on other tiles: "
             f"{_listed(_by_words(a - b))} without a GPU, "
             f"{_listed(_by_words(b - a))} on it"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 
-from gpu_stages.compiled import module_bytes
+from gpu_stages.compiled import first_line, module_bytes
 from lagom_models import TrainingStep, build
 
 # The other hosts are not there to tune their share of the kernels, and would be
@@ -32,9 +33,14 @@ def main() -> int:
     asked = json.loads((folder / "asked.json").read_text())
     step = build(asked["model"], **asked["sizes"])
     began = time.monotonic()
-    devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
-    ready = time.monotonic()
-    compiled = lowered_on(devices, step).compile(compiler_options=asked["options"])
+    try:
+        devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
+        ready = time.monotonic()
+        compiled = lowered_on(devices, step).compile(compiler_options=asked["options"])
+    except Exception as error:
+        # Behind all that jax has to say of it, so that the last line is the reason.
+        traceback.print_exc()
+        raise SystemExit(f"{type(error).__name__}: {first_line(error)}") from None
     (folder / "module.pb").write_bytes(module_bytes(compiled))
     known = {
         "device": devices[0].device_kind,

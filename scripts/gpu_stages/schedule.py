@@ -21,14 +21,15 @@ import jax
 from gpu_stages import makers
 from gpu_stages.clusters import cluster_of
 from gpu_stages.mocked import OPTIONS
-from gpu_stages.schedules import Comparison, compare
+from gpu_stages.schedules import Comparison, What, compare
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Score
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import Target, Toolchain, compile_for, lower
+from lagom_jax.compile.child import signal_name
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.errors import LagomError
+from lagom_jax.errors import LagomError, ToolchainError
 from lagom_jax.hlo import read_module
 from lagom_jax.report.units import counted
 from lagom_jax.schedule.build import build_program
@@ -90,7 +91,12 @@ def run(request: Request) -> Outcome:
     # The GPU is for the processes that mock others: each takes its memory.
     jax.config.update("jax_platforms", "cpu")
     cluster = cluster_of(request.gpu, _GPUS)
-    toolchain = Toolchain.probe().require()
+    try:
+        toolchain = Toolchain.probe().require()
+    except ToolchainError as error:
+        raise CannotRunError(
+            f"nothing can be compiled without a GPU: {error}"
+        ) from error
     target = target_config(cluster.gpu, toolchain.version("jaxlib"))
     found: list[_Compiled] = []
     left_out: list[str] = []
@@ -131,8 +137,8 @@ def run(request: Request) -> Outcome:
 
 def _steps(*, dry: bool) -> Iterator[_Step]:
     if dry:
-        sizes = {"tiny": True, "sequence": 64, "layers": 2}
-        yield _Step("phi-2", {"parallelism": "fsdp", "devices": _GPUS, **sizes})
+        sizes = {"tiny": True, "sequence": 64, "layers": 2, "remat": False}
+        yield _Step("mpt-7b", {"parallelism": "tp", "devices": _GPUS, **sizes})
         return
     for model, parallelism in _STEPS:
         yield _Step(model, {"parallelism": parallelism, "devices": _GPUS})
@@ -198,7 +204,10 @@ def _on_gpu(
                 f"compiling it on the GPU was not done after {seconds:.0f} s"
             ) from None
     if ended.returncode:
-        raise _StepFailedError(f"compiling it on the GPU failed: {_last_line(log)}")
+        how = "failed"
+        if ended.returncode < 0:
+            how = f"was ended by {signal_name(ended.returncode)}"
+        raise _StepFailedError(f"compiling it on the GPU {how}: {_last_line(log)}")
     program = build_program(read_module((folder / "module.pb").read_bytes()))
     return program, json.loads((folder / "known.json").read_text())
 
@@ -242,12 +251,14 @@ def _predicted(program: Program, model: CostModel) -> float:
 
 
 def _sentences(one: _Compiled, comparison: Comparison) -> Iterator[str]:
-    for difference in comparison.differences[:_SAID_OF_EACH]:
+    weights = {what: number for number, what in enumerate(What)}
+    found = sorted(comparison.differences, key=lambda one: weights[one.what])
+    for difference in found[:_SAID_OF_EACH]:
         yield difference.words(_WITHOUT, _ON)
-    more = Counter(one.what.value for one in comparison.differences[_SAID_OF_EACH:])
+    more = Counter(one.what.value for one in found[_SAID_OF_EACH:])
     if more:
         listed = ", ".join(f"{count} {what}" for what, count in more.most_common())
-        yield f"{more.total()} more collectives differ: {listed}"
+        yield f"{counted(more.total(), 'more difference')}: {listed}"
     yield from makers.sentences(one.without, one.on_gpu)
     yield from one.notes
 

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.matmul import Matmul
-from lagom_jax.report.units import in_bytes
+from lagom_jax.report.units import counted, in_bytes
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -31,7 +31,7 @@ Part: TypeAlias = tuple[str, int]
 
 
 class What(enum.Enum):
-    """In what two schedules differ."""
+    """In what two schedules differ, the gravest first."""
 
     MISSING = "only the first has it"
     EXTRA = "only the second has it"
@@ -71,7 +71,7 @@ class Transfer:
         size = len(self.groups[0]) if self.groups else 0
         return (
             f"{self.kind} of {in_bytes(self.nbytes)} in groups of {size} "
-            f"({self.times} times)"
+            f"({counted(self.times, 'time')})"
         )
 
 
@@ -93,7 +93,7 @@ class Difference:
         Example:
             >>> gather = Transfer("all-gather", 1000, ("bf16",), ((0, 1),), 1, False)
             >>> Difference(What.EXTRA, None, gather).words("here", "there")
-            'the all-gather of 1.00 kB in groups of 2 (1 times) is there alone'
+            'the all-gather of 1.00 kB in groups of 2 (1 time) is there alone'
         """
         one, other = self.first, self.second
         if one is None or other is None:
@@ -103,7 +103,7 @@ class Difference:
         ways = {
             What.BYTES: f"moves {in_bytes(other.nbytes)} {second}",
             What.GROUPS: f"is among other devices {second}",
-            What.TIMES: f"runs {other.times} times {second}",
+            What.TIMES: f"runs {counted(other.times, 'time')} {second}",
             What.ORDER: f"starts at another place among the others {second}",
             What.SYNC: f"is synchronous {first if one.sync else second} only",
             What.PRODUCTS: _exchanged(one.products, other.products, first, second),

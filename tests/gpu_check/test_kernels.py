@@ -258,7 +258,7 @@ def test_every_second_size_is_kept_out():
 def found_with(timed):
     tiny = Kernel("tiny", copy_of(2048, "fusion"))
     spread = Spread.of([2.0, 2.1])
-    return Found(timed, tiny, spread, Spread.of([4.0]), 1.5, 0.5, 0.0, ["why"])
+    return Found(timed, tiny, spread, Spread.of([4.0]), 1.5, 0.5, 0.0, None, ["why"])
 
 
 def timed(work, seconds):
@@ -324,7 +324,7 @@ def test_a_dry_run_goes_the_whole_way(tmp_path):
     assert series >= {"launch", "copy", "fusion", "reduction", "transpose"}
     assert series >= {"gather", "scatter", "sort", "fft"}
     assert any(name.startswith("matmul") for name in series)
-    assert all(row.measured.count == 2 for row in found.rows)
+    assert {row.measured.count for row in found.rows if row.series != "clock"} == {2}
     assert all(row.predicted > 0 for row in found.rows)
     assert any("cuDNN" in line for line in found.left_out)
     assert not any("no time" in line for line in found.left_out)
@@ -334,5 +334,5 @@ def test_a_dry_run_goes_the_whole_way(tmp_path):
 @pytest.mark.slow
 def test_without_time_little_is_measured_and_that_is_said(tmp_path):
     found = kernels.run(Request("h100", True, 1.0, tmp_path))
-    assert {row.series for row in found.rows} == {"launch"}
+    assert {row.series for row in found.rows} <= {"launch", "clock"}
     assert any("no time was left to compile: " in line for line in found.left_out)
