@@ -112,11 +112,13 @@ def tuned(step: TrainingStep, part: Part, folder: Path) -> Found:
     ):
         warnings.simplefilter("always", LagomWarning)
         losses, _ = train(guarded, _beginning(step))
-    seen = ((), ()) if judge.call_args is None else judge.call_args.args
+    seconds: dict[str, list[float]] = {}
+    if judge.call_args is not None:
+        seconds["baseline"], seconds["tuned"] = map(list, judge.call_args.args)
     found = Found(
         _devices(),
         {"guarded": losses},
-        dict(zip(("baseline", "tuned"), map(list, seen), strict=True)),
+        seconds,
         fallbacks=[str(one.message) for one in warned],
         untold="" if jax.default_backend() == "cpu" else nccl.HERE.objection(),
     )
@@ -169,10 +171,9 @@ def _used(decisions: Path) -> Plan | None:
     """The plan that was used, where this process kept it, and it changes anything."""
     plans = [load(path) for path in decisions.glob("*.json")]
     useful = [plan for plan in plans if plan.levers or plan.settings]
-    # There may be one with an order and one without; the guard has measured one of them.
-    return max(
-        useful, key=lambda plan: plan.evidence.measured is not None, default=None
-    )
+    # There may be one with an order and one without, of which the guard measured one.
+    useful.sort(key=lambda plan: plan.evidence.measured is None)
+    return useful[0] if useful else None
 
 
 def _devices() -> str:
