@@ -114,7 +114,7 @@ class _Recorder:
         """
         name = subject.name + ", with CUDA graphs" * graphs
         if self._clock.left() < _LEAST_SECONDS:
-            raise LeftOutError(f"{name}: {self._clock.left():.0f} s were left")
+            raise LeftOutError(f"{name}: {self._clock.left():.0f} s were left.")
         print(f"{name} ...", file=sys.stderr, flush=True)
         folder = self._request.folder / name.replace(", ", "-").replace(" ", "-")
         try:
@@ -124,7 +124,7 @@ class _Recorder:
                 raise
             raise LeftOutError(
                 f"{name}: the GPU's memory does not suffice for it; end what else uses "
-                "the GPU, see nvidia-smi"
+                "the GPU, see nvidia-smi."
             ) from error
         try:
             return Beside.read(found, self._cluster)

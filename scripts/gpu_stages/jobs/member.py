@@ -87,7 +87,7 @@ class Found:
 
 def usual(step: TrainingStep) -> Found:
     """The step as it is, twice: what it does not repeat itself, no plan can keep."""
-    start = _beginning(step)
+    start = beginning(step)
     losses, seconds = train(step.function, start)
     again, _ = train(step.function, start)
     return Found(_devices(), {"usual": losses, "again": again}, {"usual": seconds})
@@ -111,7 +111,7 @@ def tuned(step: TrainingStep, part: Part, folder: Path) -> Found:
         mock.patch.object(guard, "judge", wraps=guard.judge) as judge,
     ):
         warnings.simplefilter("always", LagomWarning)
-        losses, _ = train(guarded, _beginning(step))
+        losses, _ = train(guarded, beginning(step))
     seconds: dict[str, list[float]] = {}
     if judge.call_args is not None:
         seconds["baseline"], seconds["tuned"] = map(list, judge.call_args.args)
@@ -140,7 +140,7 @@ def tuned(step: TrainingStep, part: Part, folder: Path) -> Found:
 def train(function: Any, start: tuple[Any, Any]) -> tuple[list[float], list[float]]:
     """The losses of some steps, and what each took but the first."""
     # The step takes its state for good, and another run begins with the same.
-    state, tokens = _copied(start)
+    state, tokens = copied(start)
     losses: list[float] = []
     seconds: list[float] = []
     for _ in range(STEPS):
@@ -153,7 +153,8 @@ def train(function: Any, start: tuple[Any, Any]) -> tuple[list[float], list[floa
     return losses, seconds[1:]
 
 
-def _beginning(step: TrainingStep) -> tuple[Any, Any]:
+def beginning(step: TrainingStep) -> tuple[Any, Any]:
+    """The same state and batch each time, on the devices of all processes."""
     mesh = jax.make_mesh(
         tuple(step.mesh.shape.values()),
         step.mesh.axis_names,
@@ -163,7 +164,8 @@ def _beginning(step: TrainingStep) -> tuple[Any, Any]:
 
 
 @jax.jit
-def _copied(tree: Any) -> Any:
+def copied(tree: Any) -> Any:
+    """All of its arrays once more."""
     return jax.tree.map(jnp.copy, tree)
 
 

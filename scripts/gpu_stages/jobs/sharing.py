@@ -22,10 +22,9 @@ _TAKES_TWO_ON_ONE: Final = (2, 30)
 # All of them together; the rest is for contexts, NCCL's buffers and the service.
 _MEMORY: Final = 0.8
 _STARTS_IN, _ENDS_IN, _REACHES_IN = 2.0, 15.0, 40.0
-# So that both programs have the same kernels, sums are repeatable, and every all-reduce
-# is one of NCCL.
+# So that both programs have the same kernels, and every all-reduce is one of NCCL.
 _XLA_FLAGS: Final = (
-    "--xla_gpu_autotune_level=0 --xla_gpu_exclude_nondeterministic_ops=true "
+    "--xla_gpu_autotune_level=0 "
     "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false"
 )
 # A dry run is about neither speed nor code of this processor.
@@ -50,8 +49,8 @@ class Sharing:
     """Environment variables of all of them."""
     as_hosts: bool = False
     """Whether NCCL must take each process for a host of its own."""
-    how: str = "each has a device of this processor"
-    """In words."""
+    how: str = "on this processor"
+    """Where the processes run, in words."""
     nccl: str | None = None
     """NCCL's release, where there is one."""
 
@@ -164,7 +163,7 @@ def service(
     """
     control = shutil.which(_CONTROL)
     if control is None:
-        yield {}, f"in turns, since there is no {_CONTROL}"
+        yield {}, f"on one GPU, in turns, since there is no {_CONTROL}"
         return
     # Its sockets' paths must be short.
     with tempfile.TemporaryDirectory(prefix="mps-") as pipes:
@@ -185,12 +184,12 @@ def service(
             time.sleep(_STARTS_IN)
             clients = places | _renumbered()
             if daemon.poll() is not None:
-                yield {}, f"in turns, since {_CONTROL} ended at once: see mps.log"
+                yield {}, f"on one GPU, in turns, since {_CONTROL} ended at once"
             elif not reaches(os.environ | clients):
                 _quit(control, daemon, places)
-                yield {}, "in turns, since no process reaches the GPU through MPS"
+                yield {}, "on one GPU, in turns, since none reaches it through MPS"
             else:
-                yield clients, "at the same time, through CUDA's multi-process service"
+                yield clients, "on one GPU, at the same time, through MPS"
         finally:
             _quit(control, daemon, places)
 
