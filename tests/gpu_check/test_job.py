@@ -43,6 +43,9 @@ def test_a_job_with_a_plan_has_the_losses_of_one_without(tmp_path):
     assert [line for line in found.findings if "did not keep" not in line] == []
     assert len(found.findings) == (not stays)
     assert "a speedup" in found.left_out[-1]
+    # The whole job has one set of arguments, and so one decision.
+    log = (tmp_path / "job" / "fsdp-of-2-tuned" / "0.log").read_text()
+    assert log.count("train on h100:1x2: predicted") == 1
 
 
 BEGINS = """

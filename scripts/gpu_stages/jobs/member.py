@@ -163,10 +163,11 @@ def beginning(step: TrainingStep) -> tuple[Any, Any]:
     return step.initialise(mesh)
 
 
-@jax.jit
 def copied(tree: Any) -> Any:
-    """All of its arrays once more."""
-    return jax.tree.map(jnp.copy, tree)
+    """All of its arrays once more, laid out in the same way."""
+    # For others the step would be compiled once more.
+    same = jax.tree.map(lambda leaf: leaf.sharding, tree)
+    return jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=same)(tree)
 
 
 def _used(decisions: Path) -> Plan | None:
