@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
@@ -99,6 +100,7 @@ def devices_of(
     leaves = jax.tree.leaves((args, kwargs))
     for sharding in (*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings):
         if isinstance(sharding, jax.sharding.Sharding):
-            # Abstract meshes have no devices.
-            found.update(getattr(sharding, "device_set", ()) or ())
+            # Abstract meshes have no devices, and say so by raising this.
+            with contextlib.suppress(ValueError):
+                found.update(sharding.device_set)
     return tuple(sorted(found, key=lambda device: device.id))

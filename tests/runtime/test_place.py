@@ -1,8 +1,11 @@
 import types
 
+import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from lagom_jax.errors import ClusterError
+from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.place import cluster_of, on_gpus
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -60,3 +63,10 @@ def test_what_is_no_nvidia_gpu():
     assert not on_gpus([])
     assert not on_gpus(gpus("AMD Instinct MI300X", 8))
     assert not on_gpus(gpus("TPU v5", 4, platform="tpu"))
+
+
+def test_shardings_without_devices_say_nothing_of_where_a_step_runs():
+    mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    nowhere = NamedSharding(mesh, PartitionSpec("data"))
+    here = jnp.ones(2)
+    assert devices_of((here,), {}, (nowhere,)) == tuple(here.devices())

@@ -1,0 +1,1 @@
+"""Jobs of several processes that train together, and what each of them says."""
