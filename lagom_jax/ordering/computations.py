@@ -35,7 +35,8 @@ from lagom_jax.schedule.program import (
 from lagom_jax.search.arms import decided
 from lagom_jax.search.frontier import Point
 from lagom_jax.search.policy import replaced
-from lagom_jax.search.stage import Choice, Stage
+from lagom_jax.search.space import Choice, Space
+from lagom_jax.search.stage import Stage
 
 # Shares of the step below this are no improvement, but rounding.
 _WORTH = 1e-6
@@ -54,6 +55,14 @@ class Candidate:
     seconds: float
     """The step; under Lagom's settings where not all were chosen with the orders."""
 
+    def carried(self, space: Space) -> Candidate:
+        """The same, found in the coarser space and said in this one."""
+        orders = {
+            number: dataclasses.replace(place, settings=())
+            for number, place in self.orders.items()
+        }
+        return Candidate(orders, space.carried(self.choice), self.seconds)
+
 
 class Computations:
     """The computations of a module that can be put in another order."""
@@ -67,7 +76,9 @@ class Computations:
         correct: Callable[[Prices], Prices],
         spare_bytes: int | None,
     ) -> None:
-        self._builder, self._stage, self._cluster = builder, stage, cluster
+        self.stage = stage
+        """What can be set, in the given order."""
+        self._builder, self._cluster = builder, cluster
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
         self.evaluations = 0
         self._plain: dict[int, UnitSequence] = {}
@@ -149,6 +160,8 @@ class Computations:
         options: Sequence[Sequence[Point]],
         evaluations: int,
         dice: random.Random | None = None,
+        *,
+        settings_first: bool = False,
     ) -> Candidate:
         """Searches every computation from a candidate, inner ones first."""
         orders, choice = dict(begin.orders), begin.choice
@@ -161,7 +174,9 @@ class Computations:
         for computation, weight in zip(self._changeable, weights, strict=True):
             descent, terms = self._descent(computation, orders, choice, options)
             share = int(evaluations * weight / total)
-            orders[computation.id] = descent.run(share, dice)
+            orders[computation.id] = descent.run(
+                share, dice, settings_first=settings_first
+            )
             choice = tuple(terms.choice)
             self.evaluations += descent.evaluations
         return self._judged(orders, choice, options)
@@ -176,7 +191,7 @@ class Computations:
         inner = self._inner(orders)
         plain = self._plain[computation.id]
         sequence = self._decided(with_inner(self._builder, plain, inner))
-        terms = Terms(self._stage, self._cluster, choice)
+        terms = Terms(self.stage, self._cluster, choice)
         limit = None
         if self._spare_bytes is not None:
             limit = self._live[computation.id] + self._spare_bytes
@@ -209,7 +224,7 @@ class Computations:
             if self.live_bytes(orders) > most:
                 return Candidate(orders, choice, float("inf"))
         program = self._builder.program(self.instructions(orders))
-        stage = Stage(program, self._stage.space, self._model, self._correct)
+        stage = Stage(program, self.stage.space, self._model, self._correct)
         best, settled = stage.score(choice).step_seconds, 0
         while settled < len(self._shared):
             for group in self._shared:
@@ -226,7 +241,7 @@ class Computations:
         tasks = {node.task for unit in sequence.units for node in unit.launches}
         return tuple(
             number
-            for number, group in enumerate(self._stage.space.groups)
+            for number, group in enumerate(self.stage.space.groups)
             if all(site in tasks for site in group.sites)
         )
 
@@ -252,7 +267,7 @@ class Computations:
                 sequence = self._decided(with_inner(self._builder, plain, inner))
                 order = orders[computation.id].order
                 times = self._times[computation.id]
-                found += moves_of(sequence, order, times, self._stage.kernel)
+                found += moves_of(sequence, order, times, self.stage.kernel)
         return tuple(sorted(found, key=lambda moved: (-moved.weight, moved.collective)))
 
     def sequences(self, orders: Orders) -> dict[int, tuple[int, ...]]:

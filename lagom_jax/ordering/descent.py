@@ -176,14 +176,24 @@ class Descent:
         order = eager(self._units, rehearsal.alone, rehearsal.task_seconds)
         return Place(order, (), 0.0) if self._fits(order) else self._place
 
-    def run(self, evaluations: int, dice: random.Random | None = None) -> Place:
+    def run(
+        self,
+        evaluations: int,
+        dice: random.Random | None = None,
+        *,
+        settings_first: bool = False,
+    ) -> Place:
         """The best place found from the present order and settings.
 
         Args:
             evaluations: How many orders to replay at most.
             dice: Where it decides, the search goes on from places near the best one.
+            settings_first: Begins with settings alone, for an order that was found
+                while fewer of them could be told apart.
         """
         self._budget = self.evaluations + evaluations
+        if settings_first:
+            self._settle()
         self._descend()
         best = self._place
         while dice is not None and not self._is_over() and self._flights:
@@ -262,6 +272,16 @@ class Descent:
                 if self._is_over() or (improved and number > 0):
                     break
             number = 0 if improved else number + 1
+
+    def _settle(self) -> None:
+        """Settings alone, until none is better in this order."""
+        fresh = self._news.settings
+        while fresh and not self._is_over():
+            for group in sorted(fresh):
+                fresh.discard(group)
+                self._best((), group)
+                if self._is_over():
+                    break
 
     def _shift(self, flight: Flight, group: int | None) -> bool:
         improved = False

@@ -18,7 +18,7 @@ from lagom_jax.schedule.build import Builder
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.controls import FINE, Controls, Grid
 from lagom_jax.search.lagom import Lagom
-from lagom_jax.search.space import space_of
+from lagom_jax.search.space import Choice, space_of
 from lagom_jax.search.stage import Stage
 
 EVALUATIONS: Final = 150_000
@@ -30,6 +30,9 @@ _PER_START = 4_000
 # The part of the evaluations that goes to descents from several starts; the others are
 # spent near the best of what these find.
 _FIRST_LOOK = 0.5
+# Beyond the evaluations of coarser controls, which come to their own end first: a
+# quarter finds what there is near that end, and another quarter next to nothing.
+_REFINING = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def find_order(
         grid: Which values are tried.
         correct: What the user's own measurements make of the model's prices.
         spare_bytes: What the estimate of live memory may grow by; None for any growth.
-        evaluations: How many orders are replayed at most.
+        evaluations: How many orders are replayed at most; where
+            coarser controls come first, a quarter more.
 
     Raises:
         HloError: The module has no schedule.
@@ -93,10 +97,62 @@ def find_order(
     program = given.program()
     space = space_of(program, cluster, controls, grid)
     stage = Stage(program, space, model, correct)
-    search = Computations(given, stage, cluster, model, correct, spare_bytes)
     first = Lagom().choose(stage).choice
     before = stage.score(first).step_seconds
-    best = Candidate({}, first, before)
+
+    def search_in(stage: Stage) -> Computations:
+        return Computations(given, stage, cluster, model, correct, spare_bytes)
+
+    search = search_in(stage)
+    best, tried = _found(search, search_in, first, evaluations)
+    after = given.program(search.instructions(best.orders))
+    if best.seconds >= before:
+        best, after = Candidate({}, first, before), program
+    return Ordering(
+        sequences=search.sequences(best.orders),
+        program=after,
+        before_seconds=before,
+        after_seconds=best.seconds,
+        live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
+        evaluations=tried,
+        moves=search.moves(best.orders),
+    )
+
+
+def _found(
+    search: Computations,
+    search_in: Callable[[Stage], Computations],
+    first: Choice,
+    evaluations: int,
+) -> tuple[Candidate, int]:
+    """The best of what can be set, and the evaluations for it.
+
+    Where coarser controls can be searched, their best comes first and is where the
+    finer search begins, which therefore never ends up with less.
+    """
+    stage = search.stage
+    if stage.space.coarser is None:
+        return _searched(search, first, evaluations), search.evaluations
+    below = search_in(stage.with_space(stage.space.coarser))
+    usual = Lagom().choose(below.stage).choice
+    coarse, tried = _found(below, search_in, usual, evaluations)
+    best, options = coarse.carried(stage.space), paths(stage)
+    for number in range(_ROUNDS):
+        found = search.improved(
+            best,
+            options,
+            int(_REFINING * evaluations) // _ROUNDS,
+            random.Random(number),
+            settings_first=number == 0,
+        )
+        best = min(best, found, key=lambda candidate: candidate.seconds)
+    return best, tried + search.evaluations
+
+
+def _searched(search: Computations, first: Choice, evaluations: int) -> Candidate:
+    """The best from several starts, and near the best of those."""
+    stage = search.stage
+    best = Candidate({}, first, stage.score(first).step_seconds)
     found: list[Candidate] = []
     options = paths(stage)
     fast, *slower = (search.at_pace(first, options, pace) for pace in _PACES)
@@ -117,16 +173,4 @@ def find_order(
         dice = random.Random(number)
         share = max(0, evaluations - search.evaluations) // (_ROUNDS - number)
         found.append(search.improved(best, options, share, dice))
-    best = min(best, *found, key=lambda candidate: candidate.seconds)
-    after = given.program(search.instructions(best.orders))
-    if best.seconds >= before:
-        best, after = Candidate({}, first, before), program
-    return Ordering(
-        sequences=search.sequences(best.orders),
-        program=after,
-        before_seconds=before,
-        after_seconds=best.seconds,
-        live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
-        evaluations=search.evaluations,
-        moves=search.moves(best.orders),
-    )
+    return min(best, *found, key=lambda candidate: candidate.seconds)

@@ -11,7 +11,8 @@ from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, load_sharing_constants
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel, Task
-from lagom_jax.search.stage import Choice, Stage
+from lagom_jax.search.space import Choice
+from lagom_jax.search.stage import Stage
 
 
 class Terms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 from lagom_jax.cluster import Cluster
@@ -71,6 +72,17 @@ class Judge:
             self.pricing = (
                 f"calibrated: {calibration.words()}; for the rest {self.pricing}"
             )
+
+    def coarsest(self) -> Judge:
+        """One that tells the least apart; itself where nothing tells less."""
+        controls = self._controls
+        while (fewer := controls.coarser()) is not None:
+            controls = fewer
+        if controls is self._controls:
+            return self
+        other = copy.copy(self)
+        other._controls = controls
+        return other
 
     def correct(self, prices: Prices) -> Prices:
         """What the user's own measurements make of the model's prices."""

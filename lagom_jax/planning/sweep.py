@@ -8,6 +8,10 @@ our costs as a profile for the winner; and in the end another order of its instr
 Each is judged by the replay with settings of its own, and in the order that Lagom's own
 scheduler would give it where that may be used: an idea that only makes room for a
 better schedule shows its worth only there.
+
+With controls that tell more apart than others, all that is decided as if with the
+coarsest of them; then what was compiled is looked at again, and the winner's order is
+searched for, with all that can be set.
 """
 
 from __future__ import annotations
@@ -95,7 +99,9 @@ class Sweep:
             say: Is told what is being done.
         """
         self._compiler = compiler
-        self._judge = judge
+        # What is compiled is decided as coarser controls would: finer ones then only
+        # add to what those find, instead of leading to another program.
+        self._judge, self._finest = judge.coarsest(), judge
         self._budget = budget
         self.memory_limit = memory_limit
         self._orders = orders
@@ -176,6 +182,7 @@ class Sweep:
         What was the best for an order that cannot be had gives way to the best that
         can: nothing counts in the end but what was compiled.
         """
+        best = self._refined(best)
         ordered = self._in_order(best)
         chosen = ordered or best
         plain = [t for t in self.trials if t.usable and not t.ordered]
@@ -184,6 +191,16 @@ class Sweep:
             return chosen
         why = f"the best as it was compiled: {best.label} had only promised more"
         return self._restated(least, why)
+
+    def _refined(self, best: Trial) -> Trial:
+        """Looks again at what was compiled, with all that can be set."""
+        if self._judge is not self._finest:
+            self._judge = self._finest
+            for number, trial in enumerate(self.trials):
+                if trial.view is not None:
+                    view = self._judge.look(trial.view.scheduled)
+                    self.trials[number] = dataclasses.replace(trial, view=view)
+        return self.trials[best.number]
 
     def _restated(self, trial: Trial, why: str) -> Trial:
         """A trial that is taken after all."""

@@ -20,8 +20,8 @@ from lagom_jax.search.policy import (
     own_time,
     replaced,
 )
-from lagom_jax.search.space import Cap, Group
-from lagom_jax.search.stage import Choice, Stage
+from lagom_jax.search.space import Cap, Choice, Group
+from lagom_jax.search.stage import Stage
 
 _STARTS = 5
 _SURVEYED = 3

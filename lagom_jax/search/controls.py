@@ -46,6 +46,20 @@ class Controls:
         """
         return dataclasses.replace(self, leaves=("all-reduce", "reduce-scatter"))
 
+    def coarser(self) -> Controls | None:
+        """The same with less told apart: whatever it can say, these can say, too.
+
+        Caps are below no tuner, which names a call's algorithm, protocol and chunk
+        along with its channels, the same for all calls that it cannot tell apart.
+
+        Example:
+            >>> named("sequence").coarser().tells_apart, named("tuner").coarser()
+            ('sizes', None)
+        """
+        if self.tells_apart == "places":
+            return dataclasses.replace(self, tells_apart="sizes")
+        return None
+
 
 _PRESETS: Final = (
     Controls(

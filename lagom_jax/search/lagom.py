@@ -1,7 +1,8 @@
 """Lagom: start small, buy speed where it is cheapest, stop where it no longer pays.
 
 The paper's descent (arXiv 2602.20656), on paths from cheap to fast, and beyond it a
-search around what it found. docs/search.md says which of these steps was worth it.
+search around what it found. Where coarser controls are known, what is found with them
+comes first. docs/search.md says which of these steps was worth it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from lagom_jax.search.policy import (
     scenes_of,
     step_time,
 )
-from lagom_jax.search.stage import Choice, Score, Stage
+from lagom_jax.search.space import Choice, Space
+from lagom_jax.search.stage import Score, Stage
 
 # Shares of a step below this are no improvement, but rounding.
 _WORTH = 1e-6
@@ -50,14 +52,22 @@ class Lagom:
     step: all of them together cost less than the share."""
 
     def choose(self, stage: Stage) -> Found:
-        """One component after another: they have nothing to do with each other."""
+        """One component after another: they have nothing to do with each other.
+
+        The answer is never worse than what is found with coarser controls.
+        """
         choice = stage.untouched
-        evaluations, moves, regions = 0, list[Move](), dict[int, str]()
+        coarse = Found(choice, 0)
+        if stage.space.coarser is not None:
+            found = self.choose(stage.with_space(stage.space.coarser))
+            coarse = _carried(found, stage.space)
+        evaluations = coarse.evaluations
+        moves, regions = list[Move](), dict[int, str]()
         before = stage.score(choice).step_seconds
         least = self.least_gain * before / max(1, len(choice))
         for members in stage.components():
             search = _Component(self, stage, members)
-            choice, region = search.run(choice, least)
+            choice, region = search.run(choice, coarse, least)
             evaluations += search.score.evaluations
             moves += search.moves
             regions |= dict.fromkeys(members, region)
@@ -87,23 +97,36 @@ class _Component:
         self.moves: list[Move] = []
         """Those that led to the best choice so far."""
 
-    def run(self, choice: Choice, least: float) -> tuple[Choice, str]:
-        """The choice with this component's groups chosen, and their region."""
+    def run(self, choice: Choice, coarse: Found, least: float) -> tuple[Choice, str]:
+        """The choice with this component's groups chosen, and their region.
+
+        Args:
+            choice: What was chosen for other components.
+            coarse: What coarser controls can do; no component's choice is worse.
+            least: What a group has to give.
+        """
+        carried = choice
+        for group in self._members:
+            carried = replaced(carried, group, coarse.choice[group])
+        known = min((choice, carried), key=self._cost)
         start = self._at(choice, dict.fromkeys(self._members, 0))
         ends = {group: len(path) - 1 for group, path in self._paths.items()}
         fastest = self._at(choice, ends)
-        best = min((start, fastest, choice), key=self._cost)
+        best = min((start, fastest, known), key=self._cost)
+        if best == carried:
+            self.moves = [m for m in coarse.moves if m.group in self._members]
         region = "balanced"
         if _is_hidden(self.score(start)):
             region = "hidden"
         else:
             if not _is_hidden(self.score(fastest)):
                 region = "exposed"
+            trail, self.moves = self.moves, []
             descended = self._descend(start)
             if self._cost(descended) <= self._cost(best):
                 best = descended
             else:
-                self.moves = []
+                self.moves = trail
         if self._policy.look_around:
             for place in dict.fromkeys((best, fastest)):
                 trail = self.moves
@@ -113,7 +136,7 @@ class _Component:
                     best = ended
                 else:
                     self.moves = trail
-        return self._take_back(best, choice, least), region
+        return self._take_back(best, known, least), region
 
     def _cost(self, choice: Choice) -> float:
         return self._policy.objective(self.score(choice), self._members[0])
@@ -240,6 +263,20 @@ class _Component:
             if self._cost(alone) <= self._cost(choice) + least:
                 choice = alone
         return choice if self._cost(choice) < self._cost(before) else before
+
+
+def _carried(coarse: Found, space: Space) -> Found:
+    """What was found in the coarser space, said in this one."""
+    moves = (
+        dataclasses.replace(move, group=group, before=before, after=after)
+        for move in coarse.moves
+        for (group, before), (_, after) in zip(
+            space.said(move.group, move.before),
+            space.said(move.group, move.after),
+            strict=True,
+        )
+    )
+    return Found(space.carried(coarse.choice), coarse.evaluations, tuple(moves))
 
 
 def _nearest(stage: Stage, group: int) -> list[int]:

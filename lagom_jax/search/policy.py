@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
-from lagom_jax.search.stage import Choice, Score, Stage
+from lagom_jax.search.space import Choice
+from lagom_jax.search.stage import Score, Stage
 
 Objective: TypeAlias = Callable[[Score, int], float]
 """What a policy wants to be small, of a score and the group that is being changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -59,6 +60,8 @@ class Cap:
 
 Candidate: TypeAlias = Setting | Cap | None
 """What a group can be told; None leaves it alone."""
+Choice: TypeAlias = tuple[int, ...]
+"""For each group the position of its candidate; 0 leaves it alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +95,31 @@ class Space:
     groups: tuple[Group, ...]
     fixed: tuple[tuple[Collective, str], ...]
     """Collectives that cannot be set, and why."""
+    coarser: Space | None = None
+    """What could be set with less told apart; None where that is nothing else."""
+
+    def carried(self, choice: Choice) -> Choice:
+        """A choice for the coarser space, said in this one."""
+        said = (self.said(group, picked) for group, picked in enumerate(choice))
+        return tuple(picked for _, picked in sorted(itertools.chain(*said)))
+
+    def said(self, coarse: int, candidate: int) -> tuple[tuple[int, int], ...]:
+        """A candidate of a group of the coarser space, said in this one.
+
+        Args:
+            coarse: The number of that group.
+            candidate: The position of its candidate.
+
+        Returns:
+            For each group that it falls into here, its number and its candidate.
+        """
+        assert self.coarser is not None
+        told = self.coarser.groups[coarse]
+        return tuple(
+            (number, group.candidates.index(told.candidates[candidate]))
+            for number, group in enumerate(self.groups)
+            if group.sites[0] in told.sites
+        )
 
 
 def space_of(
@@ -135,7 +163,12 @@ def space_of(
         caps = (None, *(Cap(1 << n) for n in range(most.bit_length() - 1)))
         name = "sends and receives"
         groups.append(_group(name, exchanges, (), caps, cluster))
-    return Space(tuple(groups), tuple(fixed))
+    fewer = controls.coarser()
+    coarser = fewer and space_of(program, cluster, fewer, grid)
+    if coarser is not None and len(coarser.groups) == len(groups):
+        # No two collectives were alike, so that nothing more is told apart.
+        coarser = None
+    return Space(tuple(groups), tuple(fixed), coarser)
 
 
 def _called_groups(

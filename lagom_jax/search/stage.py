@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeAlias
 
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
@@ -33,10 +32,7 @@ from lagom_jax.schedule.program import (
 )
 from lagom_jax.schedule.windows import Window, windows
 from lagom_jax.search.arms import decided
-from lagom_jax.search.space import Space
-
-Choice: TypeAlias = tuple[int, ...]
-"""For each group the position of its candidate; 0 leaves it alone."""
+from lagom_jax.search.space import Choice, Space
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +106,10 @@ class Stage:
         for position, scene in enumerate(self.scenes):
             for group in scene.groups:
                 self.scenes_of[group].append(position)
+
+    def with_space(self, space: Space) -> Stage:
+        """The same step, of which something else can be set."""
+        return Stage(self._program, space, self._model, self._correct)
 
     @property
     def untouched(self) -> Choice:

@@ -21,8 +21,8 @@ from lagom_jax.search.floor import floor_seconds, floors
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.policy import Default, Found, Policy, replaced, scenes_of
 from lagom_jax.search.reasons import Change, reason
-from lagom_jax.search.space import Group, space_of
-from lagom_jax.search.stage import Choice, Stage
+from lagom_jax.search.space import Choice, Group, space_of
+from lagom_jax.search.stage import Stage
 
 FORMAT_VERSION: Final = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""

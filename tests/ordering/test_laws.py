@@ -121,6 +121,26 @@ def test_never_worse_and_the_same_each_time(lines, controls):
 
 
 @FEW
+@given(steps(), st.sampled_from([100, 1000]))
+def test_finer_controls_are_never_worse_than_coarser_ones(lines, evaluations):
+    module = made_of(*lines)
+    coarse, fine = (
+        find_order(
+            module,
+            H100,
+            MODEL,
+            controls=named(controls),
+            grid=COARSE,
+            evaluations=evaluations,
+        )
+        for controls in ("tuner", "sequence")
+    )
+    assert fine.after_seconds <= coarse.after_seconds * (1 + 1e-9)
+    # What is under way when the last evaluation is reached is finished.
+    assert fine.evaluations <= 1.25 * coarse.evaluations + 400
+
+
+@FEW
 @given(steps(), st.integers(0, 1 << 26))
 def test_the_memory_limit_is_kept(lines, spare):
     module = made_of(*lines)

@@ -61,13 +61,13 @@ MODULES = {kind: read_module(data) for kind, data in KINDS.items()}
 class Remembering(Judge):
     """Looks at each module once: what it sees does not change."""
 
-    def __init__(self, *, orders=None, **more):
-        super().__init__(H100, named("tuner"), **more)
+    def __init__(self, *, orders=None, controls="tuner", **more):
+        super().__init__(H100, named(controls), **more)
         self._seen = {}
         self._orders = orders
 
     def look(self, scheduled):
-        key = id(scheduled.module), scheduled.peak_memory_bytes
+        key = id(scheduled.module), scheduled.peak_memory_bytes, self._controls
         if key not in self._seen:
             self._seen[key] = super().look(scheduled)
         return self._seen[key]

@@ -266,6 +266,37 @@ def size(module):
     return len(module.entry.instructions)
 
 
+class Partial(Remembering):
+    """Sees all programs alike as soon as it can tell all collectives apart."""
+
+    def __init__(self):
+        super().__init__(controls="sequence")
+        self.looks = []
+
+    def look(self, scheduled):
+        self.looks.append(self._controls.tells_apart)
+        view = super().look(scheduled)
+        if self._controls.tells_apart == "sizes":
+            return view
+        return dataclasses.replace(view, tuning=JUDGE.look(FASTER).tuning)
+
+
+FASTER = Scheduled(MODULES["faster"], H100, "step", peak_memory_bytes=LIMIT // 2)
+
+
+def test_what_is_compiled_is_decided_as_with_the_coarsest_controls():
+    """Then all of it is looked at again, with all that can be told apart."""
+    answers = {"a": "fast", "b": "slow", "ab": "busy"}
+    coarse, fine, judge = Compiler(answers), Compiler(answers), Partial()
+    (_, usual), (made, best) = searched(coarse), searched(fine, judge=judge)
+    assert fine.asked == coarse.asked
+    assert best.asked == usual.asked
+    count = len(made.trials)
+    assert judge.looks == ["sizes"] * count + ["places"] * count
+    least = JUDGE.look(FASTER).tuned_seconds
+    assert {trial.view.tuned_seconds for trial in made.trials} == {least}
+
+
 def test_no_order_is_looked_for_where_none_may_be_used():
     """Not even where the compiler still has what one could be made for."""
 

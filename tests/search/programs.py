@@ -91,10 +91,10 @@ KERNELS = st.one_of(
 
 
 @st.composite
-def sites(draw, cluster, kinds=KINDS):
+def sites(draw, cluster, kinds=KINDS, sizes=BYTES):
     kind = draw(st.sampled_from(kinds))
     how = draw(st.sampled_from(["all", "all", "domain", "across", "one"]))
-    nbytes = draw(BYTES)
+    nbytes = draw(sizes)
     one_shot = kind == "all-reduce" and nbytes <= 1 << 18 and draw(st.booleans())
     made = site(cluster, kind, nbytes, how, one_shot_kernel=one_shot)
     if kind in ("all-gather", "all-reduce") and draw(st.integers(0, 3)) == 0:
@@ -135,9 +135,9 @@ def stretches(draw, found, token):
 
 
 @st.composite
-def programs(draw, cluster, most=6, kinds=KINDS):
+def programs(draw, cluster, most=6, kinds=KINDS, sizes=BYTES):
     """A step with at most so many different collectives, some of them alike."""
-    made = draw(st.lists(sites(cluster, kinds), max_size=most))
+    made = draw(st.lists(sites(cluster, kinds, sizes), max_size=most))
     token = itertools.count()
     nodes = []
     while made:

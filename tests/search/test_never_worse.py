@@ -21,6 +21,7 @@ from .programs import CLUSTERS, model_of, programs, stage_of
 EXAMPLES = 1000
 PARTS = list(itertools.product(CLUSTERS, PRESETS))
 ROUNDING = 1e-9
+LARGE = 157_000_000
 
 
 def examples(count):
@@ -63,6 +64,50 @@ def test_lagom_is_never_worse_than_nccl(cluster, controls):
         assert seconds(stage, found.choice) <= seconds(stage, stage.untouched)
         assert chosen <= default * (1 + ROUNDING)
         assert set(found.regions) == set(range(len(stage.space.groups)))
+
+    holds()
+
+
+def alike(cluster):
+    """Steps with many collectives that only their places tell apart."""
+    sizes = st.sampled_from([1 << 24, LARGE])
+    return programs(cluster, 12, ("all-gather", "reduce-scatter"), sizes)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_what_coarser_controls_choose_is_a_choice_of_finer_ones(cluster):
+    @examples(20)
+    @given(alike(Cluster.parse(cluster)), st.data())
+    def holds(step, data):
+        fine = stage_of(step, cluster, "sequence")
+        if fine.space.coarser is None:
+            groups = stage_of(step, cluster, "tuner").space.groups
+            assert all(len(group.sites) == 1 or not group.calls for group in groups)
+            return
+        coarse = fine.with_space(fine.space.coarser)
+        choice = tuple(
+            data.draw(st.integers(0, len(group.candidates) - 1))
+            for group in coarse.space.groups
+        )
+        carried = seconds(fine, fine.space.carried(choice))
+        assert carried == pytest.approx(seconds(coarse, choice), rel=ROUNDING)
+
+    holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_finer_controls_are_never_worse_than_coarser_ones(cluster):
+    @examples(60)
+    @given(alike(Cluster.parse(cluster)))
+    def holds(step):
+        coarse = stage_of(step, cluster, "tuner")
+        fine = stage_of(step, cluster, "sequence")
+        one, other = Lagom().choose(coarse), Lagom().choose(fine)
+        least = seconds(coarse, one.choice)
+        assert seconds(fine, other.choice) <= least * (1 + ROUNDING)
+        own = other.evaluations - one.evaluations
+        assert own <= 150 * len(fine.space.groups)
 
     holds()
 
