@@ -6,7 +6,6 @@ import dataclasses
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.prices import Price
-from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.work import Work
 
@@ -84,25 +83,16 @@ def _tiles(work: Work) -> int:
     )
 
 
-# Passes over memory for each byte that a GPU sends. In a ring or a tree, what arrives
-# is written to NCCL's buffer and read from there; then it is written to its place, or
-# added to the own part, which is read. An exchange also reads what it sends.
-_RING_PASSES = 3.0
-_EXCHANGE_PASSES = 4.0
-
-
-def memory_rate(kind: str, sent_bytes: float, seconds: float) -> float:
+def memory_rate(sent_bytes: float, seconds: float, passes: float) -> float:
     """Bytes per second that a collective moves through memory, alone.
 
     Args:
-        kind: The kind of collective.
         sent_bytes: What each GPU sends over its links.
         seconds: How long that takes alone.
+        passes: Over memory, for each byte sent.
 
     Example:
-        >>> memory_rate("all-gather", 1e9, 0.01)
+        >>> memory_rate(1e9, 0.01, 3.0)
         300000000000.0
     """
-    exchanged = kind in POINT_TO_POINT or kind.endswith("all-to-all")
-    passes = _EXCHANGE_PASSES if exchanged else _RING_PASSES
     return passes * sent_bytes / max(seconds, 1e-12)

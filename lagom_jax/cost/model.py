@@ -37,7 +37,8 @@ class _Memory:
         self.kernels = Known(_work_of, self._kernel)
         self.collectives = Known(self._terms, self._collective)
         self._terms_of: dict[Collective, CollectiveTerms] = {}
-        self.rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+        self._sharing = load_sharing_constants(gpu)
+        self.rates = RatesOfLoads(gpu, self._sharing)
 
     def is_of(self, cluster: Cluster, constants: Constants) -> bool:
         """Whether it was made for these."""
@@ -72,7 +73,9 @@ class _Memory:
         return price, CollectiveLoad(
             used.channels,
             used.chunk_bytes,
-            memory_rate(collective.kind, terms.sent_bytes, price.seconds),
+            memory_rate(
+                terms.sent_bytes, price.seconds, self._sharing.passes(collective.kind)
+            ),
             price.bound,
             price.resource_share,
         )

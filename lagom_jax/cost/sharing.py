@@ -28,7 +28,7 @@ from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.measured import measured
-from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
 from lagom_jax.schedule.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
@@ -47,6 +47,19 @@ class SharingConstants:
     eviction: float
     """Which part of what a kernel meant to find in the cache it reads again once twice
     as much is in flight as the cache holds."""
+    ring_passes: float
+    """Passes over memory for each byte that a GPU sends in a ring or a tree."""
+    exchange_passes: float
+    """The same for all-to-all and permutes."""
+
+    def passes(self, kind: str) -> float:
+        """Passes over memory for each byte that a GPU sends.
+
+        Args:
+            kind: The kind of collective.
+        """
+        exchanged = kind in POINT_TO_POINT or kind.endswith("all-to-all")
+        return self.exchange_passes if exchanged else self.ring_passes
 
 
 @functools.cache
@@ -65,11 +78,8 @@ def load_sharing_constants(gpu: Gpu) -> SharingConstants:
     if generation not in known:
         # A newer generation is most like the newest that is known.
         generation = max(known, key=int)
-    estimated = SharingConstants(
-        persistent_kernels=known[generation],
-        saturating_sm_share=record["saturating_sm_share"]["value"],
-        eviction=record["eviction"]["value"],
-    )
+    values = {name: item["value"] for name, item in record.items()}
+    estimated = SharingConstants(**{**values, "persistent_kernels": known[generation]})
     return dataclasses.replace(estimated, **measured(gpu.name, "sharing"))
 
 

@@ -25,7 +25,7 @@ from .programs import collective, kernel
 
 H100 = Cluster.parse("h100").gpu
 A40 = Cluster.parse("a40-nvlink").gpu
-CONSTANTS = SharingConstants(True, 0.45, 1.0)
+CONSTANTS = SharingConstants(True, 0.45, 1.0, 3.0, 4.0)
 SMOOTH = dataclasses.replace(CONSTANTS, persistent_kernels=False)
 
 
@@ -163,5 +163,6 @@ def test_the_load_of_a_matmul():
 
 
 def test_an_exchange_reads_what_it_sends_as_well():
-    rates = [memory_rate(k, 1e9, 1.0) for k in ("reduce-scatter", "all-to-all")]
-    assert rates == [3e9, 4e9]
+    kinds = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
+    passes = [CONSTANTS.passes(kind) for kind in kinds]
+    assert [memory_rate(1e9, 1.0, number) for number in passes] == [3e9, 4e9, 4e9, 4e9]

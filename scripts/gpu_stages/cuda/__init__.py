@@ -1,0 +1,1 @@
+"""CUDA, cuBLAS, NVRTC and NCCL, called from Python: as much as the stages need."""

@@ -1,0 +1,1 @@
+"""Whether NCCL does what the tuner plugin says."""
