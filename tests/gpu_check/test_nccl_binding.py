@@ -1,7 +1,8 @@
 """C functions are called as their headers and libraries have them."""
 
 import ctypes
-import importlib
+import importlib.machinery
+import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from lagom_jax.tuner.nccl_library import find_nccl
 
 def header_folders():
     """Where the real headers are; nothing unless all are there."""
-    folders = [folder.with_name("include") for folder in libraries.wheel_folders()]
+    folders = libraries.wheel_folders("include")
     folders += [folder / "cccl" for folder in folders]
     folders.append(Path("/usr/local/cuda/include"))
     here = {
         name: next((f for f in folders if (f / name).exists()), None)
-        for name in (*HEADERS, "nv/target")
+        for name in (*HEADERS, "nv/target", "crt/host_defines.h")
     }
     if None in here.values():
         missing = ", ".join(name for name, folder in here.items() if folder is None)
@@ -111,8 +112,9 @@ def test_both_layouts_of_wheels_are_found(layout, tmp_path, monkeypatch):
     folder = tmp_path / "nvidia" / layout / "lib"
     folder.mkdir(parents=True)
     (folder / name).touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
+    wheels = importlib.machinery.ModuleSpec("nvidia", None, is_package=True)
+    wheels.submodule_search_locations = [str(tmp_path / "nvidia")]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: wheels)
     assert libraries._find(name) == folder / name
 
 

@@ -171,4 +171,4 @@ def test_where_nothing_was_answered_the_reasons_are_said(tmp_path, monkeypatch):
     found = staged("obeyed", tmp_path, monkeypatch, fails="ncclCommInitRankConfig")
     assert found.status == "failed"
     reason = "ncclCommInitRankConfig failed with 3: internal error; told to fail"
-    assert found.why.count(reason) == 2
+    assert found.why.count(reason) >= 2
