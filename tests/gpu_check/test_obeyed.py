@@ -146,8 +146,8 @@ def test_one_function_that_disobeys_is_found(tmp_path, monkeypatch):
     assert found.status == "ran", found
     assert all(score.met is False for score in found.scores)
     assert all(" reduce" in finding for finding in found.findings)
-    wrong = {r.series for r in found.rows if r.details["done"] != DONE}
-    assert {series.split(",")[0] for series in wrong} == {"reduce"}
+    wrong = {row.what for row in found.rows if row.details["done"] != DONE}
+    assert {what.split()[0] for what in wrong} == {"reduce"}
 
 
 @pytest.mark.slow
