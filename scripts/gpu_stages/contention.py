@@ -138,8 +138,10 @@ def _kernel_row(
         predicted=predictor.kernel(row, old),
         fitted=predictor.kernel(row, new),
         details={
-            "alone": f"{1e6 * np.median(row.pair.kernel_alone):.0f} us",
-            "of memory": f"{load.memory_share:.0%}",
+            "us alone": _us(row.pair.kernel_alone),
+            "us of the collective alone": _us(row.pair.collective_alone),
+            "bytes of the collective": row.nbytes,
+            "share of memory": round(load.memory_share, 3),
             "tiles": load.tiles,
         },
     )
@@ -148,17 +150,21 @@ def _kernel_row(
 def _collective_row(
     row: Measured, predictor: Predictor, old: SharingConstants, new: SharingConstants
 ) -> Row:
-    alone = float(np.median(row.pair.collective_alone))
     return dataclasses.replace(
         _row(row, "collectives beside kernels", str(row.setting), row.kernel.name),
         measured=row.collective_slowdown,
         predicted=predictor.collective(row, old),
         fitted=predictor.collective(row, new),
         details={
-            "alone": f"{1e6 * alone:.0f} us",
+            "us alone": _us(row.pair.collective_alone),
+            "us of the kernel alone": _us(row.pair.kernel_alone),
             "bytes": row.nbytes,
         },
     )
+
+
+def _us(seconds: Sequence[float]) -> float:
+    return round(1e6 * float(np.median(seconds)), 2)
 
 
 def _row(row: Measured, series: str, one: str, other: str) -> Row:
@@ -182,8 +188,9 @@ def _scores(
     ) -> Iterator[Score]:
         parts = (("median", 50, goals[0]), ("90th percentile", 90, goals[1]))
         for name, share, goal in parts:
+            # In points: parts of the time that the task takes alone.
             value = float(np.percentile(np.abs(errors), share))
-            text = f"{what}, {name} of the error in points of the time alone"
+            text = f"{what}, {name} of the error"
             yield Score(text, value, most=goal, unit="%", kept_out=True)
 
     for when, sharing, goals in (

@@ -210,8 +210,8 @@ def _say(way: str, verdicts: Sequence[Verdict]) -> None:
 
 def _row(way: str, verdict: Verdict) -> Row:
     return Row(
-        f"{verdict.function}, {way}",
-        f"{verdict.nbytes} bytes under rules {verdict.generation + 1}",
+        f"calls, {way}",
+        f"{verdict.function} of {verdict.nbytes} bytes, rules {verdict.generation + 1}",
         Spread.of([float(verdict.channels_used)]),
         unit="channels",
         details={

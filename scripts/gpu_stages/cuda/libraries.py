@@ -95,15 +95,19 @@ def load(places: Places) -> Libraries:
         raise CannotRunError(f"a library of CUDA cannot be loaded: {error}") from None
 
 
-def wheel_folders() -> list[Path]:
-    """Where the wheels of CUDA keep their libraries: each in its own, or all in one."""
+def wheel_folders(name: str) -> list[Path]:
+    """The folders of a name in the wheels of CUDA, which have one for each or for all.
+
+    Args:
+        name: `lib` or `include`.
+    """
     spec = importlib.util.find_spec("nvidia")
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
-    return sorted(path for root in roots for path in Path(root).glob("*/lib"))
+    return sorted(path for root in roots for path in Path(root).glob(f"*/{name}"))
 
 
 def _find(name: str) -> Path | str | None:
-    for folder in wheel_folders():
+    for folder in wheel_folders("lib"):
         if (folder / name).exists():
             return folder / name
     try:

@@ -6,7 +6,7 @@
 
 /* What the host takes for a call, and for asking whether an event has been. */
 #define CALL_SECONDS 4e-6
-#define ASK_SECONDS 250e-6
+#define ASK_SECONDS 100e-6
 #define LEAST_LEFT 0.05
 
 enum kind { KERNEL, PART, RECORD, HOLD };

@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 16, FIRST_V5 = 22800, FIRST_V6 = 23000, TREE = 0 };
+enum { MOST_RANKS = 16, FIRST_V5 = 22800, FIRST_V6 = 23000, WITH_CLUSTERS = 23200 };
+enum { TREE = 0 };
 enum { BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE };
 #define LEAST_TRAFFIC (32 << 10)
 #define NOT_OFFERED (-1.0f)
@@ -278,9 +279,10 @@ static struct decision decide(struct ncclComm *me) {
   }
   is.chunk = is.chunk / GRAIN[is.protocol] * GRAIN[is.protocol];
   if (me->rank == 0)
-    write_line("%s: %ld Bytes -> Algo %s proto %s channel{Lo..Hi}={%d..%d}",
+    write_line("%s: %ld Bytes -> Algo %s proto %s channel{Lo..Hi}={%d..%d}%s",
                FUNCTION[function], (long)me->call.bytes, ALGORITHM[is.algorithm],
-               PROTOCOL[is.protocol], 0, is.used - 1);
+               PROTOCOL[is.protocol], 0, is.used - 1,
+               version() >= WITH_CLUSTERS ? " cgaClusterSize 4" : "");
   return is;
 }
 
