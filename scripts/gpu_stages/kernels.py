@@ -40,6 +40,7 @@ from lagom_jax.schedule.program import Kernel
 # Of the stage's time; the rest is for measuring what was compiled.
 _FOR_COMPILING: Final = 0.6
 _SHORT, _LONG = 64, 320
+_CHAIN_RUNS: Final = 40
 # Kernels of less than this part of their program's time are there for others' sake.
 _WORTH_A_ROW: Final = 0.2
 # What all arguments together may take of the memory that jax has.
@@ -74,12 +75,12 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
     short, long = chain(_SHORT), chain(_LONG)
     tiny = compile_case(short, "tiny", {**BY_THEMSELVES, **default})
     tiny_long = compile_case(long, "tiny_long", {**BY_THEMSELVES, **default})
-    one_by_one = seconds_of_a_launch(tiny, tiny_long, rounds=rounds, runs=runs)
+    one_by_one = seconds_of_a_launch(tiny, tiny_long, rounds=rounds, runs=_CHAIN_RUNS)
     in_graphs = seconds_of_a_launch(
         compile_case(short, "graph", default),
         compile_case(long, "graph_long", default),
         rounds=rounds,
-        runs=runs,
+        runs=_CHAIN_RUNS,
     )
     programs, left_out = _compile_all(request, clock, cluster)
     running, failed = ready([tiny, *programs])

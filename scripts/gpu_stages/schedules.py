@@ -26,6 +26,13 @@ from lagom_jax.schedule.program import (
     Wait,
 )
 
+Product: TypeAlias = tuple[int, int, int]
+"""The smaller side of the result, the larger one, and the length of the sums.
+
+Libraries compute a product or its transpose, and split a sum into a batch of parts: so
+the smaller side comes first, and a batch counts as length.
+"""
+
 Part: TypeAlias = tuple[str, int]
 """A kernel without products: its kind, and its bytes."""
 
@@ -56,8 +63,8 @@ class Transfer:
     times: int
     """Executions in a step."""
     sync: bool
-    products: tuple[Matmul, ...] = ()
-    """Sorted, and turned so that m is the smaller side: libraries do either."""
+    products: tuple[Product, ...] = ()
+    """Sorted."""
     others: tuple[Part, ...] = ()
     """Sorted."""
 
@@ -189,7 +196,9 @@ class _UnderWay:
     def transfer(self) -> Transfer:
         task = self.collective
         groups = tuple(tuple(map(int, row)) for row in task.groups.members)
-        products = [_turned(p) for kernel in self.kernels for p in kernel.work.matmuls]
+        products = [
+            _known_as(p) for kernel in self.kernels for p in kernel.work.matmuls
+        ]
         return Transfer(
             task.kind,
             task.bytes,
@@ -197,7 +206,7 @@ class _UnderWay:
             groups,
             self.times,
             self.sync,
-            tuple(sorted(products, key=dataclasses.astuple)),
+            tuple(sorted(products)),
             tuple(
                 sorted(
                     (kernel.work.kind, kernel.work.hbm_bytes)
@@ -251,9 +260,9 @@ class _Walk:
             self._open |= others
 
 
-def _turned(product: Matmul) -> Matmul:
+def _known_as(product: Matmul) -> Product:
     small, large = sorted((product.m, product.n))
-    return dataclasses.replace(product, m=small, n=large)
+    return small, large, product.batch * product.k
 
 
 Pairs: TypeAlias = list[tuple[int, int]]
@@ -333,7 +342,7 @@ def _beside(one: Transfer, other: Transfer) -> What | None:
 
 
 def _exchanged(
-    one: tuple[Matmul, ...], other: tuple[Matmul, ...], first: str, second: str
+    one: tuple[Product, ...], other: tuple[Product, ...], first: str, second: str
 ) -> str:
     parts = [
         f"{_listed(counts)} {where} alone"
@@ -346,5 +355,5 @@ def _exchanged(
     return f"is beside the products {', and beside '.join(parts)}"
 
 
-def _listed(products: Counter[Matmul]) -> str:
-    return ", ".join(f"{p.batch} x {p.m} x {p.n} x {p.k}" for p in products.elements())
+def _listed(products: Counter[Product]) -> str:
+    return ", ".join(" x ".join(map(str, product)) for product in products.elements())
