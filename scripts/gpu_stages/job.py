@@ -25,6 +25,7 @@ from gpu_stages.jobs.together import (
     run_together,
 )
 from gpu_stages.stage import Clock, Outcome, Request, Row, Score, Spread
+from lagom_jax.planning.make import LEVERS
 
 # Below that much time no other case is begun: what two jobs of it take to compile.
 _LEAST_SECONDS: Final = 70.0
@@ -93,6 +94,8 @@ def _compare(case: Case, request: Request, sharing: Sharing, clock: Clock) -> Co
         case,
         tuned=False,
         cluster=sharing.cluster(request.gpu, case.processes),
+        # What two compiles find something with.
+        levers=["options"] if request.dry else list(LEVERS),
         compiles=2 if request.dry else 4,
         planning_seconds=60.0,
     )

@@ -33,7 +33,7 @@ def test_a_job_with_a_plan_has_the_losses_of_one_without(tmp_path):
     assert [row.what for row in turns] == ["FSDP of 2, baseline", "FSDP of 2, tuned"]
     # What the guard counts of either side.
     assert {row.measured.count for row in turns} == {12}
-    assert "the compiler is told: fdo_profile" in turns[1].details["plan"]
+    assert "double_buffering" in turns[1].details["plan"]
     assert turns[1].details["guard"].startswith("measured ")
     assert turns[0].details["losses"] == turns[1].details["losses"]
     same, ratio = found.scores
@@ -375,6 +375,6 @@ def test_jobs_that_all_fail_say_why(tmp_path, monkeypatch):
 
 
 def test_a_part_is_read_as_it_was_written(tmp_path):
-    part = Part(cases(dry=False)[1], True, "h100:1x2", 4, 60.0)
+    part = Part(cases(dry=False)[1], True, "h100:1x2", ["options"], 4, 60.0)
     part.write(tmp_path / "part.json")
     assert Part.read(tmp_path / "part.json") == part

@@ -40,6 +40,7 @@ class Part:
     tuned: bool
     """With lagom_jax; else the step as it is, twice, and nothing of lagom_jax runs."""
     cluster: str
+    levers: Sequence[str]
     compiles: int
     planning_seconds: float
 
@@ -99,6 +100,7 @@ def tuned(step: TrainingStep, part: Part, folder: Path) -> Found:
     guarded = lagom_jax.tune(
         step.function,
         cluster=part.cluster,
+        levers=part.levers,
         verify="measure",
         deterministic=part.case.deterministic,
         budget=Budget(compiles=part.compiles, seconds=part.planning_seconds),
