@@ -140,26 +140,28 @@ class _Recorder:
 def rows(one: Beside, kept_out: bool, calibration: Calibration) -> Iterator[Row]:
     """The step, and what its kinds of kernels take, before and after."""
     name = one.recording.name
-    for way, used in (("by the model", None), ("calibrated", calibration)):
+    yield Row(
+        "steps",
+        name,
+        one.recording.milliseconds,
+        one.predicted(None),
+        "ms",
+        kept_out,
+        one.predicted(calibration),
+        {"kernels, ms": one.busy(), "matched": one.match.words()},
+    )
+    calibrated = one.kinds(calibration)
+    for kind, found in one.kinds(None).items():
         yield Row(
-            f"steps, {way}",
-            name,
-            one.recording.milliseconds,
-            one.predicted(used),
+            "kernels of a step",
+            f"{kind}: {name}",
+            found.measured,
+            found.predicted,
             "ms",
             kept_out,
-            {"kernels, ms": one.busy(), "matched": one.match.words()},
+            calibrated[kind].predicted,
+            {"instructions": found.instructions},
         )
-        for kind, found in one.kinds(used).items():
-            yield Row(
-                f"kernels of a step, {way}",
-                f"{kind}: {name}",
-                found.measured,
-                found.predicted,
-                "ms",
-                kept_out,
-                {"instructions": found.instructions},
-            )
 
 
 def scores(one: Beside, kept_out: bool, calibration: Calibration) -> Iterator[Score]:
