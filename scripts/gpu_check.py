@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_stages import page, records
+from gpu_stages.clusters import cluster_of
 from gpu_stages.host import gpu_here, machine, record_of
 from gpu_stages.registry import STAGES, module_of
 from gpu_stages.result import Result, ResultError, StageResult, shown
@@ -109,6 +110,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
     gpu = {"name": "no GPU: a dry run"} if wanted.dry_run else gpu_here()
     record = wanted.gpu or (_DRY_GPU if wanted.dry_run else record_of(gpu["name"]))
+    cluster_of(record)  # or it says which records there are
     about = machine(["python", "scripts/gpu_check.py", *words], gpu)
     if wanted.dry_run:
         print("A dry run: stand-ins take the GPU's place, and figures mean nothing.")

@@ -6,12 +6,13 @@ from gpu_stages.stage import CannotRunError
 from lagom_jax.cluster import Cluster
 
 
-def cluster_of(gpu: str, gpus: int = 1) -> Cluster:
-    """So many GPUs of a record on one host.
+def cluster_of(gpu: str, gpus: int = 1, *, hosts: int = 1) -> Cluster:
+    """So many GPUs of a record on each of some hosts.
 
     Args:
         gpu: The name of the GPU's record.
-        gpus: How many of them.
+        gpus: How many of them a host has.
+        hosts: How many hosts there are.
 
     Raises:
         CannotRunError: No system has such GPUs.
@@ -22,7 +23,7 @@ def cluster_of(gpu: str, gpus: int = 1) -> Cluster:
     """
     for system in Cluster.names():
         if Cluster.parse(system).gpu.name == gpu:
-            return Cluster.parse(f"{system}:{gpus}")
+            return Cluster.parse(f"{system}:{hosts}x{gpus}")
     raise CannotRunError(
         f"no system has GPUs with the record '{gpu}'; name one of "
         + ", ".join(sorted({Cluster.parse(name).gpu.name for name in Cluster.names()}))

@@ -22,6 +22,7 @@ from gpu_stages.beside.fitting import (
     worth_keeping,
 )
 from gpu_stages.beside.measuring import Found, Measuring
+from gpu_stages.clusters import cluster_of
 from gpu_stages.cuda import nccl
 from gpu_stages.cuda.libraries import load
 from gpu_stages.cuda.nccl import Ranks
@@ -71,7 +72,7 @@ def run(request: Request) -> Outcome:
     gpu = Gpu(libraries, patience(request))
     check_room(gpu.sm_count)
     found = _measured(gpu, steering, clock, patience(request))
-    cluster = Cluster.parse(request.gpu)
+    cluster = cluster_of(request.gpu)
     if gpu.sm_count != cluster.gpu.sm_count:
         found.findings.append(
             f"The GPU has {gpu.sm_count} SMs, and its record {request.gpu} "

@@ -12,6 +12,7 @@ from typing import Final
 
 import jax
 
+from gpu_stages.clusters import cluster_of
 from gpu_stages.profiles.beside import Beside, median_error
 from gpu_stages.profiles.recording import (
     WITHOUT_GRAPHS,
@@ -20,7 +21,6 @@ from gpu_stages.profiles.recording import (
     record,
 )
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Row, Score
-from lagom_jax.cluster import Cluster
 from lagom_jax.errors import MeasurementError
 from lagom_jax.measure.calibration import Calibration
 from lagom_jax.measure.curve import LARGEST
@@ -99,7 +99,7 @@ class _Recorder:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._clock = Clock.of(request)
-        self._cluster = Cluster.parse(f"{request.gpu}:1x1")
+        self._cluster = cluster_of(request.gpu)
 
     def read(self, subject: Subject, *, graphs: bool = False) -> Beside:
         """A step, run and read.

@@ -345,6 +345,7 @@ def test_without_a_gpu_it_says_what_to_do():
         (["--dry-run", "--seconds=0"], "a stage needs some"),
         (["--dry-run", "--update"], "a dry run measures nothing"),
         (["--from=x.json", "--dry-run"], "--from measures nothing"),
+        (["--dry-run", "--gpu=abacus"], "no system has GPUs with the record 'abacus'"),
         (["--from=x.json"], "x.json is no result"),
     ],
 )

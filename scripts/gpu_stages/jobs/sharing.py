@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from gpu_stages.clusters import cluster_of
 from lagom_jax import processes
 from lagom_jax.errors import TunerError
 from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
@@ -74,7 +75,9 @@ class Sharing:
             >>> Sharing({}).cluster("h100", 2), Sharing({}, True).cluster("h100", 2)
             ('h100:1x2', 'h100:2x1')
         """
-        return f"{gpu}:{count}x1" if self.as_hosts else f"{gpu}:1x{count}"
+        if self.as_hosts:
+            return cluster_of(gpu, hosts=count).name
+        return cluster_of(gpu, count).name
 
 
 def on_cpus() -> Sharing:
