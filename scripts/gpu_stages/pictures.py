@@ -39,7 +39,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for axis, ((what, unit), points) in zip(axes[0], panels.items(), strict=True):
         _panel(axis, points)
         axis.set(xlabel=f"measured, {unit}", ylabel=f"{what}, {unit}")
-    axes[0][0].legend(fontsize="small")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
@@ -68,3 +67,4 @@ def _panel(axis: Any, points: _Points) -> None:
         _, measured, predicted = zip(*members, strict=True)
         axis.scatter(measured, predicted, s=8, label=series)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axis.legend(fontsize="x-small", loc="upper left")
