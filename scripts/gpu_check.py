@@ -1,7 +1,8 @@
 """Proves on one GPU what can be proved there, and measures what the model estimates.
 
     python scripts/gpu_check.py --docs --update    # all stages, results, records
-    python scripts/gpu_check.py contention obeyed  # some
+    python scripts/gpu_check.py obeyed --json some.json         # one of them
+    python scripts/gpu_check.py --from some.json rest.json --docs --update
     python scripts/gpu_check.py --dry-run          # without a GPU, with stand-ins
 
 Each stage runs in a process of its own, for less than five minutes. Nothing of the
@@ -20,9 +21,10 @@ from gpu_stages import page, records
 from gpu_stages.clusters import cluster_of
 from gpu_stages.host import gpu_here, machine, record_of
 from gpu_stages.registry import STAGES, module_of
-from gpu_stages.result import Result, ResultError, StageResult, shown
+from gpu_stages.result import Result, ResultError, StageResult, merged, shown
 from gpu_stages.running import run_stage
 from gpu_stages.stage import CannotRunError, Request
+from lagom_jax.files import write_whole
 
 PAGES = Path(__file__).parents[1] / "docs" / "validation"
 _LONGEST = 280.0
@@ -32,9 +34,11 @@ _DRY_GPU = "h100"
 def main(words: Sequence[str]) -> int:
     wanted = _arguments(words)
     try:
-        result = Result.read(wanted.result) if wanted.result else _run(wanted, words)
-        if wanted.json:
-            wanted.json.write_text(result.to_json() + "\n")
+        if wanted.results:
+            result = merged([Result.read(path) for path in wanted.results])
+        else:
+            result = _run(wanted, words)
+        _keep(wanted.json, result)
         if wanted.docs:
             if result.dry and wanted.docs == PAGES:
                 raise ResultError("a dry run is no validation: name another --docs=DIR")
@@ -73,15 +77,22 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         help=f"most that a stage may take; {_LONGEST:.0f}",
     )
     arguments.add_argument(
+        "--nccl",
+        type=Path,
+        metavar="LIBRARY",
+        help="another libnccl.so.2 for contention and obeyed",
+    )
+    arguments.add_argument(
         "--keep", type=Path, help="a new folder for the logs of all stages"
     )
     arguments.add_argument("--json", type=Path, metavar="OUT", help="write the result")
     arguments.add_argument(
         "--from",
-        dest="result",
+        dest="results",
         type=Path,
+        nargs="+",
         metavar="JSON",
-        help="take an earlier result instead of measuring",
+        help="take earlier results of one machine instead of measuring",
     )
     arguments.add_argument(
         "--docs",
@@ -100,8 +111,10 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         arguments.error(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
     if not wanted.seconds > 0:
         arguments.error(f"--seconds={wanted.seconds:g}: a stage needs some")
-    if wanted.result and (wanted.stages or wanted.dry_run):
+    if wanted.results and (wanted.stages or wanted.dry_run):
         arguments.error("--from measures nothing: name no stage and no --dry-run")
+    if wanted.nccl and not wanted.nccl.is_file():
+        arguments.error(f"--nccl={wanted.nccl} is no file")
     if wanted.update and wanted.dry_run:
         arguments.error("a dry run measures nothing that --update could write")
     return wanted
@@ -115,17 +128,30 @@ def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
     if wanted.dry_run:
         print("A dry run: stand-ins take the GPU's place, and figures mean nothing.")
     print(f"{about['name']}, compared with the record '{record}'", flush=True)
+    chosen = [one for one in STAGES if one in (wanted.stages or STAGES)]
+    there = [name for name in chosen if wanted.keep and (wanted.keep / name).exists()]
+    if there:
+        raise CannotRunError(f"{wanted.keep / there[0]} is there: name another --keep")
     found: dict[str, StageResult] = {}
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as temporary:
         folder = wanted.keep or Path(temporary)
-        for name in [one for one in STAGES if one in (wanted.stages or STAGES)]:
+        for name in chosen:
             print(f"\n{name}: {STAGES[name]}", flush=True)
-            request = Request(record, wanted.dry_run, wanted.seconds, folder / name)
+            request = Request(
+                *(record, wanted.dry_run, wanted.seconds, folder / name, wanted.nccl)
+            )
             found[name] = StageResult.read(
                 run_stage(module_of(name), request, _progress)
             )
             _show(found[name])
+            # So that nothing is lost where something ends this process.
+            _keep(wanted.json, Result(record, wanted.dry_run, about, found))
     return Result(record, wanted.dry_run, about, found)
+
+
+def _keep(path: Path | None, result: Result) -> None:
+    if path is not None:
+        write_whole(path, (result.to_json() + "\n").encode())
 
 
 def _progress(line: str) -> None:

@@ -9,27 +9,45 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from gpu_stages.stage import CannotRunError, Request
+from lagom_jax.files import write_whole
 
 
 def main() -> int:
+    # So that what a stage holds, other processes and services too, is given back.
+    signal.signal(signal.SIGTERM, _leave)
     name, folder = sys.argv[1], Path(sys.argv[2])
     asked = json.loads((folder / "request.json").read_text())
-    request = Request(**{**asked, "folder": folder})
+    nccl = asked["nccl"] and Path(asked["nccl"])
+    request = Request(**{**asked, "folder": folder, "nccl": nccl})
     try:
         outcome = importlib.import_module(name).run(request)
         found = {"status": "ran", **dataclasses.asdict(outcome)}
+        written = json.dumps(found, default=_plain)
     except CannotRunError as error:
         found = {"status": "cannot run", "why": str(error)}
+        written = json.dumps(found)
     except Exception as error:
         traceback.print_exc()
         found = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
-    (folder / "outcome.json").write_text(json.dumps(found))
+        written = json.dumps(found)
+    write_whole(folder / "outcome.json", written.encode())
     return 0 if found["status"] == "ran" else 1
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(1)
+
+
+def _plain(value: Any) -> Any:
+    """What numpy made of a number."""
+    return value.item()
 
 
 if __name__ == "__main__":

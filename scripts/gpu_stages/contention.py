@@ -28,6 +28,7 @@ from gpu_stages.cuda.libraries import load
 from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
 from gpu_stages.opening import patience, places
+from gpu_stages.records import measured_before
 from gpu_stages.stage import (
     CannotRunError,
     Clock,
@@ -122,7 +123,11 @@ def _judged(found: Found, cluster: Cluster, release: str) -> Outcome:
             *(_collective_row(row, predictor, old, new) for row in found.rows),
         ],
         scores=list(_scores(apart, predictor, old, new)) if apart else [],
-        findings=[*found.findings, *_findings(apart, predictor, new)],
+        findings=[
+            *measured_before(cluster.gpu.name, "sharing"),
+            *found.findings,
+            *_findings(apart, predictor, new),
+        ],
         left_out=found.left_out,
         updates=list(_updates(used, apart, old, new)),
         versions={"NCCL that was measured": release},

@@ -59,6 +59,8 @@ class Case:
     """Whole numbers among the arguments are below this."""
     else_function: Callable[..., Any] | None = None
     """What to take where this installation cannot compile `function`."""
+    chained: bool = False
+    """Each run takes what the run before gave, in the same place."""
 
     @property
     def nbytes(self) -> int:
@@ -312,9 +314,8 @@ def chain(length: int) -> Case:
             x = lax.optimization_barrier(x + 1)
         return x
 
-    return Case(
-        f"{length} tiny kernels", add, (jax.ShapeDtypeStruct((256,), jnp.float32),)
-    )
+    shape = jax.ShapeDtypeStruct((256,), jnp.float32)
+    return Case(f"{length} tiny kernels", add, (shape,), chained=True)
 
 
 def arrays(case: Case) -> Sequence[jax.Array]:

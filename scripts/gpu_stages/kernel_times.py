@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 
 from gpu_stages.compiled import first_line, module_bytes
 from gpu_stages.kernel_cases import Case, arrays
@@ -27,9 +28,10 @@ from lagom_jax.schedule.program import Kernel, Program
 Options = Mapping[str, str]
 """The compiler's, by name."""
 
-# Kernels that a CUDA graph launches carry no instruction in a profile.
+# Kernels that a CUDA graph launches may carry no instruction in a profile.
 BY_THEMSELVES: Final[Options] = {"xla_gpu_enable_command_buffer": ""}
 _WARM_RUNS: Final = 3
+_FOR_THE_FIT: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +47,14 @@ class Compiled:
 
     def wait(self, arguments: Sequence[jax.Array], runs: int) -> None:
         """Runs it so often, and returns when the last run is done."""
-        for _ in range(runs - 1):
-            self.run(*arguments)
-        jax.block_until_ready(self.run(*arguments))
+        last: Any = arguments
+        if self.case.chained:
+            # A CUDA graph is written anew for arguments in another place, and those
+            # here are needed again.
+            last = jnp.copy(arguments[0])
+        for _ in range(runs):
+            last = self.run(last) if self.case.chained else self.run(*arguments)
+        jax.block_until_ready(last)
 
 
 def compile_case(case: Case, name: str, options: Options = BY_THEMSELVES) -> Compiled:
@@ -75,21 +82,33 @@ def _compile(function: Any, case: Case, name: str, options: Options) -> Any:
         return function(*arguments)
 
     step.__name__ = f"case_{name}"
-    return jax.jit(step).lower(*case.arguments).compile(compiler_options=dict(options))
+    jitted = jax.jit(step, donate_argnums=(0,) if case.chained else ())
+    return jitted.lower(*case.arguments).compile(compiler_options=dict(options))
 
 
 Arguments = Mapping[Compiled, Sequence[jax.Array]]
 
 
-def ready(programs: Sequence[Compiled]) -> tuple[Arguments, list[str]]:
+def ready(
+    programs: Sequence[Compiled], clock: Clock, reserve: float
+) -> tuple[Arguments, list[str]]:
     """Makes arguments, and runs every program a few times to warm up.
+
+    Args:
+        programs: The most important first.
+        clock: What is left of it; the first program is always run.
+        reserve: Seconds that are needed afterwards.
 
     Returns:
         The arguments of those that run, and what kept others from it.
     """
     found: dict[Compiled, Sequence[jax.Array]] = {}
     failed: list[str] = []
-    for one in programs:
+    for number, one in enumerate(programs):
+        if number and clock.left() < reserve:
+            rest = "; ".join(late.case.what for late in programs[number:])
+            failed.append(f"no time was left to run: {rest}")
+            break
         try:
             made = arrays(one.case)
             one.wait(made, _WARM_RUNS)
@@ -139,7 +158,7 @@ def measure_all(
     longest = 0.0
     for number in range(rounds):
         began = time.monotonic()
-        if number and clock.left() < 1.5 * longest:
+        if number and clock.left() < 1.5 * longest + _FOR_THE_FIT:
             break
         order = random.Random(number).sample(list(programs), len(programs))
         events = _profiled(order, programs, folder / f"round-{number}", runs)

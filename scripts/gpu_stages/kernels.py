@@ -29,6 +29,7 @@ from gpu_stages.kernel_times import (
     ready,
     seconds_of_a_launch,
 )
+from gpu_stages.records import measured_before
 from gpu_stages.sm_clock import reading, sampled
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Spread
 from lagom_jax.cluster import Cluster
@@ -37,9 +38,11 @@ from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.model import CostModel
 from lagom_jax.schedule.program import Kernel
 
-# Of the stage's time; the rest is for measuring what was compiled.
-_FOR_COMPILING: Final = 0.6
-_SHORT, _LONG = 64, 320
+# Of the stage's time; the rest is for making arguments.
+_FOR_COMPILING, _FOR_MEASURING = 0.6, 0.2
+# Both keep a GPU busy for longer than Python takes to launch them.
+_SHORT, _LONG = 256, 1024
+_DRY_SHORT, _DRY_LONG = 64, 320
 _CHAIN_RUNS: Final = 40
 # Kernels of less than this part of their program's time are there for others' sake.
 _WORTH_A_ROW: Final = 0.2
@@ -65,14 +68,17 @@ def run(request: Request) -> Outcome:
     constants = load_constants(cluster.gpu.name)
     measurements = [one.measurement for one in found.kernels]
     choices, fitted = fit([*measurements, found.launch], cluster, constants)
-    return outcome(found, cluster, constants, choices, fitted)
+    made = outcome(found, cluster, constants, choices, fitted)
+    earlier = measured_before(cluster.gpu.name, "kernels")
+    return dataclasses.replace(made, findings=[*earlier, *made.findings])
 
 
 def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
     rounds, runs = (2, 2) if request.dry else (8, 5)
     # A processor's compiler would make one kernel of them all.
     default = {"xla_disable_hlo_passes": "fusion"} if request.dry else {}
-    short, long = chain(_SHORT), chain(_LONG)
+    lengths = (_DRY_SHORT, _DRY_LONG) if request.dry else (_SHORT, _LONG)
+    short, long = map(chain, lengths)
     tiny = compile_case(short, "tiny", {**BY_THEMSELVES, **default})
     tiny_long = compile_case(long, "tiny_long", {**BY_THEMSELVES, **default})
     one_by_one = seconds_of_a_launch(tiny, tiny_long, rounds=rounds, runs=_CHAIN_RUNS)
@@ -83,7 +89,8 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
         runs=_CHAIN_RUNS,
     )
     programs, left_out = _compile_all(request, clock, cluster)
-    running, failed = ready([tiny, *programs])
+    reserve = _FOR_MEASURING * request.seconds
+    running, failed = ready([tiny, *programs], clock, reserve)
     _say(f"measuring {len(running)} programs in {rounds} rounds")
     with sampled(reading(dry=request.dry)) as megahertz:
         times = measure_all(
@@ -94,7 +101,12 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
             rounds=rounds,
             runs=runs,
         )
-    of_tiny = times.seconds[tiny]
+    of_tiny = times.seconds.get(tiny)
+    if not of_tiny:
+        raise CannotRunError(
+            "no profile names an instruction of 'case_tiny', the program that every "
+            "other is compared with; tell the maintainers, with the versions of jax"
+        )
     alone = statistics.median(s for seconds in of_tiny.values() for s in seconds)
     # A profile has no gaps between kernels, a step does.
     gap = max(0.0, statistics.median(in_graphs) - alone)

@@ -21,7 +21,7 @@ def places(request: Request) -> Places:
     """
     if request.dry:
         return Places.all_in(compile_standins(request.folder))
-    return find()
+    return find(request.nccl)
 
 
 def patience(request: Request) -> float:

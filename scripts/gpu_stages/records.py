@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from gpu_stages.result import Result, ResultError
+from lagom_jax.cost.measured import measured
 from lagom_jax.files import write_whole
 
 FOLDER: Final = (
     Path(__file__).parents[2] / "lagom_jax" / "cost" / "constants" / "measured"
 )
+
+
+def measured_before(gpu: str, section: str) -> Iterator[str]:
+    """What a stage must say of a record that has measurements of it already.
+
+    Args:
+        gpu: The name of the GPU's record.
+        section: As in `Update.section`.
+    """
+    if names := ", ".join(measured(gpu, section)):
+        yield (
+            f"The record has values of {names} that were measured on such a GPU: what "
+            "is predicted here was fitted to an earlier run like this one."
+        )
 
 
 def update(result: Result, folder: Path = FOLDER) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from gpu_stages.stage import Json, Row, Score, Spread, Update
 
 FORMAT: Final = "lagom_jax gpu check"
 VERSION: Final = 1
+_OF_A_RUN: Final = ("command", "date")
 
 
 class ResultError(Exception):
@@ -91,6 +92,37 @@ class Result:
             raise ResultError(
                 f"{path} is no result of gpu_check.py: {error}"
             ) from error
+
+
+def merged(results: Sequence[Result]) -> Result:
+    """One result of several runs, where each stage is that of the last run that has it.
+
+    Raises:
+        ResultError: They are not of the same GPU, versions and sources.
+    """
+    first = results[0]
+    for one in results[1:]:
+        if _where(one) != _where(first):
+            differing = dict(_where(one).items() ^ _where(first).items())
+            raise ResultError(
+                "these results do not belong together: they differ in "
+                + ", ".join(sorted(differing))
+            )
+    stages = {name: stage for one in results for name, stage in one.stages.items()}
+    told = {
+        name: "; ".join(dict.fromkeys(one.machine[name] for one in results))
+        for name in _OF_A_RUN
+    }
+    return dataclasses.replace(
+        first,
+        machine={**first.machine, **told},
+        stages={name: stages[name] for name in STAGES if name in stages},
+    )
+
+
+def _where(result: Result) -> dict[str, str]:
+    machine = {n: v for n, v in result.machine.items() if n not in _OF_A_RUN}
+    return {**machine, "record": result.gpu, "dry run": str(result.dry)}
 
 
 def shown(value: float, unit: str) -> str:

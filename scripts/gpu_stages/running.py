@@ -23,6 +23,7 @@ from lagom_jax.compile.child import signal_name
 
 # A stage ends itself when its time is over; this is for one that does not.
 _GRACE: Final = 20.0
+_TIDYING: Final = 5.0
 _LAST_LINES: Final = 12
 # What is set for other programs is not meant for the stages.
 _FOREIGN: Final = ("LAGOM_", "NCCL_", "JAX_PLATFORMS", "XLA_FLAGS")
@@ -42,6 +43,7 @@ def run_stage(module: str, request: Request, say: Callable[[str], None]) -> Json
         "gpu": request.gpu,
         "dry": request.dry,
         "seconds": request.seconds,
+        "nccl": request.nccl and str(request.nccl.resolve()),
     }
     (folder / "request.json").write_text(json.dumps(asked))
     start = time.monotonic()
@@ -111,7 +113,10 @@ def _follow(
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Ends the child and all that it started."""
+    """Ends the child, which may tidy up for a moment, and then all that it started."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.terminate()
+        child.wait(_TIDYING)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -120,4 +125,4 @@ def _end(child: subprocess.Popen[str]) -> None:
 def _death(status: int) -> str:
     if status < 0:
         return f"its process was ended by {signal_name(status)}"
-    return f"its process ended with status {status} before it said anything"
+    return f"its process ended with status {status} and left no result"

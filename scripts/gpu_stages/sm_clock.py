@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,18 @@ from typing import Final
 from gpu_stages.host import the_gpu
 
 _EVERY_MS: Final = 100
+# Percent: below that the clock may be that of a GPU at rest.
+_BUSY: Final = 50
 
 
 def reading(*, dry: bool) -> list[str]:
-    """A command that prints the clock in MHz, line by line, until it is ended."""
+    """A command that prints the clock in MHz and how busy the GPU is in percent."""
     if dry:
-        return [sys.executable, "-c", "print(1000)"]
+        return [sys.executable, "-c", "print('1000, 99'); print('300, 0')"]
     return [
         "nvidia-smi",
         f"--id={the_gpu()}",
-        "--query-gpu=clocks.sm",
+        "--query-gpu=clocks.sm,utilization.gpu",
         "--format=csv,noheader,nounits",
         f"--loop-ms={_EVERY_MS}",
     ]
@@ -31,10 +34,11 @@ def sampled(command: Sequence[str]) -> Iterator[list[float]]:
     """Reads the clock while the body runs.
 
     Yields:
-        An empty list, which has the readings in MHz when the body is done.
+        An empty list, which has the readings in MHz of a busy GPU when the body is
+        done.
 
     Example:
-        >>> with sampled(["echo", "1980"]) as clock:
+        >>> with sampled(["echo", "1980, 100"]) as clock:
         ...     pass
         >>> clock in ([], [1980.0])
         True
@@ -46,4 +50,6 @@ def sampled(command: Sequence[str]) -> Iterator[list[float]]:
     finally:
         child.terminate()
         printed, _ = child.communicate()
-        found += [float(line) for line in printed.split() if line.isdigit()]
+        # What cannot be read is said in words.
+        lines = re.findall(r"^(\d+), (\d+)$", printed, re.MULTILINE)
+        found += [float(clock) for clock, busy in lines if int(busy) >= _BUSY]

@@ -31,6 +31,8 @@ class Request:
     to be; measurements come in order of importance."""
     folder: Path
     """An empty folder of its own, for logs and whatever else it writes."""
+    nccl: Path | None = None
+    """A library in the place of the NCCL that is installed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

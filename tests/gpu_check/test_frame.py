@@ -1,5 +1,6 @@
 """What holds for all stages: children, results, pages, records, and the command."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpu_stages import host, page, records, running
 from gpu_stages.registry import STAGES
-from gpu_stages.result import Result, ResultError, StageResult, shown
+from gpu_stages.result import Result, ResultError, StageResult, merged, shown
 from gpu_stages.stage import CannotRunError, Request, Row, Score, Spread, Update
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
@@ -347,6 +348,7 @@ def test_without_a_gpu_it_says_what_to_do():
         (["--from=x.json", "--dry-run"], "--from measures nothing"),
         (["--dry-run", "--gpu=abacus"], "no system has GPUs with the record 'abacus'"),
         (["--from=x.json"], "x.json is no result"),
+        (["--from", "x.json", "y.json"], "x.json is no result"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words, why):
@@ -364,6 +366,30 @@ def test_an_earlier_result_makes_the_page(tmp_path):
     refused = command(f"--from={path}", "--docs")
     assert refused.returncode == 2
     assert "a dry run is no validation" in refused.stderr
+
+
+def test_parts_of_a_run_are_put_together(tmp_path):
+    one = a_result(dry=True, obeyed=a_stage(rows=ROWS[:2]), kernels=a_stage())
+    other = a_result(dry=True, kernels=a_stage(rows=ROWS[:4]))
+    both = merged([one, other])
+    assert list(both.stages) == ["kernels", "obeyed"]
+    assert both.stages["kernels"].rows == ROWS[:4]
+    assert both.machine["date"] == "2031-02-03"
+    another = dataclasses.replace(other, machine={**other.machine, "jax": "9"})
+    with pytest.raises(ResultError, match="they differ in jax"):
+        merged([one, another])
+
+
+def test_each_stage_is_written_as_soon_as_it_is_done(tmp_path):
+    path = tmp_path / "result.json"
+    ran = command(
+        *("obeyed", "--dry-run", "--seconds=1", f"--json={path}"),
+        f"--keep={tmp_path / 'logs'}",
+    )
+    assert list(Result.read(path).stages) == ["obeyed"], ran.stderr
+    again = command("obeyed", "--dry-run", f"--keep={tmp_path / 'logs'}")
+    assert again.returncode == 2
+    assert "name another --keep" in again.stderr
 
 
 def test_the_help_names_all_stages():

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from gpu_stages.kernel_times import (
     seconds_of_a_launch,
 )
 from gpu_stages.model_products import heaviest, products_of
-from gpu_stages.stage import CannotRunError, Request, Spread
+from gpu_stages.stage import CannotRunError, Clock, Request, Spread
 from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
@@ -178,10 +179,14 @@ def test_a_program_that_does_not_run_does_not_stop_the_others():
         compile_case(Case(what, function, shape), what)
         for what, function in (("good", jnp.tanh), ("bad", fail))
     )
-    found, failed = ready([bad, good])
+    now = Clock.of(Request("h100", True, 60.0, Path()))
+    found, failed = ready([bad, good], now, 0.0)
     assert list(found) == [good]
     (line,) = failed
     assert line.startswith("bad does not run: ")
+    found, failed = ready([good, bad], now, 100.0)
+    assert list(found) == [good]
+    assert failed == ["no time was left to run: bad"]
 
 
 # Constants

@@ -10,6 +10,7 @@ from gpu_stages import nccl_log
 from gpu_stages.beside.asked import KernelAsked, SettingAsked, kernels, settings
 from gpu_stages.beside.bench import Bench, NotCoveredError, Task
 from gpu_stages.beside.fitting import Measured
+from gpu_stages.cuda.binding import CallError
 from gpu_stages.cuda.kernels import matmuls, triads
 from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
@@ -68,11 +69,11 @@ class Measuring:
                 break
             try:
                 self._beside(setting)
-            except HungError as error:
+            except (CallError, HungError) as error:
                 if not self._found.rows:
                     raise
                 self._found.findings.append(
-                    f"NCCL hung with {setting}: {error}. Nothing was measured after it."
+                    f"It ended with {setting}: {error}. Nothing was measured after it."
                 )
                 break
             longest = max(longest, before - clock.left())

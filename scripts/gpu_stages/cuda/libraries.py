@@ -46,8 +46,11 @@ class Places:
         return cls(path, path, path, path, path)
 
 
-def find() -> Places:
+def find(nccl: Path | None = None) -> Places:
     """The libraries of this machine, all of one release of CUDA.
+
+    Args:
+        nccl: Which NCCL to take; the one that is installed, if none is named.
 
     Raises:
         CannotRunError: One is missing.
@@ -55,7 +58,7 @@ def find() -> Places:
     driver = "libcuda.so.1"
     try:
         newest = _driver_version(_driver(driver)) // 1000
-        nccl = find_nccl()
+        nccl = nccl or find_nccl()
     except (OSError, CallError) as error:
         raise CannotRunError(
             f"no driver that answers ({error}): run this on a machine with a GPU"

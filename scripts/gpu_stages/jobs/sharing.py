@@ -22,6 +22,8 @@ _CONTROL: Final = "nvidia-cuda-mps-control"
 _TAKES_TWO_ON_ONE: Final = (2, 30)
 # All of them together; the rest is for contexts, NCCL's buffers and the service.
 _MEMORY: Final = 0.8
+# Of all ranks: less than half of the SMs of the GPUs that are large enough for this.
+_CHANNELS: Final = 32
 _STARTS_IN, _ENDS_IN, _REACHES_IN = 2.0, 15.0, 40.0
 # So that both programs have the same kernels, and every all-reduce is one of NCCL.
 _XLA_FLAGS: Final = (
@@ -64,6 +66,9 @@ class Sharing:
             'gpu_check-1'
         """
         own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{_MEMORY / count:.2f}"}
+        if self.nccl is not None:
+            # Ranks wait for each other, and each channel holds an SM of the one GPU.
+            own["NCCL_MAX_CTAS"] = str(_CHANNELS // count)
         if self.as_hosts:
             own["NCCL_HOSTID"] = f"gpu_check-{index}"
         return processes.environment(**self.common, **own)

@@ -14,7 +14,7 @@ import lagom_models
 from gpu_stages.stage import Spread
 from lagom_jax.measure.xplane import profile_files
 
-# Kernels inside a CUDA graph name no instruction in a profile.
+# Kernels inside a CUDA graph may name no instruction in a profile.
 WITHOUT_GRAPHS: Final = {"xla_gpu_enable_command_buffer": ""}
 _WARM_UP, _TURNS, _STEPS, _PROFILED = 3, 7, 5, 5
 
