@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,7 @@ from gpu_stages.jobs.together import (
     on_a_free_port,
     run_together,
 )
-from gpu_stages.stage import Clock, Outcome, Request, Row, Score, Spread
+from gpu_stages.stage import Clock, Outcome, Request, Row, Score, Spread, say
 from lagom_jax.planning.make import LEVERS
 
 # Below that much time no other case is begun: what two jobs of it take to compile.
@@ -58,7 +57,7 @@ def run(request: Request) -> Outcome:
     failures: list[str] = []
     left_out: list[str] = []
     with _sharing(request) as sharing:
-        _say(f"processes run {sharing.how}")
+        say(f"processes run {sharing.how}")
         for case in cases(request.dry):
             if (compared or failures) and clock.left() < _LEAST_SECONDS:
                 left_out.append(f"{case.name}: {clock.left():.0f} s were left.")
@@ -66,7 +65,7 @@ def run(request: Request) -> Outcome:
             try:
                 compared.append(_compare(case, request, sharing, clock))
             except TogetherError as error:
-                _say(f"{case.name}: {error}")
+                say(f"{case.name}: {error}")
                 failures.append(f"{case.name} came to no end: {error}.")
     if not compared:
         raise JobError(" ".join(failures))
@@ -108,7 +107,7 @@ def _compare(case: Case, request: Request, sharing: Sharing, clock: Clock) -> Co
 
 def _job(part: Part, folder: Path, sharing: Sharing, clock: Clock) -> list[Found]:
     """Runs one job; what each of its processes found."""
-    _say(f"{part.case.name}, {'tuned' if part.tuned else 'as it is'} ...")
+    say(f"{part.case.name}, {'tuned' if part.tuned else 'as it is'} ...")
     folder.mkdir()
     part.write(folder / "part.json")
     count = part.case.processes
@@ -233,7 +232,3 @@ def _milliseconds(seconds: Sequence[float]) -> Spread:
 def _in_a_line(text: str, most: int = 400) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[:most] + " ..."
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -31,7 +30,7 @@ from gpu_stages.kernel_times import (
 )
 from gpu_stages.records import measured_before
 from gpu_stages.sm_clock import reading, sampled
-from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Spread
+from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Spread, say
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.starting import start_jax
 from lagom_jax.cost.constants import load_constants
@@ -91,7 +90,7 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
     programs, left_out = _compile_all(request, clock, cluster)
     reserve = _FOR_MEASURING * request.seconds
     running, failed = ready([tiny, *programs], clock, reserve)
-    _say(f"measuring {len(running)} programs in {rounds} rounds")
+    say(f"measuring {len(running)} programs in {rounds} rounds")
     with sampled(reading(dry=request.dry)) as megahertz:
         times = measure_all(
             running,
@@ -139,7 +138,7 @@ def _compile_all(
     why: defaultdict[str, list[str]] = defaultdict(list)
     for number, case in enumerate(wanted):
         if number % _SAID_EVERY == 0:
-            _say(f"compiling {len(wanted)} programs, {number} are done")
+            say(f"compiling {len(wanted)} programs, {number} are done")
         if clock.left() < (1 - _FOR_COMPILING) * request.seconds:
             why["no time was left to compile"].append(case.what)
             continue
@@ -187,7 +186,3 @@ def _like_a_processor(cluster: Cluster) -> Cluster:
     )
     system = dataclasses.replace(cluster.system, gpu=gpu)
     return dataclasses.replace(cluster, system=system)
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,12 +23,22 @@ from gpu_stages.cuda.binding import CallError
 from gpu_stages.cuda.libraries import Libraries, Places, load
 from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
+from gpu_stages.logs import last_words
 from gpu_stages.obeying import rank
 from gpu_stages.obeying.asked import BUFFER_BYTES, GENERATIONS
 from gpu_stages.obeying.asking import ask
 from gpu_stages.obeying.verdict import DONE, NOT_OFFERED, OTHERWISE, Verdict
 from gpu_stages.opening import patience, places
-from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Row, Score, Spread
+from gpu_stages.stage import (
+    CannotRunError,
+    Clock,
+    Outcome,
+    Request,
+    Row,
+    Score,
+    Spread,
+    say,
+)
 from gpu_stages.steering import (
     MOST_CHANNELS,
     ONE_PROCESS,
@@ -75,7 +84,7 @@ def run(request: Request) -> Outcome:
         try:
             for some in asking:
                 found[way] += some
-                _say(way, found[way])
+                _say_so_far(way, found[way])
             left_out += _not_made(way, found[way])
         except CannotRunError as error:
             left_out.append(f"With {way}, nothing was asked: {error}.")
@@ -167,7 +176,8 @@ def _apart(
         yield [Verdict(**one) for one in json.loads(written.read_text())]
     if failed:
         words = [
-            f"rank {number} said: {_last_word(folder, number)}" for number in failed
+            f"rank {number} said: {last_words(folder / f'rank-{number}.txt')}"
+            for number in failed
         ]
         raise RankError("; ".join(words))
 
@@ -192,20 +202,15 @@ def _rank(
             child.wait()
 
 
-def _last_word(folder: Path, number: int) -> str:
-    text = (folder / f"rank-{number}.txt").read_text(errors="replace")
-    return (text.splitlines() or ["nothing"])[-1]
-
-
 def _chunks(release: int) -> bool:
     """Whether this NCCL asks for chunks: from the interface of 2.30 on."""
     return release >= nccl.FIRST_WITH_SHARED_GPUS
 
 
-def _say(way: str, verdicts: Sequence[Verdict]) -> None:
+def _say_so_far(way: str, verdicts: Sequence[Verdict]) -> None:
     count = Counter(verdict.outcome for verdict in verdicts)
     words = ", ".join(f"{number} {outcome}" for outcome, number in count.items())
-    print(f"{way}: {words}", file=sys.stderr, flush=True)
+    say(f"{way}: {words}")
 
 
 def _row(way: str, verdict: Verdict) -> Row:

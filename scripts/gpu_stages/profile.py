@@ -6,7 +6,6 @@ profile as `lagom calibrate` does it; then steps that it has not seen are predic
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -20,7 +19,7 @@ from gpu_stages.profiles.recording import (
     contents,
     record,
 )
-from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Row, Score
+from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Row, Score, say
 from lagom_jax.errors import MeasurementError
 from lagom_jax.measure.calibration import Calibration
 from lagom_jax.measure.curve import LARGEST
@@ -115,7 +114,7 @@ class _Recorder:
         name = subject.name + ", with CUDA graphs" * graphs
         if self._clock.left() < _LEAST_SECONDS:
             raise LeftOutError(f"{name}: {self._clock.left():.0f} s were left.")
-        print(f"{name} ...", file=sys.stderr, flush=True)
+        say(f"{name} ...")
         folder = self._request.folder / name.replace(", ", "-").replace(" ", "-")
         try:
             found = record(subject, folder, {} if graphs else WITHOUT_GRAPHS)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
 import jax
 
 from gpu_stages import makers
 from gpu_stages.clusters import cluster_of
+from gpu_stages.logs import last_words
 from gpu_stages.mocked import OPTIONS
 from gpu_stages.schedules import Comparison, What, compare
-from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Score
+from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Score, say
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import Target, Toolchain, compile_for, lower
@@ -106,7 +105,7 @@ def run(request: Request) -> Outcome:
         if began < longest + _FOR_THE_REST:
             left_out.append(f"{step.name}: no time was left")
             continue
-        print(f"compiling {step.name} twice", file=sys.stderr, flush=True)
+        say(f"compiling {step.name} twice")
         try:
             found.append(_compile(step, request, clock, cluster, target))
         except _StepFailedError as error:
@@ -207,14 +206,9 @@ def _on_gpu(
         how = "failed"
         if ended.returncode < 0:
             how = f"was ended by {signal_name(ended.returncode)}"
-        raise _StepFailedError(f"compiling it on the GPU {how}: {_last_line(log)}")
+        raise _StepFailedError(f"compiling it on the GPU {how}: {last_words(log)}")
     program = build_program(read_module((folder / "module.pb").read_bytes()))
     return program, json.loads((folder / "known.json").read_text())
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line]
-    return lines[-1] if lines else "it said nothing"
 
 
 def _scores(

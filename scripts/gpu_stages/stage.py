@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,11 @@ Json: TypeAlias = Any
 
 class CannotRunError(Exception):
     """A stage cannot run on this machine; its text says why, and what would help."""
+
+
+def say(line: str) -> None:
+    """Tells whoever waits for a stage how far it is."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

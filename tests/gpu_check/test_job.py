@@ -15,6 +15,7 @@ from gpu_stages.jobs import sharing, together
 from gpu_stages.jobs.cases import STEPS, Case, cases
 from gpu_stages.jobs.member import Found, Part
 from gpu_stages.jobs.together import Member, PortTakenError, TogetherError
+from gpu_stages.logs import last_words
 from gpu_stages.registry import module_of
 from gpu_stages.result import StageResult
 from gpu_stages.running import run_stage
@@ -154,8 +155,8 @@ def test_one_that_hangs_ends_with_the_time(tmp_path):
 def test_what_a_log_says_last_is_no_chatter(tmp_path):
     log = tmp_path / "log"
     log.write_text("it broke here\n\nI0000 00:00:1.2 3 x.cc:1] started\n")
-    assert together.last_words(log) == "it broke here"
-    assert together.last_words(tmp_path / "none") == "nothing"
+    assert last_words(log) == "it broke here"
+    assert last_words(tmp_path / "none") == "nothing"
 
 
 def test_another_port_where_one_was_taken(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Final
 
 from gpu_stages import nccl_log
@@ -15,7 +14,7 @@ from gpu_stages.cuda.kernels import matmuls, triads
 from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
 from gpu_stages.nccl_log import Ran
-from gpu_stages.stage import Clock
+from gpu_stages.stage import Clock, say
 from gpu_stages.steering import RANKS, Steering
 from lagom_jax.tuner import Rule, Rules, Scope
 from lagom_jax.tuner.rules import MOST_BYTES as LARGEST_SIZE
@@ -77,7 +76,7 @@ class Measuring:
                 )
                 break
             longest = max(longest, before - clock.left())
-            print(f"{number + 1}/{len(asked)}: {setting}", file=sys.stderr, flush=True)
+            say(f"{number + 1}/{len(asked)}: {setting}")
         return self._found
 
     def _beside(self, setting: SettingAsked) -> None:

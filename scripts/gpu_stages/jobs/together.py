@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from gpu_stages.logs import last_words, said
 from lagom_jax import processes
 from lagom_jax.compile.child import signal_name
 
 _LOOK_AGAIN: Final = 0.2
 _ANOTHER_PORT: Final = 3
-_LAST: Final = 60_000
 # What was written, and what it means.
 _KNOWN: Final = (
     (
@@ -35,7 +35,6 @@ _KNOWN: Final = (
     ),
 )
 _PORT_TAKEN: Final = re.compile(r"[Aa]ddress already in use|Failed to bind|No port")
-_NOISE: Final = re.compile(r"^\s*$|^[IW]\d{4} |^\s+at |^\*\*\*|^#|^For simplicity, JAX")
 
 
 class TogetherError(Exception):
@@ -130,7 +129,7 @@ def _start(member: Member) -> subprocess.Popen[bytes]:
 def _error(
     members: Sequence[Member], ended: Sequence[int | None], failed: Sequence[int]
 ) -> TogetherError:
-    texts = {index: _said(members[index].log) for index in failed}
+    texts = {index: said(members[index].log) for index in failed}
     for index, text in texts.items():
         if _PORT_TAKEN.search(text):
             return PortTakenError(f"process {index}: {last_words(members[index].log)}")
@@ -145,13 +144,3 @@ def _error(
         f"process {index} ended with {how}; the last it said: "
         f"{last_words(members[index].log)}"
     )
-
-
-def last_words(log: Path) -> str:
-    """The last line of a log that says something."""
-    lines = [line for line in _said(log).splitlines() if not _NOISE.search(line)]
-    return lines[-1].strip()[:400] if lines else "nothing"
-
-
-def _said(log: Path) -> str:
-    return log.read_text(errors="replace")[-_LAST:] if log.exists() else ""
