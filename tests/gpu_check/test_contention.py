@@ -128,10 +128,12 @@ def test_a_dry_run_finds_what_the_stand_ins_were_given(tmp_path, monkeypatch):
 
 
 def test_what_does_not_fit_the_time_is_said(tmp_path, monkeypatch):
-    found = staged("contention", tmp_path, monkeypatch, seconds=22.5)
+    # Less than the fit and its like would take.
+    found = staged("contention", tmp_path, monkeypatch, seconds=19.0)
     assert found.status == "ran", found
-    assert 0 < len(found.rows) < len(settings()) * len(kernels())
+    assert not found.rows
     assert found.left_out[0].startswith("The time was over before: ")
+    assert found.left_out[0].count("channel") == len(settings())
 
 
 def test_an_old_nccl_is_told_how_to_become_newer(tmp_path, monkeypatch):
@@ -153,7 +155,7 @@ def test_a_later_hang_keeps_what_was_measured(tmp_path, monkeypatch):
     found = staged("contention", tmp_path, monkeypatch, seconds=40.0, hangs=2500)
     assert found.status == "ran", found
     assert found.rows
-    assert any("NCCL hung with" in finding for finding in found.findings)
+    assert any("It ended with" in finding for finding in found.findings)
     assert not found.updates
 
 
