@@ -332,7 +332,7 @@ def test_a_dry_run_goes_the_whole_way(tmp_path):
     assert series >= {"gather", "scatter", "sort", "fft"}
     assert any(name.startswith("matmul") for name in series)
     assert {row.measured.count for row in found.rows if row.series != "clock"} == {2}
-    assert all(row.predicted > 0 for row in found.rows)
+    assert all(row.predicted > 0 for row in found.rows if row.series != "clock")
     assert any("cuDNN" in line for line in found.left_out)
     assert not any("no time" in line for line in found.left_out)
     assert any("matmul, median error" in score.what for score in found.scores)
