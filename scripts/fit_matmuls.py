@@ -288,9 +288,7 @@ def main() -> None:
         }
     for gpu, found in rates.items():
         path = COST / "constants" / "kernels" / f"{gpu}.json"
-        # What was measured of other kernels is kept.
-        others = json.loads(path.read_text())["kernels"] if path.exists() else {}
-        record = {"gpu": gpu, "matmuls": found, "kernels": others}
+        record = {"gpu": gpu, "matmuls": found}
         path.write_text(json.dumps(record, indent=1) + "\n")
 
 

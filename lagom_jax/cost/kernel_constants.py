@@ -155,8 +155,7 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
     record: dict[str, Any] = json.loads(path.read_text())
     estimated = json.loads((constants / "estimated" / "kernels.json").read_text())
     others: dict[str, Any] = {
-        name: item["value"]
-        for name, item in {**estimated["kernels"], **record["kernels"]}.items()
+        name: item["value"] for name, item in estimated["kernels"].items()
     }
     for name, value in measured(gpu, "kernels").items():
         # Kinds of kernels that were not measured keep what is estimated.
