@@ -27,12 +27,11 @@ from pathlib import Path
 from planned_cases import (
     arguments,
     described,
+    gathered,
     made_with,
     milliseconds,
     planner_of,
-    read_rows,
     versions_of,
-    write_rows,
 )
 
 from lagom_jax.compile import CompiledStep
@@ -280,11 +279,8 @@ def main() -> None:
     parser = arguments("A plan beside a sweep.", PAGE)
     parser.add_argument("--candidates", type=int, default=200)
     asked = parser.parse_args()
-    rows = list(read_rows(asked.made or (), Row))
-    for case in () if asked.made else asked.case or SUITE:
-        rows.append(row_of(case, asked.candidates))
-        print(table(rows[-1:]), flush=True)
-        write_rows(asked.json, rows)
+    count: int = asked.candidates
+    rows = gathered(asked, Row, SUITE, lambda case: row_of(case, count), table)
     if asked.docs:
         PAGE.write_text(page(rows))
     print(table(rows))

@@ -32,12 +32,11 @@ import numpy as np
 from planned_cases import (
     arguments,
     described,
+    gathered,
     made_with,
     milliseconds,
     planner_of,
-    read_rows,
     versions_of,
-    write_rows,
 )
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
@@ -392,11 +391,7 @@ make the step shorter. *Recovered* is the share of what the simple bound promise
 
 def main() -> None:
     asked = arguments("The limits of overlap.", PAGE).parse_args()
-    rows = list(read_rows(asked.made or (), Row))
-    for case in () if asked.made else asked.case or SUITE:
-        rows.append(row_of(case))
-        print(table(rows[-1:]), flush=True)
-        write_rows(asked.json, rows)
+    rows = gathered(asked, Row, SUITE, row_of, table)
     if asked.docs:
         PAGE.write_text(page(rows))
     print(table(rows))

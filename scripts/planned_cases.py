@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -96,6 +96,30 @@ def write_rows(path: Path | None, rows: Sequence[Any]) -> None:
     if path is not None:
         listed = [dataclasses.asdict(row) for row in rows]
         path.write_text(json.dumps(listed, indent=1) + "\n")
+
+
+def gathered(
+    asked: argparse.Namespace,
+    kind: type[Row],
+    suite: Iterable[str],
+    make: Callable[[str], Row],
+    table: Callable[[list[Row]], str],
+) -> list[Row]:
+    """A row for each case that was asked for, made now or read from files.
+
+    Args:
+        asked: What `arguments` parsed.
+        kind: Of the rows.
+        suite: The cases, if none is named.
+        make: Makes the row of a case; each is shown and written when it is done.
+        table: How rows are shown.
+    """
+    rows = list(read_rows(asked.made or (), kind))
+    for case in () if asked.made else asked.case or suite:
+        rows.append(make(case))
+        print(table(rows[-1:]), flush=True)
+        write_rows(asked.json, rows)
+    return rows
 
 
 def made_with(rows: Iterable[CaseRow]) -> str:
