@@ -6,7 +6,6 @@ one set of communicators serves all settings. docs/validation/README.md has the 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,12 +24,11 @@ from gpu_stages.beside.measuring import Found, Measuring
 from gpu_stages.clusters import cluster_of
 from gpu_stages.cuda import nccl
 from gpu_stages.cuda.libraries import load
-from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
+from gpu_stages.nccl_sharing import ON_ONE_HOST, check_release, in_words
 from gpu_stages.opening import patience, places
 from gpu_stages.records import measured_before
 from gpu_stages.stage import (
-    CannotRunError,
     Clock,
     Outcome,
     Request,
@@ -39,12 +37,10 @@ from gpu_stages.stage import (
     Update,
 )
 from gpu_stages.steering import (
-    MOST_CHANNELS,
-    ONE_PROCESS,
     RANKS,
     Steering,
+    all_ranks_here,
     alone,
-    check_room,
 )
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.constants import load_constants
@@ -57,21 +53,17 @@ _NINTH_GOAL: Final = 0.10
 # Fewer rows on either side say nothing about constants.
 _LEAST_ROWS: Final = 12
 _WORST: Final = 3
+_UNIT: Final = "x"
 
 
 def run(request: Request) -> Outcome:
     """Measures, predicts, fits, and scores what was kept out of the fit."""
     clock = Clock.of(request)
-    steering = Steering(request.folder / "nccl.log", ONE_PROCESS, alone)
+    steering = Steering(request.folder / "nccl.log", ON_ONE_HOST, alone)
     libraries = load(places(request))
     release = nccl.release(libraries.nccl)
-    if release < nccl.FIRST_WITH_SHARED_GPUS:
-        raise CannotRunError(
-            f"NCCL {nccl.in_words(release)} has no ranks that share a GPU: pip install "
-            "'nvidia-nccl-cu13>=2.30', or nvidia-nccl-cu12 with CUDA 12"
-        )
+    check_release(release)
     gpu = Gpu(libraries, patience(request))
-    check_room(gpu.sm_count)
     found = _measured(gpu, steering, clock, patience(request))
     cluster = cluster_of(request.gpu)
     if gpu.sm_count != cluster.gpu.sm_count:
@@ -79,28 +71,18 @@ def run(request: Request) -> Outcome:
             f"The GPU has {gpu.sm_count} SMs, and its record {request.gpu} "
             f"{cluster.gpu.sm_count}; predictions are for the record."
         )
-    return _judged(found, cluster, nccl.in_words(release))
+    return _judged(found, cluster, in_words(release))
 
 
 def _measured(gpu: Gpu, steering: Steering, clock: Clock, patience: float) -> Found:
-    ranks = Ranks(
-        gpu,
-        nccl.unique_id(gpu.libraries.nccl),
-        RANKS,
-        range(RANKS),
-        channels=MOST_CHANNELS,
-        most_bytes=MOST_BYTES,
-        patience=patience,
-    )
     try:
-        return Measuring(gpu, ranks, steering).run(clock, _SECONDS_AFTER)
+        with all_ranks_here(gpu, MOST_BYTES, patience) as ranks:
+            return Measuring(gpu, ranks, steering).run(clock, _SECONDS_AFTER)
     except HungError as error:
         raise HungError(
             f"{error}; NCCL's communicators were aborted. Ranks that share a GPU wait "
             "for each other: see that nothing else runs on it"
         ) from error
-    finally:
-        ranks.abort()
 
 
 def _judged(found: Found, cluster: Cluster, release: str) -> Outcome:
@@ -138,10 +120,13 @@ def _kernel_row(
     row: Measured, predictor: Predictor, old: SharingConstants, new: SharingConstants
 ) -> Row:
     load = predictor.kernel_load(row)
-    return dataclasses.replace(
-        _row(row, "kernels beside collectives", row.kernel.name, str(row.setting)),
-        measured=row.kernel_slowdown,
-        predicted=predictor.kernel(row, old),
+    return Row(
+        "kernels beside collectives",
+        f"{row.kernel.name} beside {row.setting}",
+        row.kernel_slowdown,
+        predictor.kernel(row, old),
+        unit=_UNIT,
+        kept_out=row.kept_out,
         fitted=predictor.kernel(row, new),
         details={
             "us alone": _us(row.pair.kernel_alone),
@@ -156,10 +141,13 @@ def _kernel_row(
 def _collective_row(
     row: Measured, predictor: Predictor, old: SharingConstants, new: SharingConstants
 ) -> Row:
-    return dataclasses.replace(
-        _row(row, "collectives beside kernels", str(row.setting), row.kernel.name),
-        measured=row.collective_slowdown,
-        predicted=predictor.collective(row, old),
+    return Row(
+        "collectives beside kernels",
+        f"{row.setting} beside {row.kernel.name}",
+        row.collective_slowdown,
+        predictor.collective(row, old),
+        unit=_UNIT,
+        kept_out=row.kept_out,
         fitted=predictor.collective(row, new),
         details={
             "us alone": _us(row.pair.collective_alone),
@@ -171,16 +159,6 @@ def _collective_row(
 
 def _us(seconds: Sequence[float]) -> float:
     return round(1e6 * float(np.median(seconds)), 2)
-
-
-def _row(row: Measured, series: str, one: str, other: str) -> Row:
-    return Row(
-        series,
-        f"{one} beside {other}",
-        row.kernel_slowdown,
-        unit="x",
-        kept_out=row.kept_out,
-    )
 
 
 def _scores(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from gpu_stages.compiled import first_line, module_bytes
 from gpu_stages.kernel_cases import Case, arrays
+from gpu_stages.profiling import WITHOUT_GRAPHS, recorded
 from gpu_stages.stage import CannotRunError, Clock
 from lagom_jax.cost.prices import Prices
 from lagom_jax.errors import MeasurementError
@@ -28,8 +29,6 @@ from lagom_jax.schedule.program import Kernel, Program
 Options = Mapping[str, str]
 """The compiler's, by name."""
 
-# Kernels that a CUDA graph launches may carry no instruction in a profile.
-BY_THEMSELVES: Final[Options] = {"xla_gpu_enable_command_buffer": ""}
 _WARM_RUNS: Final = 3
 _FOR_THE_FIT: Final = 10.0
 
@@ -57,7 +56,7 @@ class Compiled:
         jax.block_until_ready(last)
 
 
-def compile_case(case: Case, name: str, options: Options = BY_THEMSELVES) -> Compiled:
+def compile_case(case: Case, name: str, options: Options = WITHOUT_GRAPHS) -> Compiled:
     """Compiles a case for what is here.
 
     Args:
@@ -173,10 +172,7 @@ def measure_all(
 def _profiled(
     order: Sequence[Compiled], programs: Arguments, folder: Path, runs: int
 ) -> list[Event]:
-    options = jax.profiler.ProfileOptions()
-    # Of Python nothing is asked, and it would be the most of the profile.
-    options.python_tracer_level = 0
-    with jax.profiler.trace(str(folder), profiler_options=options):
+    with recorded(folder):
         for one in order:
             one.wait(programs[one], runs)
     try:

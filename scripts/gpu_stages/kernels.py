@@ -21,13 +21,13 @@ from gpu_stages.kernel_cases import cases, chain
 from gpu_stages.kernel_fit import fit
 from gpu_stages.kernel_report import Found, Timed, outcome
 from gpu_stages.kernel_times import (
-    BY_THEMSELVES,
     Compiled,
     compile_case,
     measure_all,
     ready,
     seconds_of_a_launch,
 )
+from gpu_stages.profiling import WITHOUT_GRAPHS
 from gpu_stages.records import measured_before
 from gpu_stages.sm_clock import reading, sampled
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Spread, say
@@ -78,8 +78,8 @@ def _measure(request: Request, clock: Clock, cluster: Cluster) -> Found:
     default = {"xla_disable_hlo_passes": "fusion"} if request.dry else {}
     lengths = (_DRY_SHORT, _DRY_LONG) if request.dry else (_SHORT, _LONG)
     short, long = map(chain, lengths)
-    tiny = compile_case(short, "tiny", {**BY_THEMSELVES, **default})
-    tiny_long = compile_case(long, "tiny_long", {**BY_THEMSELVES, **default})
+    tiny = compile_case(short, "tiny", {**WITHOUT_GRAPHS, **default})
+    tiny_long = compile_case(long, "tiny_long", {**WITHOUT_GRAPHS, **default})
     one_by_one = seconds_of_a_launch(tiny, tiny_long, rounds=rounds, runs=_CHAIN_RUNS)
     in_graphs = seconds_of_a_launch(
         compile_case(short, "graph", default),

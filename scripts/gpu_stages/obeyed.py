@@ -21,9 +21,9 @@ from typing import Final
 from gpu_stages.cuda import nccl
 from gpu_stages.cuda.binding import CallError
 from gpu_stages.cuda.libraries import Libraries, Places, load
-from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu, HungError
 from gpu_stages.logs import last_words
+from gpu_stages.nccl_sharing import ON_ONE_HOST, check_release, in_words
 from gpu_stages.obeying import rank
 from gpu_stages.obeying.asked import BUFFER_BYTES, GENERATIONS
 from gpu_stages.obeying.asking import ask
@@ -40,12 +40,10 @@ from gpu_stages.stage import (
     say,
 )
 from gpu_stages.steering import (
-    MOST_CHANNELS,
-    ONE_PROCESS,
     RANKS,
     Steering,
+    all_ranks_here,
     alone,
-    check_room,
 )
 from lagom_jax import processes
 
@@ -68,7 +66,7 @@ def run(request: Request) -> Outcome:
     before = dict(os.environ)
     steering = Steering(
         request.folder / "nccl.log",
-        ONE_PROCESS | {"NCCL_BUFFSIZE": str(BUFFER_BYTES)},
+        ON_ONE_HOST | {"NCCL_BUFFSIZE": str(BUFFER_BYTES)},
         alone,
     )
     where = places(request)
@@ -104,7 +102,7 @@ def run(request: Request) -> Outcome:
         scores=list(_scores(found)),
         findings=[*failed, *_findings(found)],
         left_out=left_out,
-        versions={"NCCL that was asked": nccl.in_words(release)},
+        versions={"NCCL that was asked": in_words(release)},
     )
 
 
@@ -115,32 +113,16 @@ def _together(
     steering: Steering,
     clock: Clock,
 ) -> Iterator[list[Verdict]]:
-    if release < nccl.FIRST_WITH_SHARED_GPUS:
-        raise CannotRunError(
-            f"NCCL {nccl.in_words(release)} has no ranks that share a GPU; pip install "
-            "'nvidia-nccl-cu13>=2.30', or nvidia-nccl-cu12 with CUDA 12"
-        )
+    check_release(release)
     gpu = Gpu(libraries, patience(request))
-    check_room(gpu.sm_count)
-    ranks = Ranks(
-        gpu,
-        nccl.unique_id(libraries.nccl),
-        RANKS,
-        range(RANKS),
-        channels=MOST_CHANNELS,
-        most_bytes=_MOST_BYTES,
-        patience=patience(request),
-    )
-    half = clock.left() / 2
-    try:
+    with all_ranks_here(gpu, _MOST_BYTES, patience(request)) as ranks:
+        half = clock.left() / 2
         for some in ask(
             gpu, ranks, steering, most_bytes=_MOST_BYTES, takes_chunks=_chunks(release)
         ):
             yield some
             if clock.left() < half:
                 break
-    finally:
-        ranks.abort()
 
 
 def _apart(
@@ -203,8 +185,8 @@ def _rank(
 
 
 def _chunks(release: int) -> bool:
-    """Whether this NCCL asks for chunks: from the interface of 2.30 on."""
-    return release >= nccl.FIRST_WITH_SHARED_GPUS
+    """Whether this NCCL asks for chunks."""
+    return release >= nccl.FIRST_WITH_CHUNKS
 
 
 def _say_so_far(way: str, verdicts: Sequence[Verdict]) -> None:

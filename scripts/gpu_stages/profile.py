@@ -14,11 +14,11 @@ import jax
 from gpu_stages.clusters import cluster_of
 from gpu_stages.profiles.beside import Beside, median_error
 from gpu_stages.profiles.recording import (
-    WITHOUT_GRAPHS,
     Subject,
     contents,
     record,
 )
+from gpu_stages.profiling import WITHOUT_GRAPHS
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Row, Score, say
 from lagom_jax.errors import MeasurementError
 from lagom_jax.measure.calibration import Calibration

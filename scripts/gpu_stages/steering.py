@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from gpu_stages import nccl_log
-from gpu_stages.cuda.runtime import ENVIRONMENT
+from gpu_stages.cuda import nccl
+from gpu_stages.cuda.nccl import Ranks
+from gpu_stages.cuda.runtime import ENVIRONMENT, Gpu
 from gpu_stages.nccl_log import Log
 from gpu_stages.stage import CannotRunError
 from lagom_jax.errors import TunerError
@@ -21,8 +24,6 @@ RANKS: Final = 2
 other: if not all fit at a time, they wait for ever. Two ranks of 32 channels hold as
 many SMs as one rank can at most, and leave some to kernels."""
 MOST_CHANNELS: Final = 32
-ONE_PROCESS: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-"""Lets NCCL have several ranks on one GPU, from 2.30 on."""
 
 
 class Steering:
@@ -116,3 +117,31 @@ def check_room(sms: int) -> None:
             f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {sms} SMs, and "
             "would wait for each other for ever: use a GPU with more of them"
         )
+
+
+@contextlib.contextmanager
+def all_ranks_here(gpu: Gpu, most_bytes: int, patience: float) -> Iterator[Ranks]:
+    """All ranks of a communicator in this process, aborted at the end.
+
+    Args:
+        gpu: What they share.
+        most_bytes: Of the largest call, as a tuner counts them.
+        patience: Seconds after which it counts as hung.
+
+    Raises:
+        CannotRunError: They do not fit the GPU.
+    """
+    check_room(gpu.sm_count)
+    ranks = Ranks(
+        gpu,
+        nccl.unique_id(gpu.libraries.nccl),
+        RANKS,
+        range(RANKS),
+        channels=MOST_CHANNELS,
+        most_bytes=most_bytes,
+        patience=patience,
+    )
+    try:
+        yield ranks
+    finally:
+        ranks.abort()

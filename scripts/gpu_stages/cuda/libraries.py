@@ -11,6 +11,7 @@ from typing import Final
 
 from gpu_stages.cuda.binding import CallError, Library
 from gpu_stages.cuda.prototypes import CUBLAS, CUDART, DRIVER, NCCL, NVRTC
+from gpu_stages.nccl_sharing import HOW_TO_GET_IT
 from gpu_stages.stage import CannotRunError
 from lagom_jax.errors import TunerError
 from lagom_jax.tuner.nccl_library import find_nccl
@@ -64,9 +65,7 @@ def find(nccl: Path | None = None) -> Places:
             f"no driver that answers ({error}): run this on a machine with a GPU"
         ) from None
     except TunerError:
-        raise CannotRunError(
-            "no NCCL here: pip install 'nvidia-nccl-cu13>=2.30', or -cu12"
-        ) from None
+        raise CannotRunError(f"no NCCL here: pip install {HOW_TO_GET_IT}") from None
     for major in _MAJORS:
         names = [f"lib{name}.so.{major}" for name in ("cudart", "cublas", "nvrtc")]
         found = [_find(name) for name in names]

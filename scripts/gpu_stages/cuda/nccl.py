@@ -13,8 +13,8 @@ from gpu_stages.cuda.prototypes import value
 from gpu_stages.cuda.runtime import Gpu, HungError
 
 T = TypeVar("T")
-FIRST_WITH_SHARED_GPUS: Final = 23000
-"""The release from which several ranks may use one GPU."""
+FIRST_WITH_CHUNKS: Final = 23000
+"""The release from which a tuner is asked for chunks."""
 _FLOAT: Final = 4
 # The structure of 2.18, which every newer release takes.
 _CONFIG_VERSION: Final = 21800
@@ -40,16 +40,6 @@ def release(nccl: Library) -> int:
     found = ctypes.c_int()
     nccl.call("ncclGetVersion", ctypes.byref(found))
     return found.value
-
-
-def in_words(number: int) -> str:
-    """A release as people write it.
-
-    Example:
-        >>> in_words(23203)
-        '2.32.3'
-    """
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def unique_id(nccl: Library) -> bytes:

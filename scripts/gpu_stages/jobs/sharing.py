@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from gpu_stages.clusters import cluster_of
+from gpu_stages.nccl_sharing import (
+    FIRST_WITH_SHARED_GPUS,
+    ON_ONE_HOST,
+    OVER_LOOPBACK,
+    as_host,
+    number_of,
+)
 from lagom_jax import processes
 from lagom_jax.errors import TunerError
 from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
 
 _CONTROL: Final = "nvidia-cuda-mps-control"
-_TAKES_TWO_ON_ONE: Final = (2, 30)
 # All of them together; the rest is for contexts, NCCL's buffers and the service.
 _MEMORY: Final = 0.8
 # Of all ranks: less than half of the SMs of the GPUs that are large enough for this.
@@ -70,7 +76,7 @@ class Sharing:
             # Ranks wait for each other, and each channel holds an SM of the one GPU.
             own["NCCL_MAX_CTAS"] = str(_CHANNELS // count)
         if self.as_hosts:
-            own["NCCL_HOSTID"] = f"gpu_check-{index}"
+            own |= as_host(index)
         return processes.environment(**self.common, **own)
 
     def cluster(self, gpu: str, count: int) -> str:
@@ -128,16 +134,9 @@ def nccl_environment(release: str | None) -> tuple[dict[str, str], bool]:
     """
     # Ranks on one GPU have no NVLink switch between them; said here, planning knows.
     common = {"NCCL_DEBUG": "WARN", "NCCL_NVLS_ENABLE": "0"}
-    known = tuple(map(int, (release or "").split(".")[:2])) if release else None
-    if known is None or known >= _TAKES_TWO_ON_ONE:
-        return {**common, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}, False
-    network = {
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_NET": "Socket",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_MNNVL_ENABLE": "0",
-    }
-    return common | network, True
+    if release is None or number_of(release) >= FIRST_WITH_SHARED_GPUS:
+        return common | ON_ONE_HOST, False
+    return common | OVER_LOOPBACK, True
 
 
 def reaches_the_gpu(environment: Mapping[str, str]) -> bool:

@@ -19,6 +19,7 @@ from gpu_stages.cuda import nccl
 from gpu_stages.cuda.libraries import Places, load
 from gpu_stages.cuda.nccl import Ranks
 from gpu_stages.cuda.runtime import Gpu
+from gpu_stages.nccl_sharing import OVER_LOOPBACK, as_host
 from gpu_stages.obeying.asked import BUFFER_BYTES
 from gpu_stages.obeying.asking import ask
 from gpu_stages.steering import RANKS, Steering
@@ -42,22 +43,11 @@ class Told:
     takes_chunks: bool
 
 
-def settings(rank: int) -> dict[str, str]:
-    """What makes NCCL take a rank for a host of its own, reached over the loopback."""
-    return {
-        "NCCL_HOSTID": f"lagom-{rank}",
-        "NCCL_NET": "Socket",
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_MNNVL_ENABLE": "0",
-        "NCCL_BUFFSIZE": str(BUFFER_BYTES),
-    }
-
-
 def main(folder: Path, rank: int) -> None:
     told = Told(**json.loads((folder / "ranks.json").read_text()))
     steering = Steering(
         folder / f"nccl-{rank}.log",
-        settings(rank),
+        as_host(rank) | OVER_LOOPBACK | {"NCCL_BUFFSIZE": str(BUFFER_BYTES)},
         agree_in(folder, rank, told.patience),
     )
     libraries = load(Places(**told.places))

@@ -6,16 +6,15 @@ import dataclasses
 import time
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import jax
 
 import lagom_models
+from gpu_stages.profiling import recorded
 from gpu_stages.stage import Spread
 from lagom_jax.measure.xplane import profile_files
 
-# Kernels inside a CUDA graph may name no instruction in a profile.
-WITHOUT_GRAPHS: Final = {"xla_gpu_enable_command_buffer": ""}
 _WARM_UP, _TURNS, _STEPS, _PROFILED = 3, 7, 5, 5
 
 
@@ -80,9 +79,7 @@ def record(subject: Subject, folder: Path, options: dict[str, Any]) -> Recording
     for _ in range(_TURNS):
         milliseconds, state = run(_STEPS, state)
         times.append(milliseconds)
-    wanted = jax.profiler.ProfileOptions()
-    wanted.python_tracer_level = 0
-    with jax.profiler.trace(folder / "trace", profiler_options=wanted):
+    with recorded(folder / "trace"):
         run(_PROFILED, state)
     return Recording(subject.name, Spread.of(times), program, folder / "trace")
 
