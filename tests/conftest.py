@@ -1,5 +1,7 @@
 """What holds for all tests."""
 
+import sys
+
 import pytest
 from hypothesis import settings
 
@@ -12,3 +14,19 @@ settings.load_profile("untimed")
 def as_wide_as_without_a_terminal(monkeypatch):
     """Those who run tests side by side may tell their workers another width."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_program_of_a_test_stays_imported(tmp_path_factory, monkeypatch):
+    """A test's `train.py` would stand before the project's own in the same process."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = dict(sys.modules)
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if module is before.get(name):
+            continue
+        if (getattr(module, "__file__", None) or "").startswith(folder):
+            del sys.modules[name]
+            if name in before:
+                sys.modules[name] = before[name]
