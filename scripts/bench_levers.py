@@ -3,7 +3,7 @@
     python scripts/bench_levers.py                       # prints the tables
     python scripts/bench_levers.py --json OUT            # and writes the rows as JSON
     python scripts/bench_levers.py --docs                # rewrites docs/benchmarks
-    python scripts/bench_levers.py --case fsdp --case moe --controls sequence
+    python scripts/bench_levers.py --case fsdp --policy lagom --controls sequence
     python scripts/bench_levers.py --from A --from B --docs  # from rows made before
 
 Whole it takes about an hour on two cores.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from planned_cases import (
@@ -39,13 +39,19 @@ from lagom_jax.planning import LEVERS, Budget, Planner
 from lagom_jax.search.controls import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "levers.md"
-ALONE = (
-    ("options", ("options", "settings")),
-    ("costs", ("costs", "settings")),
-    ("order", ("order", "settings")),
-)
+WHOLE, RECIPES = "lagom", "recipes"
+ALONE = {
+    "options alone": ("options", "settings"),
+    "costs alone": ("costs", "settings"),
+    "order alone": ("order", "settings"),
+    "order and streams": ("order", "streams", "settings"),
+    "settings alone": ("settings",),
+}
 """Each lever by itself; settings are always among them, since a lever is judged by
-what it makes of the step with settings of its own."""
+what it makes of the step with settings of its own. Streams need an order."""
+POLICIES = (WHOLE, *ALONE, RECIPES)
+FINER = (WHOLE, "settings alone")
+"""For all but the first kind of controls."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Row:
 
 
 def rows(
-    case: str, planner: Planner, controls: str, budget: int, *, whole_only: bool
+    case: str, planner: Planner, controls: str, budget: int, policies: Collection[str]
 ) -> Iterator[Row]:
     def say(what: str) -> None:
         print(f"{case}: {what}", file=sys.stderr, flush=True)
@@ -82,43 +88,37 @@ def rows(
             progress=say,
         )
 
-    whole = planned(LEVERS, recipes=not whole_only)
-    default, bound = whole.evidence.default.step_seconds, whole.evidence.bound_seconds
-
-    def row(policy: str, seconds: float, peak: int | None, compiles: int) -> Row:
+    def row(
+        policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int
+    ) -> Row:
+        evidence = plan.evidence
+        default, bound = evidence.default.step_seconds, evidence.bound_seconds
         could = default - bound
         recovered = (default - seconds) / could if could > 0 else None
         return Row(
             *(case, policy, seconds, default, bound, recovered, peak, compiles),
             budget=budget,
-            versions=versions_of(whole),
+            versions=versions_of(plan),
             controls=controls,
         )
 
     def row_of(policy: str, plan: Plan) -> Row:
-        evidence = plan.evidence
-        return row(
-            policy,
-            evidence.tuned.step_seconds,
-            evidence.tuned_peak,
-            evidence.compiles,
-        )
+        found = plan.evidence
+        seconds = found.tuned.step_seconds
+        return row(policy, plan, seconds, found.tuned_peak, found.compiles)
 
-    made = whole.evidence.candidates
-    # What is compiled only to be compared does not belong to the plan's own budget.
-    own = sum(
-        one.status != "not tried"
-        and not one.name.partition(" ")[2].startswith("recipe")
-        for one in made
-    )
-    yield dataclasses.replace(row_of("lagom", whole), compiles=own)
-    for policy, levers in () if whole_only else ALONE:
-        yield row_of(f"{policy} alone", planned(levers))
-    yield row_of("settings alone", planned(["settings"]))
-    for candidate in made:
-        title = candidate.name.partition(" ")[2]
-        if title.startswith("recipe") and candidate.step_seconds is not None:
-            yield row(title, candidate.step_seconds, candidate.peak_bytes, 1)
+    if WHOLE in policies:
+        yield row_of(WHOLE, planned(LEVERS))
+    for policy, levers in ALONE.items():
+        if policy in policies:
+            yield row_of(policy, planned(levers))
+    if RECIPES in policies:
+        compared = planned(["settings"], recipes=True)
+        for candidate in compared.evidence.candidates:
+            title = candidate.name.partition(" ")[2]
+            if title.startswith("recipe") and candidate.step_seconds is not None:
+                peak = candidate.peak_bytes
+                yield row(title, compared, candidate.step_seconds, peak, 1)
 
 
 def table(found: list[Row]) -> str:
@@ -202,22 +202,21 @@ def main() -> None:
     parser.add_argument("--controls", action="append", choices=tuple(PRESETS))
     parser.add_argument("--compiles", type=int, default=Budget().compiles)
     parser.add_argument(
-        "--whole-only",
-        action="store_true",
-        help="the whole plan and settings alone only; so it is for all but the first "
-        "kind of controls anyway",
+        "--policy",
+        action="append",
+        choices=POLICIES,
+        help=f"for all but the first kind of controls only {' and '.join(FINER)}",
     )
     asked = parser.parse_args()
     kinds = asked.controls or ["tuner", "sequence"]
+    chosen = asked.policy or POLICIES
     found = list(read_rows(asked.made or (), Row))
     for case in () if asked.made else asked.case or CASES:
         # What is compiled for one kind of controls need not be again for another.
         planner = planner_of(case)
         for number, controls in enumerate(kinds):
-            whole_only = asked.whole_only or number > 0
-            for row in rows(
-                case, planner, controls, asked.compiles, whole_only=whole_only
-            ):
+            policies = [p for p in chosen if number == 0 or p in FINER]
+            for row in rows(case, planner, controls, asked.compiles, policies):
                 found.append(row)
                 words = f"{row.case:15} {controls:8} {row.policy:30} {_cell(row)}"
                 print(words, flush=True)

@@ -1,4 +1,8 @@
-"""Another order of instructions than the one XLA's scheduler chose, as data."""
+"""Another order of instructions than the one XLA's scheduler chose, as data.
+
+And which collectives run on a second stream, which only makes sense with an order that
+has several under way at once.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,11 @@ class ScheduleEdit:
     sequences: Mapping[int, tuple[int, ...]]
     """By the number of a computation among those that have a sequence, as they stand in
     the module: where each instruction of the new sequence stood in the old one."""
+    aside: Mapping[int, tuple[int, ...]] = dataclasses.field(
+        default_factory=dict[int, tuple[int, ...]]
+    )
+    """By the same numbers: where in the old sequence stood what launches a collective
+    that goes to the second stream."""
 
     def __post_init__(self) -> None:
         for number, permutation in self.sequences.items():
@@ -43,13 +52,13 @@ class ScheduleEdit:
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether every instruction stays where it is.
+        """Whether every instruction stays where it is, and on its stream.
 
         Example:
             >>> ScheduleEdit("ab12", {0: (0, 1, 2)}).keeps_everything
             True
         """
-        return all(
+        return not self.aside and all(
             list(permutation) == sorted(permutation)
             for permutation in self.sequences.values()
         )
@@ -59,14 +68,12 @@ class ScheduleEdit:
 
         Example:
             >>> ScheduleEdit("ab12", {0: (1, 0)}).to_json()
-            {'fingerprint': 'ab12', 'sequences': {'0': [1, 0]}}
+            {'fingerprint': 'ab12', 'sequences': {'0': [1, 0]}, 'aside': {}}
         """
         return {
             "fingerprint": self.fingerprint,
-            "sequences": {
-                str(number): list(self.sequences[number])
-                for number in sorted(self.sequences)
-            },
+            "sequences": _plain(self.sequences),
+            "aside": _plain(self.aside),
         }
 
     @classmethod
@@ -87,7 +94,8 @@ class ScheduleEdit:
         """
         if not isinstance(data, dict):
             raise StepError(f"the order is {type(data).__name__}, not an object")
-        for name, kind in (("fingerprint", str), ("sequences", dict)):
+        parts = (("fingerprint", str), ("sequences", dict), ("aside", dict))
+        for name, kind in parts:
             if name not in data:
                 raise StepError(f"the order has no {name}")
             if not isinstance(data[name], kind):
@@ -97,13 +105,18 @@ class ScheduleEdit:
                 )
         return cls(
             data["fingerprint"],
-            dict(_sequence(name, given) for name, given in data["sequences"].items()),
+            dict(_places("sequences", *pair) for pair in data["sequences"].items()),
+            dict(_places("aside", *pair) for pair in data["aside"].items()),
         )
 
 
-def _sequence(name: Any, given: Any) -> tuple[int, tuple[int, ...]]:
+def _plain(places: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {str(number): list(places[number]) for number in sorted(places)}
+
+
+def _places(part: str, name: Any, given: Any) -> tuple[int, tuple[int, ...]]:
     if not (isinstance(name, str) and name.isascii() and name.isdigit()):
-        raise StepError(f"sequences of the order has {name!r}, not a number")
+        raise StepError(f"{part} of the order has {name!r}, not a number")
     if not isinstance(given, list) or any(type(place) is not int for place in given):
-        raise StepError(f"sequence {name} of the order is not a list of whole numbers")
+        raise StepError(f"{part} of the order, {name}: not a list of whole numbers")
     return int(name), tuple(given)

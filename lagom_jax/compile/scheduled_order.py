@@ -130,6 +130,16 @@ class ScheduledOrder:
             reason = _objection(self.computations[number], permutation)
             if reason is not None:
                 return reason
+        for number, places in sorted(edit.aside.items()):
+            opcodes = self.computations[number : number + 1]
+            for place in places:
+                if not opcodes or not 0 <= place < len(opcodes[0].opcodes):
+                    return f"there is no place {place} in a sequence {number}"
+                if not opcodes[0].opcodes[place].endswith("-start"):
+                    return (
+                        f"{opcodes[0].names[place]}, a {opcodes[0].opcodes[place]} of "
+                        f"{opcodes[0].name}, launches nothing that has a stream"
+                    )
         return None
 
 

@@ -32,9 +32,12 @@ from typing import Any
 from lagom_jax.compile import _plugin_pass
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.scheduled_order import ScheduledOrder
+from lagom_jax.compile.schema import STREAM_ATTRIBUTE, message_class
 
 APPLIED = "applied"
 NOT_MET = "not met"
+# XLA numbers its streams for communication from 0.
+_SECOND = "1"
 
 # A registration belongs to the process: whoever comes second waits.
 _lock = threading.Lock()
@@ -165,4 +168,26 @@ def _reordered(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> byte
     # No `update()`: in jax 0.12 it mends an impossible order, where it should refuse.
     schedule.verify()
     parsed.set_schedule(schedule)
-    return parsed.as_serialized_hlo_module_proto()
+    return _on_streams(parsed.as_serialized_hlo_module_proto(), order, edit)
+
+
+def _on_streams(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> bytes:
+    """The module with launches that name the second stream for communication."""
+    if not edit.aside:
+        return module
+    chosen = {
+        (made.name, made.names[place])
+        for made, places in (
+            (order.computations[number], places)
+            for number, places in edit.aside.items()
+        )
+        for place in places
+    }
+    parsed = message_class("HloModuleProto").FromString(module)
+    for computation in parsed.computations:
+        for instruction in computation.instructions:
+            if (computation.name, instruction.name) in chosen:
+                instruction.frontend_attributes.map.add(
+                    key=STREAM_ATTRIBUTE, value=_SECOND
+                )
+    return parsed.SerializeToString()

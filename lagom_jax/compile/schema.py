@@ -15,7 +15,10 @@ CUDA plugins 0.10.2 and 0.12.0.1.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Final
+
+STREAM_ATTRIBUTE: Final = "_xla_stream_annotation"
+"""What of XLA's streams for communication a launch names; without it, XLA chooses."""
 
 _MESSAGES = {
     "HloProto": "1 HloModuleProto hlo_module",

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.hlo.config import (
     backend_config,
     frontend_attributes,
@@ -73,6 +74,9 @@ class Collective:
     op_name: str
     source: str
     """`file:line` of the user's code; empty where the compiler dropped it."""
+    stream: int = 0
+    """Which of XLA's streams for communication it runs on, where it does not run on
+    the compute stream."""
     instruction: Instruction | None = None
     """What stands in the schedule for it; None for a collective made by hand."""
     computation: Computation | None = None
@@ -154,9 +158,16 @@ def read_collective(
         one_shot_kernel=_is_one_shot(outer, settings),
         op_name=op_name(described),
         source=source_line(module, described),
+        stream=_stream(outer),
         instruction=outer,
         computation=place,
     )
+
+
+def _stream(outer: Instruction) -> int:
+    # Whoever leaves the choice to XLA writes a word there.
+    named = frontend_attributes(outer).get(STREAM_ATTRIBUTE, "")
+    return int(named) if named.isascii() and named.isdigit() else 0
 
 
 def _is_one_shot(outer: Instruction, settings: Mapping[str, Any]) -> bool:

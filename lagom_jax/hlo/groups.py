@@ -50,6 +50,27 @@ class Groups:
         """Devices in a group; for a point-to-point exchange, how many pairs."""
         return self.members.shape[0 if self.point_to_point else 1]
 
+    def most_shared(self, other: Groups) -> int:
+        """The most devices that a group of one has in common with a group of another.
+
+        Example:
+            >>> rows = Groups(np.array([[0, 1], [2, 3]]))
+            >>> columns = Groups(np.array([[0, 2], [1, 3]]))
+            >>> rows.most_shared(columns), rows.most_shared(rows)
+            (1, 2)
+        """
+        if not self.members.size or not other.members.size:
+            return 0
+        devices = 1 + int(max(self.members.max(), other.members.max()))
+        found = self._membership(devices) @ other._membership(devices).T
+        return int(found.max())
+
+    def _membership(self, devices: int) -> npt.NDArray[np.int32]:
+        """A row per group: 1 for each device that is in it."""
+        table = np.zeros((len(self.members), devices), np.int32)
+        np.put_along_axis(table, self.members, 1, axis=1)
+        return table
+
     def placed(self, placement: Sequence[int]) -> Groups:
         """Groups of places in the job as groups of the devices that are there.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
@@ -270,15 +270,26 @@ class Computations:
                 found += moves_of(sequence, order, times, self.stage.kernel)
         return tuple(sorted(found, key=lambda moved: (-moved.weight, moved.collective)))
 
+    def places(self, instructions: Collection[int]) -> dict[int, tuple[int, ...]]:
+        """By number of a computation: where some instructions stood in it."""
+        found = {
+            number: tuple(
+                place
+                for place, instruction in enumerate(computation.sequence or ())
+                if instruction.id in instructions
+            )
+            for number, computation in enumerate(self._scheduled())
+        }
+        return {number: places for number, places in found.items() if places}
+
+    def _scheduled(self) -> list[Computation]:
+        computations = self._builder.module.computations.values()
+        return [c for c in computations if c.sequence is not None]
+
     def sequences(self, orders: Orders) -> dict[int, tuple[int, ...]]:
         """By number of a changed computation: the old place of each instruction."""
-        scheduled = [
-            c
-            for c in self._builder.module.computations.values()
-            if c.sequence is not None
-        ]
         changed: dict[int, tuple[int, ...]] = {}
-        for number, computation in enumerate(scheduled):
+        for number, computation in enumerate(self._scheduled()):
             if computation.id in orders:
                 assert computation.sequence is not None
                 place = {i.id: n for n, i in enumerate(computation.sequence)}

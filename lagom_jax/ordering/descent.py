@@ -18,6 +18,7 @@ from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.moves import moved
 from lagom_jax.ordering.rehearsal import Rehearsal
 from lagom_jax.ordering.sequence import Order, UnitSequence
+from lagom_jax.ordering.streams import clashes
 from lagom_jax.ordering.terms import Terms
 from lagom_jax.schedule.program import Run
 
@@ -156,8 +157,12 @@ class Descent:
         for flight in self._flights:
             for wait in flight.waits:
                 self._starts_of[wait].add(flight.start)
+        self._clashes = clashes(
+            launch for unit in sequence.units for launch in unit.launches
+        )
         self._news = _News()
         self._hurried_given = self._hurried(sequence.given)
+        self._clashing_given = self._clashing(sequence.given)
         self._adopt(order)
 
     @property
@@ -173,7 +178,9 @@ class Descent:
     def eager(self) -> Place:
         """Where streams are kept busy; the present place if that takes too much."""
         rehearsal = self._rehearsal
-        order = eager(self._units, rehearsal.alone, rehearsal.task_seconds)
+        order = eager(
+            self._units, rehearsal.alone, rehearsal.task_seconds, self._clashes
+        )
         return Place(order, (), 0.0) if self._fits(order) else self._place
 
     def run(
@@ -388,8 +395,22 @@ class Descent:
     def _fits(self, order: Order) -> bool:
         if not self._hurried(order) <= self._hurried_given:
             return False
+        if not self._clashing(order) <= self._clashing_given:
+            return False
         limit = self._most_bytes
         return limit is None or self._sequence.live_bytes(order) <= limit
+
+    def _clashing(self, order: Order) -> frozenset[tuple[int, int]]:
+        """Launches that are under way at each other's side, and must not be."""
+        found: set[tuple[int, int]] = set()
+        under_way: set[int] = set()
+        for number in order if self._clashes else ():
+            for launch in self._units[number].launches:
+                beside = under_way & self._clashes.get(launch.token, frozenset())
+                found.update((other, launch.token) for other in beside)
+                under_way.add(launch.token)
+            under_way.difference_update(self._units[number].tokens)
+        return frozenset(found)
 
     def _hurried(self, order: Order) -> frozenset[int]:
         """Units that launch what is waited for at once, while something is under way.

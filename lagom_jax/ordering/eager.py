@@ -9,14 +9,18 @@ at a time then find no way out, because each would only take the others' turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lagom_jax.ordering.sequence import Order, Unit
+from lagom_jax.ordering.streams import Clashes
 from lagom_jax.schedule.program import Launch, Stream, Task, Wait
 
 
 def eager(
-    units: Sequence[Unit], alone: Sequence[float], seconds: Callable[[Task], float]
+    units: Sequence[Unit],
+    alone: Sequence[float],
+    seconds: Callable[[Task], float],
+    clashes: Clashes | None = None,
 ) -> Order:
     """The order of some units in which streams are kept busy.
 
@@ -24,6 +28,7 @@ def eager(
         units: All units, by number, in a legal order.
         alone: Seconds that each computes.
         seconds: What a launched task takes.
+        clashes: Launches that must not be under way at each other's side.
 
     Example:
         >>> units = [Unit(n, (), (), needs, frozenset(), 0)
@@ -31,7 +36,7 @@ def eager(
         >>> eager(units, [0.0, 1.0, 1.0], lambda task: 1.0)
         (0, 1, 2)
     """
-    return _Eager(units, alone, seconds).order()
+    return _Eager(units, alone, seconds, clashes or {}).order()
 
 
 class _Eager:
@@ -42,8 +47,14 @@ class _Eager:
         units: Sequence[Unit],
         alone: Sequence[float],
         seconds: Callable[[Task], float],
+        clashes: Clashes,
     ) -> None:
         self._units, self._alone, self._seconds = units, alone, seconds
+        self._clashes = clashes
+        self._waits: Mapping[int, int] = {
+            token: unit.number for unit in reversed(units) for token in unit.tokens
+        }
+        self._under_way: set[int] = set()
         self._order: list[int] = []
         self._done: set[int] = set()
         self._now = 0.0
@@ -91,7 +102,10 @@ class _Eager:
                 waiting.remove(number)
                 continue
             launches = self._units[number].launches
-            busy = any(self._free.get(one.stream, 0.0) > self._now for one in launches)
+            busy = any(
+                self._free.get(one.stream, 0.0) > self._now or self._beside(one.token)
+                for one in launches
+            )
             if busy and number not in due:
                 continue
             missing = self._missing(number, self._done)
@@ -99,8 +113,17 @@ class _Eager:
                 self._carry_out(number)
                 waiting.remove(number)
 
+    def _beside(self, token: int) -> set[int]:
+        """What is under way, and must not be at the side of a launch."""
+        return self._under_way & self._clashes.get(token, frozenset())
+
     def _carry_out(self, number: int) -> None:
         for one in self._missing(number, self._done):
+            for launch in self._units[one].launches:
+                for token in sorted(self._beside(launch.token)):
+                    self._carry_out(self._waits[token])
+            if one in self._done:
+                continue
             self._done.add(one)
             self._order.append(one)
             self._now += self._alone[one]
@@ -109,9 +132,11 @@ class _Eager:
                     begun = max(self._now, self._free.get(node.stream, 0.0))
                     ended = begun + self._seconds(node.task)
                     self._free[node.stream] = self._ends[node.token] = ended
+                    self._under_way.add(node.token)
                 elif isinstance(node, Wait):
                     ends = (self._ends.get(token, 0.0) for token in node.tokens)
                     self._now = max(self._now, *ends)
+                    self._under_way.difference_update(node.tokens)
 
 
 def _is_of(unit: Unit) -> bool:

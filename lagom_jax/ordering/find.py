@@ -14,6 +14,7 @@ from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.computations import Candidate, Computations
 from lagom_jax.ordering.moved import Moved
 from lagom_jax.ordering.options import paths
+from lagom_jax.ordering.streams import inside_domains
 from lagom_jax.schedule.build import Builder
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.controls import FINE, Controls, Grid
@@ -25,7 +26,7 @@ EVALUATIONS: Final = 150_000
 """How many orders are replayed at most, if nothing else is said."""
 _PACES = (1.0, 1.5, 2.5)
 _ROUNDS = 2
-_PER_START = 4_000
+_PER_START = 10_000
 """Evaluations below which another start is not worth its while."""
 # The part of the evaluations that goes to descents from several starts; the others are
 # spent near the best of what these find.
@@ -42,6 +43,9 @@ class Ordering:
     sequences: Mapping[int, tuple[int, ...]]
     """For computations that changed, by their number among those that have a sequence:
     the place in the old sequence of each instruction of the new one."""
+    aside: Mapping[int, tuple[int, ...]]
+    """By the same numbers: the places in the old sequence of what launches collectives
+    on the second stream for them."""
     program: Program
     """The step in the new order."""
     before_seconds: float
@@ -66,6 +70,7 @@ def find_order(
     correct: Callable[[Prices], Prices] = lambda prices: prices,
     spare_bytes: int | None = None,
     evaluations: int = EVALUATIONS,
+    streams: bool = False,
 ) -> Ordering:
     """Looks for an order in which the step is shorter than in the given one.
 
@@ -79,6 +84,7 @@ def find_order(
         spare_bytes: What the estimate of live memory may grow by; None for any growth.
         evaluations: How many orders are replayed at most; where
             coarser controls come first, a quarter more.
+        streams: Whether collectives inside of domains may have a stream of their own.
 
     Raises:
         HloError: The module has no schedule.
@@ -99,17 +105,26 @@ def find_order(
     stage = Stage(program, space, model, correct)
     first = Lagom().choose(stage).choice
     before = stage.score(first).step_seconds
+    builder = given
+    aside = inside_domains(program, cluster) if streams else frozenset[int]()
+    if aside:
+        builder = Builder(module, aside)
+        beside = builder.program()
+        space = space_of(beside, cluster, controls, grid)
+        stage = Stage(beside, space, model, correct)
 
     def search_in(stage: Stage) -> Computations:
-        return Computations(given, stage, cluster, model, correct, spare_bytes)
+        return Computations(builder, stage, cluster, model, correct, spare_bytes)
 
     search = search_in(stage)
     best, tried = _found(search, search_in, first, evaluations)
-    after = given.program(search.instructions(best.orders))
+    after = builder.program(search.instructions(best.orders))
     if best.seconds >= before:
         best, after = Candidate({}, first, before), program
+        aside = frozenset[int]()
     return Ordering(
         sequences=search.sequences(best.orders),
+        aside=search.places(aside),
         program=after,
         before_seconds=before,
         after_seconds=best.seconds,
@@ -163,9 +178,10 @@ def _searched(search: Computations, first: Choice, evaluations: int) -> Candidat
         *(search.eager(choice, options) for choice in slower),
     ]
     # With few evaluations one search that comes to its end beats five that do not.
-    starts = starts[: max(1, evaluations // _PER_START)]
+    first_look = int(evaluations * _FIRST_LOOK)
+    starts = starts[: max(1, first_look // _PER_START)]
     for start in starts:
-        share = int(evaluations * _FIRST_LOOK) // len(starts)
+        share = first_look // len(starts)
         found.append(search.improved(start, options, share))
     found.append(search.best_of_each(found, options))
     for number in range(_ROUNDS):

@@ -16,7 +16,7 @@ from lagom_jax.files import write_whole
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.typed import FormError, plain, typed
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Raised with every change of a key: who replays a plan must know all of it."""
 MARKER: Final = "lagom_plan"
 _VERSION: Final = "format_version"
@@ -32,7 +32,18 @@ def _from_1(document: Document) -> Document:
     return {**document, "evidence": {**cast("Document", evidence), "measured": None}}
 
 
-MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {1: _from_1}
+def _from_2(document: Document) -> Document:
+    """All collectives had one stream then."""
+    order = document.get("order")
+    if not isinstance(order, dict):
+        return document
+    return {**document, "order": {**cast("Document", order), "aside": {}}}
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
+    1: _from_1,
+    2: _from_2,
+}
 """By version: what makes a document of that version one of the next."""
 
 

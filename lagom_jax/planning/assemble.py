@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.levers import Bound, Idea, changes
 from lagom_jax.plan import Candidate, Evidence, HoldsFor, Lever, Plan, SiteSetting
 from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
 from lagom_jax.planning.judge import View
-from lagom_jax.planning.trial import Trial
+from lagom_jax.planning.trial import Trial, edit_of
+from lagom_jax.report.units import counted
 from lagom_jax.search.tuning import Tuning
 
 _COSTS_WHY = (
@@ -57,7 +57,7 @@ def assemble(
     listed = list(trials)
     order = None
     if best.ordered and best.ordering is not None:
-        order = ScheduleEdit(best.schedule, best.ordering.sequences).to_json()
+        order = edit_of(best.schedule, best.ordering).to_json()
     return Plan(
         holds_for=holds_for,
         levers=tuple(_levers(best, listed, first)),
@@ -212,6 +212,10 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
 
 
 def _moved(best: Trial) -> str:
-    """What moved most, as an example."""
-    moves = () if best.ordering is None else best.ordering.moves
-    return f"; most of all, {moves[0]}" if moves else ""
+    """What has a stream of its own, and what moved most, as an example."""
+    if best.ordering is None:
+        return ""
+    aside = sum(map(len, best.ordering.aside.values()))
+    streams = f"; {counted(aside, 'collective')} on a second stream" if aside else ""
+    moves = best.ordering.moves
+    return streams + (f"; most of all, {moves[0]}" if moves else "")

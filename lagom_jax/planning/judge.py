@@ -53,6 +53,8 @@ class Judge:
         cluster: Cluster,
         controls: Controls,
         calibration: Calibration | None = None,
+        *,
+        streams: bool = False,
     ) -> None:
         """Sets the model up.
 
@@ -60,7 +62,9 @@ class Judge:
             cluster: What the programs run on.
             controls: What NCCL can be told.
             calibration: Corrections to the model.
+            streams: Whether collectives may have a second stream in another order.
         """
+        self._streams = streams
         self.model = CostModel.of(cluster)
         self._cluster = cluster
         self._controls = controls
@@ -132,4 +136,5 @@ class Judge:
             correct=self.correct,
             spare_bytes=spare_bytes,
             evaluations=evaluations,
+            streams=self._streams,
         )

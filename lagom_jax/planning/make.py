@@ -34,9 +34,9 @@ from xla_flags import (
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep, LoweredStep
 
-LEVERS: Final = ("options", "costs", "order", "settings")
+LEVERS: Final = ("options", "costs", "order", "streams", "settings")
 """What a plan may make use of: XLA's options, our costs as its profile, another order
-of instructions, NCCL's settings."""
+of instructions and in it a second stream for collectives, NCCL's settings."""
 
 
 class LeverError(LagomError):
@@ -115,7 +115,9 @@ class Planner:
             settings="settings" in levers,
         )
         budget = budget or Budget()
-        judge = Judge(self.cluster, told, self._calibration)
+        judge = Judge(
+            self.cluster, told, self._calibration, streams="streams" in levers
+        )
         limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
             self.compile,

@@ -28,7 +28,7 @@ from lagom_jax.hlo import read_module
 from lagom_jax.levers import Idea, cost_profile
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.planning.trial import Asked, CompilerOption, Trial, edit_of
 from lagom_jax.report.units import in_bytes
 from lagom_jax.scheduled import Scheduled
 from xla_flags import known
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
-_GLANCE = 0.15
+_GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
@@ -221,7 +221,7 @@ class Sweep:
         )
         if not ordering.sequences:
             return None
-        edit = ScheduleEdit(best.schedule, ordering.sequences)
+        edit = edit_of(best.schedule, ordering)
         asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
         self.compiles += 1
         made = self._looked_at(self._attempt(asked, edit, capture=True))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.levers import Idea
 from lagom_jax.levers.ideas import OptionValue
 from lagom_jax.ordering import Ordering
@@ -139,3 +140,13 @@ class Trial:
             peak_bytes=self.peak_bytes,
             compile_seconds=self.compile_seconds,
         )
+
+
+def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
+    """What the compiler is to change so that a step runs in an order.
+
+    Args:
+        schedule: The fingerprint of the schedule that the order was found for.
+        ordering: What was found.
+    """
+    return ScheduleEdit(schedule, ordering.sequences, ordering.aside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from lagom_jax.errors import HloError
@@ -55,8 +55,13 @@ class Builder:
     what is known of a task in one order holds in the next.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, aside: Collection[int] = ()) -> None:
         """Prepares for a module.
+
+        Args:
+            module: The module.
+            aside: Ids of instructions that launch collectives on the second stream
+                for them, beside those that the module itself has there.
 
         Raises:
             HloError: The module has no schedule.
@@ -69,7 +74,7 @@ class Builder:
                 "(compiled.as_text())"
             )
         self.module = module
-        self._nodes = _Nodes(module)
+        self._nodes = _Nodes(module, frozenset(aside))
 
     def program(self, orders: Orders | None = None) -> Program:
         """The step.
@@ -113,8 +118,8 @@ class Builder:
 
 
 class _Nodes:
-    def __init__(self, module: Module) -> None:
-        self._module = module
+    def __init__(self, module: Module, aside: frozenset[int]) -> None:
+        self._module, self._aside = module, aside
         self._launches = Launches(module)
         self._orders: Orders = {}
         self._built: dict[int, Block] = {}
@@ -203,6 +208,8 @@ class _Nodes:
             self._launches.synchronous(launcher)
             return Run(found)
         stream = _STREAMS.get(found.kind, Stream.COLLECTIVE)
+        if stream is Stream.COLLECTIVE and (found.stream or launcher.id in self._aside):
+            stream = Stream.ASIDE
         return Launch(found, stream, launcher.id)
 
     def _loop(self, instruction: Instruction) -> Loop:
@@ -227,7 +234,7 @@ class _Nodes:
                 yield self._start(found, launcher)
             else:
                 for task in _flat(self._nodes(called, inner)):
-                    yield Launch(task, _stream_aside(task), launcher.id)
+                    yield Launch(task, _stream_of_async(task), launcher.id)
 
     def _communicating_fusion(
         self, computation: Computation, fusion: Instruction
@@ -242,7 +249,7 @@ class _Nodes:
                     )
 
 
-def _stream_aside(task: Task) -> Stream:
+def _stream_of_async(task: Task) -> Stream:
     return Stream.ASYNC_COMPUTE if isinstance(task, Kernel) else Stream.COLLECTIVE
 
 

@@ -23,6 +23,8 @@ class Stream(enum.Enum):
 
     COMPUTE = "compute"
     COLLECTIVE = "collective"
+    ASIDE = "collective, aside"
+    """The second of the streams for collectives."""
     SEND = "send"
     RECEIVE = "receive"
     COPY = "copy"

@@ -34,6 +34,10 @@ def test_what_is_no_permutation(sequences, message):
         ScheduleEdit("ab12", sequences)
 
 
+def json_of(sequences, **more):
+    return {"fingerprint": "ab", "sequences": sequences, "aside": {}, **more}
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -41,12 +45,16 @@ def test_what_is_no_permutation(sequences, message):
         ({"sequences": {}}, "no fingerprint"),
         ({"fingerprint": 1, "sequences": {}}, "fingerprint of the order is int"),
         ({"fingerprint": "ab", "sequences": []}, "sequences of the order is list"),
-        ({"fingerprint": "ab", "sequences": {"x": []}}, "'x', not a number"),
-        ({"fingerprint": "ab", "sequences": {"-1": []}}, "'-1', not a number"),
-        ({"fingerprint": "ab", "sequences": {"0": "01"}}, "sequence 0 .* not a list"),
-        ({"fingerprint": "ab", "sequences": {"0": [0.0]}}, "whole numbers"),
-        ({"fingerprint": "ab", "sequences": {"0": [False]}}, "whole numbers"),
-        ({"fingerprint": "ab", "sequences": {"0": [1]}}, "0 is missing"),
+        (json_of({"x": []}), "'x', not a number"),
+        (json_of({"-1": []}), "'-1', not a number"),
+        (json_of({"0": "01"}), "sequences of the order, 0: not a list"),
+        (json_of({"0": [0.0]}), "whole numbers"),
+        (json_of({"0": [False]}), "whole numbers"),
+        (json_of({"0": [1]}), "0 is missing"),
+        ({"fingerprint": "ab", "sequences": {}}, "the order has no aside"),
+        (json_of({}, aside=[]), "aside of the order is list"),
+        (json_of({}, aside={"x": []}), "aside of the order has 'x', not a number"),
+        (json_of({}, aside={"0": 1}), "aside of the order, 0: not a list"),
     ],
 )
 def test_json_that_is_no_order(data, message):

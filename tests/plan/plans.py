@@ -77,7 +77,11 @@ def made_by_hand() -> Plan:
             ),
         ),
         costs='costs { name: "fusion.1" cost_us: 12.5 }\n',
-        order={"fingerprint": "a1" * 32, "sequences": {"2": [0, 2, 1, 3]}},
+        order={
+            "fingerprint": "a1" * 32,
+            "sequences": {"2": [0, 2, 1, 3]},
+            "aside": {"2": [1]},
+        },
         settings=(
             SiteSetting(
                 "reduce-scatter",

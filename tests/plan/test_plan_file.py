@@ -31,6 +31,7 @@ from lagom_jax.search.tuning import StepParts
 from .plans import made_by_hand
 
 PLAN = made_by_hand()
+ON_ONE_STREAM = dataclasses.replace(PLAN, order={**PLAN.order, "aside": {}})
 TEXT = to_json(PLAN)
 DOCUMENT = json.loads(TEXT)
 
@@ -84,7 +85,7 @@ settings = st.builds(
     texts,
 )
 orders = st.builds(
-    lambda sequences: {"fingerprint": "a", "sequences": sequences},
+    lambda sequences: {"fingerprint": "a", "sequences": sequences, "aside": {}},
     st.dictionaries(
         st.integers(0, 99).map(str),
         st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))),
@@ -141,7 +142,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 2
+    assert json.loads(TEXT)["format_version"] == 3
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -251,8 +252,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 3.*install"):
-        from_json(changed(("format_version",), 3), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 4.*install"):
+        from_json(changed(("format_version",), 4), "mine.json")
 
 
 def test_an_older_plan_is_brought_up_to_date():
@@ -263,15 +264,25 @@ def test_an_older_plan_is_brought_up_to_date():
         from_json(text)
     added = {0: lambda found: {**found, "notes": ["old"]}, **MIGRATIONS}
     plan = from_json(text, migrations=added)
-    assert plan == dataclasses.replace(PLAN, notes=("old",))
+    assert plan == dataclasses.replace(ON_ONE_STREAM, notes=("old",))
 
 
 def test_a_plan_that_could_not_say_what_was_measured():
     older = copy.deepcopy(DOCUMENT) | {"format_version": 1}
     del older["evidence"]["measured"]
-    assert from_json(json.dumps(older)) == PLAN
+    del older["order"]["aside"]
+    assert from_json(json.dumps(older)) == ON_ONE_STREAM
     with pytest.raises(PlanError, match="evidence"):
         from_json(json.dumps(older | {"evidence": 3}))
+
+
+def test_a_plan_whose_collectives_all_had_one_stream():
+    older = copy.deepcopy(DOCUMENT) | {"format_version": 2}
+    del older["order"]["aside"]
+    assert from_json(json.dumps(older)) == ON_ONE_STREAM
+    levers = [lever for lever in older["levers"] if lever["name"] != "order"]
+    older |= {"order": None, "levers": levers}
+    assert from_json(json.dumps(older)).order is None
 
 
 def test_what_was_measured_comes_back():
@@ -295,15 +306,15 @@ def test_what_json_cannot_say_is_not_written(value):
         ({"sequences": {}}, "order: the order has no fingerprint"),
         ({"fingerprint": "a1" * 32}, "order: the order has no sequences"),
         (
-            {"fingerprint": "a1" * 32, "sequences": {2: [0]}},
+            {"fingerprint": "a1" * 32, "sequences": {2: [0]}, "aside": {}},
             "order: sequences of the order has 2, not a number",
         ),
         (
-            {"fingerprint": "a1" * 32, "sequences": {"2": [0, 2]}},
+            {"fingerprint": "a1" * 32, "sequences": {"2": [0, 2]}, "aside": {}},
             "order: sequence 2 of the order is no permutation",
         ),
         (
-            {"fingerprint": "b2" * 32, "sequences": {}},
+            {"fingerprint": "b2" * 32, "sequences": {}, "aside": {}},
             "holds_for.schedule: not the schedule that the order is for",
         ),
     ],

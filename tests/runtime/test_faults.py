@@ -120,7 +120,7 @@ class TestLevers:
 
     def test_an_order_that_is_not_met_leaves_the_rest(self, plans, monkeypatch):
         monkeypatch.setattr(place, "on_gpus", lambda devices: True)
-        order = {"fingerprint": "a1" * 32, "sequences": {"0": [1, 0]}}
+        order = {"fingerprint": "a1" * 32, "sequences": {"0": [1, 0]}, "aside": {}}
         usual = plans.make
         plans.make = lambda planner: with_lever(planner, ORDER, order=order)
         falls_back("order of instructions was not taken: ")

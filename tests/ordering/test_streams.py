@@ -1,0 +1,266 @@
+"""A second stream: who gets it, and that nobody is beside whom he must not be."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.replay import replay
+from lagom_jax.hlo.groups import Groups
+from lagom_jax.ordering import find_order
+from lagom_jax.ordering.eager import eager
+from lagom_jax.ordering.sequence import Inner, sequence_of
+from lagom_jax.ordering.streams import clashes, inside_domains
+from lagom_jax.schedule.build import Builder, build_program
+from lagom_jax.schedule.program import Launch, Loop, Stream, Wait
+from lagom_jax.search.controls import COARSE, named
+
+from ..texts import parse
+from .modules import SUM, WHOLE, add, matmul
+
+CLUSTER = Cluster.parse("h100:2x8")
+MODEL = CostModel.of(CLUSTER)
+FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
+
+ROWS = "{{0,1,2,3,4,5,6,7},{8,9,10,11,12,13,14,15}}"
+COLUMNS = "{" + ",".join(f"{{{n},{n + 8}}}" for n in range(8)) + "}"
+ALL = "{{" + ",".join(map(str, range(16))) + "}}"
+NAMED = ', frontend_attributes={_xla_stream_annotation="1"}'
+
+
+def start(name, operand, groups, more=""):
+    return (
+        f"{name} = {WHOLE} all-reduce-start({operand}), channel_id=1, "
+        f"replica_groups={groups}, use_global_device_ids=true, to_apply=sum{more}"
+    )
+
+
+def done(name, begun):
+    return f"{name} = {WHOLE} all-reduce-done({begun})"
+
+
+def text_of(*lines):
+    body = "\n".join(
+        f"  {line}"
+        for line in (
+            f"p0 = {WHOLE} parameter(0)",
+            f"p1 = {WHOLE} parameter(1)",
+            *lines,
+        )
+    )
+    return f"{SUM}\nENTRY main {{\n{body}\n}}"
+
+
+def module_of(*lines):
+    return parse(text_of(*lines), header=", num_partitions=16")
+
+
+ONE_AFTER_ANOTHER = (
+    matmul("work", "p0", "p1"),
+    start("far", "p0", COLUMNS),
+    done("far1", "far"),
+    start("near", "p1", ROWS),
+    done("near1", "near"),
+    matmul("more", "work", "p1"),
+    f"ROOT out = {WHOLE} add(far1, near1)",
+)
+
+
+def names_of(module, tokens):
+    by_id = {i.id: i.name for i in module.entry.sequence}
+    return {by_id[token] for token in tokens}
+
+
+def aside_in(module):
+    return names_of(module, inside_domains(build_program(module), CLUSTER))
+
+
+def test_what_stays_inside_a_domain_may_run_beside_what_does_not():
+    assert aside_in(module_of(*ONE_AFTER_ANOTHER)) == {"near"}
+
+
+@pytest.mark.parametrize("groups", [ROWS, COLUMNS, ALL])
+def test_where_all_use_the_same_links_there_is_nothing_to_gain(groups):
+    lines = [
+        line.replace(ROWS, groups).replace(COLUMNS, groups)
+        for line in ONE_AFTER_ANOTHER
+    ]
+    assert aside_in(module_of(*lines)) == set()
+
+
+def test_a_program_that_names_streams_keeps_them():
+    lines = [
+        line + NAMED if line.startswith("near = ") else line
+        for line in ONE_AFTER_ANOTHER
+    ]
+    program = build_program(module_of(*lines))
+    streams = {
+        node.task.name: node.stream for node in program.body if isinstance(node, Launch)
+    }
+    assert streams == {"far": Stream.COLLECTIVE, "near": Stream.ASIDE}
+    assert inside_domains(program, CLUSTER) == frozenset()
+
+
+@pytest.mark.parametrize("named_stream", ["collective", "0", ""])
+def test_a_stream_that_is_not_the_second_is_the_first(named_stream):
+    more = NAMED.replace("1", named_stream)
+    lines = [
+        line + more if line.startswith("near = ") else line
+        for line in ONE_AFTER_ANOTHER
+    ]
+    assert aside_in(module_of(*lines)) == {"near"}
+
+
+def beside(outer):
+    """One inside a domain while another is under way."""
+    return module_of(
+        start("far", "p0", outer),
+        start("near", "p1", ROWS),
+        done("far1", "far"),
+        done("near1", "near"),
+        f"ROOT out = {WHOLE} add(far1, near1)",
+    )
+
+
+def test_those_that_share_one_device_may_meet():
+    assert aside_in(beside(COLUMNS)) == {"near"}
+
+
+def test_where_two_that_clash_meet_already_all_stay_on_one_stream():
+    assert aside_in(beside(ALL)) == set()
+
+
+def looped(*, carried, trips):
+    """A loop that begins one collective and waits for it in the next iteration."""
+    module = module_of(
+        start("far", "p0", ALL),
+        done("far1", "far"),
+        start("near", "p1", ROWS),
+        done("near1", "near"),
+        f"ROOT out = {WHOLE} add(far1, near1)",
+    )
+    program = build_program(module)
+    a, a1, b, b1 = (n for n in program.body if isinstance(n, Launch | Wait))
+    body = (a1, b, b1, a) if not carried else (b, b1, a1, a)
+    loop = Loop("loop", body, trips, True)
+    return inside_domains(type(program)("p", (a, loop, a1), 16, module), CLUSTER)
+
+
+def test_what_a_loop_leaves_under_way_counts_in_its_next_iteration():
+    assert looped(carried=False, trips=4)
+    assert not looped(carried=True, trips=4)
+
+
+@given(st.data())
+def test_shared_devices_are_counted_as_sets_count_them(data):
+    def groups():
+        width = data.draw(st.sampled_from([1, 2, 3, 6]))
+        devices = data.draw(st.permutations(range(12)))
+        return np.array(devices, np.int64).reshape(-1, width)
+
+    one, other = groups(), groups()
+    expected = max(len({*a} & {*b}) for a in one.tolist() for b in other.tolist())
+    assert Groups(one).most_shared(Groups(other)) == expected
+    assert Groups(one).most_shared(Groups(np.zeros((0, 2), np.int64))) == 0
+
+
+def meets(block, clashing):
+    """Pairs that clash and are under way at once."""
+    under_way, found = set(), set()
+    for node in block:
+        if isinstance(node, Launch):
+            for other in under_way & clashing.get(node.token, frozenset()):
+                found.add((other, node.token))
+            under_way.add(node.token)
+        elif isinstance(node, Wait):
+            under_way.difference_update(node.tokens)
+    return found
+
+
+@st.composite
+def steps(draw):
+    """Random work and collectives; what is launched is waited for before the next."""
+    values, lines = ["p0", "p1"], []
+    for number in range(draw(st.integers(6, 18))):
+        value, name = st.sampled_from(values), f"v{number}"
+        what = draw(st.sampled_from(["dot", "add", ROWS, COLUMNS, ALL]))
+        if what == "dot":
+            lines.append(matmul(name, draw(value), draw(value)))
+        elif what == "add":
+            lines.append(add(name, draw(value), draw(value)))
+        else:
+            lines += [
+                start(f"begun{number}", draw(value), what),
+                done(name, f"begun{number}"),
+            ]
+        values.append(name)
+    lines.append(f"ROOT out = {WHOLE} add({values[-1]}, {values[-2]})")
+    return lines
+
+
+@FEW
+@given(steps())
+def test_no_order_has_two_under_way_that_clash(lines):
+    module = module_of(*lines)
+    ordering = find_order(
+        module,
+        CLUSTER,
+        MODEL,
+        controls=named("tuner"),
+        grid=COARSE,
+        evaluations=300,
+        streams=True,
+    )
+    assert ordering.after_seconds <= ordering.before_seconds
+    clashing = clashes(n for n in ordering.program.body if isinstance(n, Launch))
+    assert meets(ordering.program.body, clashing) == set()
+    chosen = {
+        module.entry.sequence[place].name
+        for place in ordering.aside.get(1, ())  # 0 is the sum of a reduction
+    }
+    assert chosen == {
+        node.task.name
+        for node in ordering.program.body
+        if isinstance(node, Launch) and node.stream is Stream.ASIDE
+    }
+
+
+@FEW
+@given(steps(), st.lists(st.floats(0.0, 1e-3), min_size=1, max_size=9))
+def test_busy_streams_have_none_under_way_that_clash(lines, seconds):
+    module = module_of(*lines)
+    builder = Builder(module, inside_domains(build_program(module), CLUSTER))
+    found = sequence_of(builder, module.entry, Inner({}, {}))
+    alone = [seconds[unit.number % len(seconds)] for unit in found.units]
+    clashing = clashes(launch for unit in found.units for launch in unit.launches)
+    order = eager(
+        found.units, alone, lambda task: seconds[task.bytes % len(seconds)], clashing
+    )
+    assert found.is_legal(order)
+    block = [node for number in order for node in found.units[number].nodes]
+    assert meets(block, clashing) == set()
+
+
+def test_two_streams_hide_one_behind_the_other():
+    module = module_of(*ONE_AFTER_ANOTHER)
+    one, two = (
+        find_order(
+            module,
+            CLUSTER,
+            MODEL,
+            controls=named("tuner"),
+            grid=COARSE,
+            evaluations=2000,
+            streams=streams,
+        )
+        for streams in (False, True)
+    )
+    assert not one.aside
+    assert two.aside == {1: (5,)}
+    assert two.after_seconds < 0.9 * one.after_seconds
+    # With Lagom's settings the step takes at least as long as its longer collective.
+    timeline = replay(two.program, MODEL, MODEL.contention())
+    longest = max(figures.alone_seconds for figures in timeline.collectives().values())
+    assert timeline.step_seconds >= longest
