@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
@@ -223,7 +223,7 @@ class Computations:
             most = self.live_bytes({}) + self._spare_bytes
             if self.live_bytes(orders) > most:
                 return Candidate(orders, choice, float("inf"))
-        program = self._builder.program(self.instructions(orders))
+        program = self.program(orders)
         stage = Stage(program, self.stage.space, self._model, self._correct)
         best, settled = stage.score(choice).step_seconds, 0
         while settled < len(self._shared):
@@ -270,13 +270,29 @@ class Computations:
                 found += moves_of(sequence, order, times, self.stage.kernel)
         return tuple(sorted(found, key=lambda moved: (-moved.weight, moved.collective)))
 
-    def places(self, instructions: Collection[int]) -> dict[int, tuple[int, ...]]:
-        """By number of a computation: where some instructions stood in it."""
+    def coarser(self) -> Computations:
+        """The same with fewer things told apart."""
+        assert self.stage.space.coarser is not None
+        return Computations(
+            self._builder,
+            self.stage.with_space(self.stage.space.coarser),
+            self._cluster,
+            self._model,
+            self._correct,
+            self._spare_bytes,
+        )
+
+    def program(self, orders: Orders) -> Program:
+        """The step in some orders."""
+        return self._builder.program(self.instructions(orders))
+
+    def aside(self) -> dict[int, tuple[int, ...]]:
+        """By number of a computation: where in it stood what was set aside."""
         found = {
             number: tuple(
                 place
                 for place, instruction in enumerate(computation.sequence or ())
-                if instruction.id in instructions
+                if instruction.id in self._builder.aside
             )
             for number, computation in enumerate(self._scheduled())
         }

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
+from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.computations import Candidate, Computations
 from lagom_jax.ordering.moved import Moved
 from lagom_jax.ordering.options import paths
-from lagom_jax.ordering.streams import inside_domains
+from lagom_jax.ordering.streams import inside_domains, is_crowded
 from lagom_jax.schedule.build import Builder
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.controls import FINE, Controls, Grid
@@ -26,6 +27,8 @@ EVALUATIONS: Final = 150_000
 """How many orders are replayed at most, if nothing else is said."""
 _PACES = (1.0, 1.5, 2.5)
 _ROUNDS = 2
+# What a second stream must be worth, as a share of the step.
+_WORTH = 1e-3
 _PER_START = 10_000
 """Evaluations below which another start is not worth its while."""
 # The part of the evaluations that goes to descents from several starts; the others are
@@ -101,57 +104,66 @@ def find_order(
     """
     given = Builder(module)
     program = given.program()
-    space = space_of(program, cluster, controls, grid)
-    stage = Stage(program, space, model, correct)
-    first = Lagom().choose(stage).choice
-    before = stage.score(first).step_seconds
-    builder = given
-    aside = inside_domains(program, cluster) if streams else frozenset[int]()
-    if aside:
-        builder = Builder(module, aside)
-        beside = builder.program()
-        space = space_of(beside, cluster, controls, grid)
-        stage = Stage(beside, space, model, correct)
 
-    def search_in(stage: Stage) -> Computations:
+    def search_in(builder: Builder) -> Computations:
+        step = builder.program()
+        space = space_of(step, cluster, controls, grid)
+        stage = Stage(step, space, model, correct)
         return Computations(builder, stage, cluster, model, correct, spare_bytes)
 
-    search = search_in(stage)
-    best, tried = _found(search, search_in, first, evaluations)
-    after = builder.program(search.instructions(best.orders))
+    search = search_in(given)
+    searches = [search]
+    first = Lagom().choose(search.stage).choice
+    before = search.stage.score(first).step_seconds
+    prices = correct(model)
+    if streams and is_crowded(program, lambda task: price_of(task, prices).seconds):
+        aside = inside_domains(program, cluster)
+        searches += [search_in(Builder(module, aside))] if aside else []
+    found = _found(searches, first, evaluations)
+    best, search = found.best, found.search
+    after = search.program(best.orders)
     if best.seconds >= before:
-        best, after = Candidate({}, first, before), program
-        aside = frozenset[int]()
+        best, after, search = Candidate({}, first, before), program, searches[0]
     return Ordering(
         sequences=search.sequences(best.orders),
-        aside=search.places(aside),
+        aside=search.aside(),
         program=after,
         before_seconds=before,
         after_seconds=best.seconds,
         live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
-        evaluations=tried,
+        evaluations=found.evaluations,
         moves=search.moves(best.orders),
     )
 
 
-def _found(
-    search: Computations,
-    search_in: Callable[[Stage], Computations],
-    first: Choice,
-    evaluations: int,
-) -> tuple[Candidate, int]:
-    """The best of what can be set, and the evaluations for it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """The best of some searches."""
+
+    best: Candidate
+    search: Computations
+    evaluations: int
+    """Of all of them."""
+
+
+def _found(searches: Sequence[Computations], first: Choice, evaluations: int) -> _Found:
+    """The best of what can be set.
 
     Where coarser controls can be searched, their best comes first and is where the
     finer search begins, which therefore never ends up with less.
+
+    Args:
+        searches: With one stream for collectives, and perhaps with two.
+        first: Lagom's choice for the given order.
+        evaluations: How many orders may be replayed.
     """
-    stage = search.stage
-    if stage.space.coarser is None:
-        return _searched(search, first, evaluations), search.evaluations
-    below = search_in(stage.with_space(stage.space.coarser))
-    usual = Lagom().choose(below.stage).choice
-    coarse, tried = _found(below, search_in, usual, evaluations)
-    best, options = coarse.carried(stage.space), paths(stage)
+    if searches[0].stage.space.coarser is None:
+        return _searched(searches, first, evaluations)
+    below = [search.coarser() for search in searches]
+    usual = Lagom().choose(below[0].stage).choice
+    coarse = _found(below, usual, evaluations)
+    search = searches[below.index(coarse.search)]
+    best, options = coarse.best.carried(search.stage.space), paths(search.stage)
     for number in range(_ROUNDS):
         found = search.improved(
             best,
@@ -160,16 +172,36 @@ def _found(
             random.Random(number),
             settings_first=number == 0,
         )
-        best = min(best, found, key=lambda candidate: candidate.seconds)
-    return best, tried + search.evaluations
+        best = min(best, found, key=_seconds)
+    return _Found(best, search, coarse.evaluations + search.evaluations)
 
 
-def _searched(search: Computations, first: Choice, evaluations: int) -> Candidate:
+def _searched(
+    searches: Sequence[Computations], first: Choice, evaluations: int
+) -> _Found:
     """The best from several starts, and near the best of those."""
-    stage = search.stage
-    best = Candidate({}, first, stage.score(first).step_seconds)
-    found: list[Candidate] = []
-    options = paths(stage)
+    first_look = int(evaluations * _FIRST_LOOK) // len(searches)
+    seen = [_from_starts(search, first, first_look) for search in searches]
+    search, found = searches[0], seen[0]
+    for other, candidates in zip(searches[1:], seen[1:], strict=True):
+        if _least(candidates) < _least(found) * (1 - _WORTH):
+            search, found = other, candidates
+    options, best = paths(search.stage), min(found, key=_seconds)
+    spent = sum(one.evaluations for one in searches)
+    for number in range(_ROUNDS):
+        before = search.evaluations
+        share = max(0, evaluations - spent) // (_ROUNDS - number)
+        better = search.improved(best, options, share, random.Random(number))
+        best = min(best, better, key=_seconds)
+        spent += search.evaluations - before
+    return _Found(best, search, spent)
+
+
+def _from_starts(
+    search: Computations, first: Choice, evaluations: int
+) -> list[Candidate]:
+    """The given order, and what the search finds from several starts."""
+    stage, options = search.stage, paths(search.stage)
     fast, *slower = (search.at_pace(first, options, pace) for pace in _PACES)
     starts = [
         search.eager(first, options),
@@ -178,15 +210,16 @@ def _searched(search: Computations, first: Choice, evaluations: int) -> Candidat
         *(search.eager(choice, options) for choice in slower),
     ]
     # With few evaluations one search that comes to its end beats five that do not.
-    first_look = int(evaluations * _FIRST_LOOK)
-    starts = starts[: max(1, first_look // _PER_START)]
-    for start in starts:
-        share = first_look // len(starts)
-        found.append(search.improved(start, options, share))
+    starts = starts[: max(1, evaluations // _PER_START)]
+    share = evaluations // len(starts)
+    found = [search.improved(start, options, share) for start in starts]
     found.append(search.best_of_each(found, options))
-    for number in range(_ROUNDS):
-        best = min(best, *found, key=lambda candidate: candidate.seconds)
-        dice = random.Random(number)
-        share = max(0, evaluations - search.evaluations) // (_ROUNDS - number)
-        found.append(search.improved(best, options, share, dice))
-    return min(best, *found, key=lambda candidate: candidate.seconds)
+    return [Candidate({}, first, stage.score(first).step_seconds), *found]
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.seconds
+
+
+def _least(candidates: Sequence[Candidate]) -> float:
+    return min(map(_seconds, candidates))

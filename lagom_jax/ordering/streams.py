@@ -12,7 +12,7 @@ other for ever. XLA's own scheduler keeps the same rule.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
@@ -23,7 +23,9 @@ from lagom_jax.schedule.program import (
     Launch,
     Loop,
     Program,
+    Run,
     Stream,
+    Task,
     Wait,
 )
 
@@ -31,6 +33,8 @@ Clashes: TypeAlias = Mapping[int, frozenset[int]]
 """By token of a launch: those that must not be under way at its side."""
 
 _STREAMS = frozenset({Stream.COLLECTIVE, Stream.ASIDE})
+# The share of the kernels' time from which on collectives are in each other's way.
+_CROWDED = 0.8
 
 
 def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
@@ -60,6 +64,25 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
     ):
         return frozenset()
     return frozenset(chosen)
+
+
+def is_crowded(program: Program, seconds: Callable[[Task], float]) -> bool:
+    """Whether collectives alone keep one stream busy for most of some part of a step.
+
+    Elsewhere there is room for one after another, and a second stream would only bring
+    them into each other's way.
+
+    Args:
+        program: The step.
+        seconds: What a task takes alone.
+
+    Example:
+        >>> is_crowded(Program("p", (), 8), lambda task: 1.0)
+        False
+    """
+    return any(
+        flying > _CROWDED * working for working, flying in _busy(program.body, seconds)
+    )
 
 
 def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
@@ -95,6 +118,24 @@ def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
                 found[one.token].add(other.token)
                 found[other.token].add(one.token)
     return {token: frozenset(beside) for token, beside in found.items()}
+
+
+def _busy(
+    block: Block, seconds: Callable[[Task], float]
+) -> Iterator[tuple[float, float]]:
+    """By body: the time of its kernels, and of the collectives that it launches."""
+    working = flying = 0.0
+    for node in block:
+        if isinstance(node, Run):
+            working += seconds(node.task)
+        elif isinstance(node, Launch) and node.stream in _STREAMS:
+            flying += seconds(node.task)
+        elif isinstance(node, Loop):
+            yield from _busy(node.body, seconds)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from _busy(arm, seconds)
+    yield working, flying
 
 
 def _is_inside(launch: Launch, cluster: Cluster) -> bool:

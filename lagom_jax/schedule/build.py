@@ -74,7 +74,9 @@ class Builder:
                 "(compiled.as_text())"
             )
         self.module = module
-        self._nodes = _Nodes(module, frozenset(aside))
+        self.aside = frozenset(aside)
+        """What goes to the second stream because it was said here."""
+        self._nodes = _Nodes(module, self.aside)
 
     def program(self, orders: Orders | None = None) -> Program:
         """The step.

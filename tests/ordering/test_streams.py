@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
-from lagom_jax.cost.replay import replay
+from lagom_jax.cost.replay import price_of, replay
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.ordering import find_order
 from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.sequence import Inner, sequence_of
-from lagom_jax.ordering.streams import clashes, inside_domains
+from lagom_jax.ordering.streams import clashes, inside_domains, is_crowded
 from lagom_jax.schedule.build import Builder, build_program
 from lagom_jax.schedule.program import Launch, Loop, Stream, Wait
 from lagom_jax.search.controls import COARSE, named
@@ -241,6 +241,28 @@ def test_busy_streams_have_none_under_way_that_clash(lines, seconds):
     assert found.is_legal(order)
     block = [node for number in order for node in found.units[number].nodes]
     assert meets(block, clashing) == set()
+
+
+def room_for(*lines):
+    program = build_program(module_of(*lines))
+    return is_crowded(program, lambda task: price_of(task, MODEL).seconds)
+
+
+def test_where_kernels_take_longer_one_stream_is_enough():
+    many = [matmul(f"work{n}", "p0", "p1") for n in range(40)]
+    assert room_for(*ONE_AFTER_ANOTHER)
+    assert not room_for(*many, *ONE_AFTER_ANOTHER)
+    ordering = find_order(
+        module_of(*many, *ONE_AFTER_ANOTHER),
+        CLUSTER,
+        MODEL,
+        controls=named("tuner"),
+        grid=COARSE,
+        evaluations=300,
+        streams=True,
+    )
+    assert ordering.sequences
+    assert not ordering.aside
 
 
 def test_two_streams_hide_one_behind_the_other():
