@@ -29,7 +29,7 @@ demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, reco
 	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8 --compiles 5
 
 test: $(STAMP) check  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --durations=25
 
 smoke: $(STAMP)  ## the tests that depend on jax's version, without lint
 	$(BIN)/python -m pytest -n $(JOBS) tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/runtime/test_contract.py tests/house/test_demo.py

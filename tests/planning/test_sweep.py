@@ -251,6 +251,7 @@ def promise(**seconds):
         sequences = {0: tuple(range(size(module)))} if after < before else {}
         return Ordering(
             sequences=sequences,
+            aside={},
             program=Program("p", (), 8),
             before_seconds=before,
             after_seconds=after,
