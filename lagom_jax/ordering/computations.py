@@ -286,6 +286,12 @@ class Computations:
         """The step in some orders."""
         return self._builder.program(self.instructions(orders))
 
+    def seconds(self, candidate: Candidate) -> float:
+        """How long the step takes in a candidate's orders, under its choice."""
+        program = self.program(candidate.orders)
+        stage = Stage(program, self.stage.space, self._model, self._correct)
+        return stage.score(candidate.choice).step_seconds
+
     def aside(self) -> dict[int, tuple[int, ...]]:
         """By number of a computation: where in it stood what was set aside."""
         found = {

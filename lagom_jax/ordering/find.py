@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lagom_jax.cluster import Cluster
@@ -19,6 +20,7 @@ from lagom_jax.ordering.streams import inside_domains, is_crowded
 from lagom_jax.schedule.build import Builder
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.controls import FINE, Controls, Grid
+from lagom_jax.search.frontier import Point
 from lagom_jax.search.lagom import Lagom
 from lagom_jax.search.space import Choice, space_of
 from lagom_jax.search.stage import Stage
@@ -29,6 +31,8 @@ _PACES = (1.0, 1.5, 2.5)
 _ROUNDS = 2
 # What a second stream must be worth, as a share of the step.
 _WORTH = 1e-3
+# With as many starts for each, a search with one stream is compared to that with two.
+_COMPARED = 3
 _PER_START = 10_000
 """Evaluations below which another start is not worth its while."""
 # The part of the evaluations that goes to descents from several starts; the others are
@@ -111,19 +115,23 @@ def find_order(
         stage = Stage(step, space, model, correct)
         return Computations(builder, stage, cluster, model, correct, spare_bytes)
 
-    search = search_in(given)
-    searches = [search]
-    first = Lagom().choose(search.stage).choice
-    before = search.stage.score(first).step_seconds
+    on_one = search_in(given)
+    searches = [on_one]
+    first = Lagom().choose(on_one.stage).choice
+    before = on_one.stage.score(first).step_seconds
     prices = correct(model)
     if streams and is_crowded(program, lambda task: price_of(task, prices).seconds):
         aside = inside_domains(program, cluster)
         searches += [search_in(Builder(module, aside))] if aside else []
     found = _found(searches, first, evaluations)
     best, search = found.best, found.search
+    if search is not on_one:
+        seconds = on_one.seconds(best)
+        if seconds * (1 - _WORTH) <= best.seconds:
+            best, search = dataclasses.replace(best, seconds=seconds), on_one
     after = search.program(best.orders)
     if best.seconds >= before:
-        best, after, search = Candidate({}, first, before), program, searches[0]
+        best, after, search = Candidate({}, first, before), program, on_one
     return Ordering(
         sequences=search.sequences(best.orders),
         aside=search.aside(),
@@ -181,6 +189,9 @@ def _searched(
 ) -> _Found:
     """The best from several starts, and near the best of those."""
     first_look = int(evaluations * _FIRST_LOOK) // len(searches)
+    if len(searches) > 1 and first_look < _COMPARED * _PER_START:
+        # Two that do not come to their ends say nothing about which is better.
+        return _searched(searches[-1:], first, evaluations)
     seen = [_from_starts(search, first, first_look) for search in searches]
     search, found = searches[0], seen[0]
     for other, candidates in zip(searches[1:], seen[1:], strict=True):
@@ -202,19 +213,25 @@ def _from_starts(
 ) -> list[Candidate]:
     """The given order, and what the search finds from several starts."""
     stage, options = search.stage, paths(search.stage)
-    fast, *slower = (search.at_pace(first, options, pace) for pace in _PACES)
-    starts = [
-        search.eager(first, options),
-        search.eager(fast, options),
-        Candidate({}, first, 0.0),
-        *(search.eager(choice, options) for choice in slower),
-    ]
     # With few evaluations one search that comes to its end beats five that do not.
-    starts = starts[: max(1, evaluations // _PER_START)]
-    share = evaluations // len(starts)
-    found = [search.improved(start, options, share) for start in starts]
+    count = min(2 + len(_PACES), max(1, evaluations // _PER_START))
+    found = [
+        search.improved(start, options, evaluations // count)
+        for start in itertools.islice(_starts(search, first, options), count)
+    ]
     found.append(search.best_of_each(found, options))
     return [Candidate({}, first, stage.score(first).step_seconds), *found]
+
+
+def _starts(
+    search: Computations, first: Choice, options: Sequence[Sequence[Point]]
+) -> Iterator[Candidate]:
+    fast, *slower = _PACES
+    yield search.eager(first, options)
+    yield search.eager(search.at_pace(first, options, fast), options)
+    yield Candidate({}, first, 0.0)
+    for pace in slower:
+        yield search.eager(search.at_pace(first, options, pace), options)
 
 
 def _seconds(candidate: Candidate) -> float:
