@@ -29,7 +29,9 @@ flags.DEFINE_string(
     "compilation cache, or in ~/.cache/lagom_jax.",
 )
 flags.DEFINE_list(
-    "lagom_levers", None, "Which levers a plan may use: options,costs,order,settings."
+    "lagom_levers",
+    None,
+    "Which levers a plan may use: options,costs,order,streams,settings.",
 )
 flags.DEFINE_integer("lagom_compiles", None, "Runs of the compiler for a plan.")
 flags.DEFINE_float("lagom_seconds", None, "After so long no new compile is begun.")

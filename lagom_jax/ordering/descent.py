@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -18,9 +17,9 @@ from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.moves import moved
 from lagom_jax.ordering.rehearsal import Rehearsal
 from lagom_jax.ordering.sequence import Order, UnitSequence
-from lagom_jax.ordering.streams import clashes
+from lagom_jax.ordering.streams import Clashes, clashes, sharing
 from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.program import Run
+from lagom_jax.schedule.program import Run, Stream
 
 Trial: TypeAlias = tuple[Order, int, int]
 """An order, and the first and the last place where it differs from the present one."""
@@ -153,13 +152,12 @@ class Descent:
         for flight in self._flights:
             if flight.group is not None:
                 self._launchers.setdefault(flight.group, []).append(flight.start)
-        self._starts_of: defaultdict[int, set[int]] = defaultdict(set)
-        for flight in self._flights:
-            for wait in flight.waits:
-                self._starts_of[wait].add(flight.start)
-        self._clashes = clashes(
-            launch for unit in sequence.units for launch in unit.launches
-        )
+        launches = [one for unit in sequence.units for one in unit.launches]
+        self._streams = {launch.token: launch.stream for launch in launches}
+        two = Stream.ASIDE in self._streams.values()
+        self._clashes: Clashes = clashes(launches) if two else {}
+        # With one stream nothing else is ever beside a collective.
+        self._shared = sharing(launches) if two else None
         self._news = _News()
         self._hurried_given = self._hurried(sequence.given)
         self._clashing_given = self._clashing(sequence.given)
@@ -413,26 +411,35 @@ class Descent:
         return frozenset(found)
 
     def _hurried(self, order: Order) -> frozenset[int]:
-        """Units that launch what is waited for at once, while something is under way.
+        """Collectives that XLA would make synchronous in a way that is not wanted.
 
-        XLA makes such a collective synchronous, and it would run beside the other.
+        That is what it does with those that are waited for before any kernel has run
+        since their launch. On the compute stream one of these runs beside whatever is
+        under way, and two of them run one after the other.
         """
         found: set[int] = set()
         under_way: set[int] = set()
-        last, others = -1, False
+        fresh: set[int] = set()
+        synchronous: set[int] = set()
+        streams, shared = self._streams, self._shared
         for number in order:
             if not self._works[number]:
                 continue
             unit = self._units[number]
-            launches = [launch.token for launch in unit.launches]
-            if launches:
-                last, others = number, bool(under_way)
-                under_way.update(launches)
-                continue
-            tokens = unit.tokens
-            if tokens:
-                under_way.difference_update(tokens)
-                if others and last in self._starts_of[number]:
-                    found.add(last)
-            last = -1
+            launched = {launch.token for launch in unit.launches}
+            waited = {*unit.tokens}
+            under_way |= launched
+            under_way -= waited
+            fresh |= launched
+            for token in waited & fresh:
+                beside = under_way
+                if shared is not None:
+                    beside = under_way & shared.get(token, frozenset())
+                others = (streams.get(one) for one in synchronous)
+                if beside or any(one != streams.get(token) for one in others):
+                    found.add(token)
+                synchronous.add(token)
+            if not (launched or waited):
+                fresh.clear()
+                synchronous.clear()
         return frozenset(found)

@@ -2,9 +2,10 @@
 
 The kernels keep their order. A collective is launched when its stream is free, of
 those that could be the one first whose result is needed first, and waited for only
-where its result is used. A scheduler that looks at one collective after another leaves
-streams idle before a stretch in which they are all in demand; moves of one collective
-at a time then find no way out, because each would only take the others' turn.
+where its result is used, or where what must not be at its side is due. A scheduler that
+looks at one collective after another leaves streams idle before a stretch in which they
+are all in demand; moves of one collective at a time then find no way out, because each
+would only take the others' turn.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _Eager:
             token: unit.number for unit in reversed(units) for token in unit.tokens
         }
         self._under_way: set[int] = set()
+        self._ending: set[int] = set()
         self._order: list[int] = []
         self._done: set[int] = set()
         self._now = 0.0
@@ -113,15 +115,28 @@ class _Eager:
                 self._carry_out(number)
                 waiting.remove(number)
 
+    def _end_what_clashes(self, number: int) -> None:
+        """Waits for what must not be at the side of a launch, as far as it can.
+
+        A wait that needs the launch itself cannot come first: then the order clashes,
+        and whoever asked for it does not take it.
+        """
+        if number in self._done or number in self._ending:
+            return
+        self._ending.add(number)
+        for launch in self._units[number].launches:
+            for token in sorted(self._beside(launch.token)):
+                if token in self._waits:
+                    self._carry_out(self._waits[token])
+        self._ending.discard(number)
+
     def _beside(self, token: int) -> set[int]:
         """What is under way, and must not be at the side of a launch."""
         return self._under_way & self._clashes.get(token, frozenset())
 
     def _carry_out(self, number: int) -> None:
         for one in self._missing(number, self._done):
-            for launch in self._units[one].launches:
-                for token in sorted(self._beside(launch.token)):
-                    self._carry_out(self._waits[token])
+            self._end_what_clashes(one)
             if one in self._done:
                 continue
             self._done.add(one)

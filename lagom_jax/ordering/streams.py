@@ -6,17 +6,20 @@ Those inside of domains get the second stream here, where others leave them.
 
 Two collectives that have more than one device in common must not be under way on
 different streams: if two devices begin them in different orders, each may wait for the
-other for ever. XLA's own scheduler keeps the same rule.
+other for ever. XLA's own scheduler keeps the same rule. What XLA makes synchronous, and
+so puts on the compute stream, is kept apart by `Descent`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.groups import Groups
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -41,7 +44,8 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
     """Tokens of the launches that may go to the second stream.
 
     None where all collectives use the same links, where the program names streams
-    itself, or where it has two under way at once that would clash.
+    itself or has sends and receives, or where two are under way at once that would
+    clash.
 
     Args:
         program: A step in the order that is given.
@@ -52,22 +56,19 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
         frozenset()
     """
     launches = [*_launches(program.body)]
-    chosen = {one.token for one in launches if _is_inside(one, cluster)}
-    others = {one.token for one in launches}.difference(chosen)
-    if not others or any(one.stream is Stream.ASIDE for one in launches):
+    others = {one.token for one in launches if not _is_inside(one, cluster)}
+    chosen = {one.token for one in launches}.difference(others)
+    named = any(one.stream is Stream.ASIDE for one in launches)
+    # XLA has sends and receives on the stream of the collectives, or on the second one.
+    if not others or named or any(map(_is_in_pairs, program.tasks())):
         return frozenset()
-    clashing = clashes(launches, chosen)
-    under_way: set[int] = set()
-    if any(
-        not clashing.get(token, frozenset()).isdisjoint(beside)
-        for token, beside in _begun(program.body, under_way)
-    ):
+    if _meet(program.body, clashes(launches, chosen)):
         return frozenset()
     return frozenset(chosen)
 
 
 def is_crowded(program: Program, seconds: Callable[[Task], float]) -> bool:
-    """Whether collectives alone keep one stream busy for most of some part of a step.
+    """Whether collectives keep one stream busy for most of some part of a step.
 
     Elsewhere there is room for one after another, and a second stream would only bring
     them into each other's way.
@@ -89,7 +90,7 @@ def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
     """Which launches must not be under way at each other's side.
 
     Args:
-        launches: Some launches; what is not of a collective's stream does not matter.
+        launches: Some launches; what is on no stream for collectives does not matter.
         aside: Tokens of those that go to the second stream, beside those that are
             there.
 
@@ -97,33 +98,78 @@ def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
         >>> clashes([])
         {}
     """
-    first: list[Launch] = []
-    second: list[Launch] = []
+    listed = [*launches]
+    streams = {one.token: _stream_of(one, aside) for one in listed if _has_groups(one)}
+    apart = {
+        token: frozenset(one for one in beside if streams[one] != streams[token])
+        for token, beside in sharing(listed).items()
+    }
+    return {token: beside for token, beside in apart.items() if beside}
+
+
+def sharing(launches: Iterable[Launch]) -> Clashes:
+    """Which launches have more than one device of a group in common.
+
+    Args:
+        launches: As for `clashes`.
+
+    Example:
+        >>> sharing([])
+        {}
+    """
+    members: defaultdict[tuple[object, ...], list[Launch]] = defaultdict(list)
     for one in launches:
-        if one.stream is Stream.ASIDE or one.token in aside:
-            second.append(one)
-        elif one.stream is Stream.COLLECTIVE:
-            first.append(one)
-    known: dict[tuple[bytes, bytes], bool] = {}
+        if _has_groups(one):
+            groups = _groups_of(one).members
+            members[groups.shape, groups.tobytes()].append(one)
     found: defaultdict[int, set[int]] = defaultdict(set)
-    for one in first:
-        for other in second:
-            assert isinstance(one.task, Collective)
-            assert isinstance(other.task, Collective)
-            groups, others = one.task.groups, other.task.groups
-            key = groups.members.tobytes(), others.members.tobytes()
-            if key not in known:
-                known[key] = groups.most_shared(others) > 1
-            if known[key]:
-                found[one.token].add(other.token)
-                found[other.token].add(one.token)
-    return {token: frozenset(beside) for token, beside in found.items()}
+    alike = list(members.values())
+    for some, others in itertools.combinations_with_replacement(alike, 2):
+        if _groups_of(some[0]).most_shared(_groups_of(others[0])) > 1:
+            for one in some:
+                found[one.token].update(other.token for other in others)
+            for other in others:
+                found[other.token].update(one.token for one in some)
+    return {token: frozenset(found[token] - {token}) for token in found}
+
+
+def meet_and_clash(program: Program) -> bool:
+    """Whether two are under way at once that must not be.
+
+    Example:
+        >>> meet_and_clash(Program("p", (), 8))
+        False
+    """
+    return _meet(program.body, clashes(_launches(program.body)))
+
+
+def _meet(block: Block, clashing: Clashes) -> bool:
+    return any(
+        not clashing.get(token, frozenset()).isdisjoint(beside)
+        for token, beside in _begun(block, set())
+    )
+
+
+def _stream_of(launch: Launch, aside: Collection[int]) -> int:
+    assert isinstance(launch.task, Collective)
+    if launch.task.stream:
+        return launch.task.stream
+    return int(launch.stream is Stream.ASIDE or launch.token in aside)
+
+
+def _groups_of(launch: Launch) -> Groups:
+    assert isinstance(launch.task, Collective)
+    return launch.task.groups
+
+
+def _has_groups(launch: Launch) -> bool:
+    return launch.stream in _STREAMS
 
 
 def _busy(
     block: Block, seconds: Callable[[Task], float]
 ) -> Iterator[tuple[float, float]]:
-    """By body: the time of its kernels, and of the collectives that it launches."""
+    """By body: the time of its compute stream, and of the collectives it launches."""
     working = flying = 0.0
     for node in block:
         if isinstance(node, Run):
@@ -138,9 +184,12 @@ def _busy(
     yield working, flying
 
 
+def _is_in_pairs(task: tuple[Task, int, bool]) -> bool:
+    return isinstance(task[0], Collective) and task[0].kind in ("send", "recv")
+
+
 def _is_inside(launch: Launch, cluster: Cluster) -> bool:
-    assert isinstance(launch.task, Collective)
-    members = launch.task.groups.members
+    members = _groups_of(launch).members
     return all(cluster.domains_of(group) == 1 for group in members.tolist())
 
 
@@ -171,7 +220,7 @@ def _begun(block: Block, under_way: set[int]) -> Iterator[tuple[int, frozenset[i
             under_way.difference_update(node.tokens)
         elif isinstance(node, Loop):
             # The second time with what the first has left under way.
-            for _ in range(min(2, node.trips)):
+            for _ in range(min(2, node.trips) if node.trips_known else 2):
                 yield from _begun(node.body, under_way)
         elif isinstance(node, Branch):
             before = frozenset(under_way)

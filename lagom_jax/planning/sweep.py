@@ -26,6 +26,7 @@ from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.hlo import read_module
 from lagom_jax.levers import Idea, cost_profile
+from lagom_jax.ordering.streams import meet_and_clash
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial, edit_of
@@ -219,7 +220,7 @@ class Sweep:
             spare_bytes=self._spare(best.view),
             evaluations=self._budget.evaluations,
         )
-        if not ordering.sequences:
+        if not (ordering.sequences or ordering.aside):
             return None
         edit = edit_of(best.schedule, ordering)
         asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
@@ -317,6 +318,9 @@ class Sweep:
             return dataclasses.replace(trial, status="over memory", reason=reason)
         if ordered and made.compiled.order_outcome != "applied":
             reason = f"the order was not taken: {made.compiled.order_outcome}"
+            return dataclasses.replace(trial, status="failed", reason=reason)
+        if ordered and meet_and_clash(view.program):
+            reason = "collectives with devices in common meet on different streams"
             return dataclasses.replace(trial, status="failed", reason=reason)
         if trial.captured:
             ordering = self._judge.order(

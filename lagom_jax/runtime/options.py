@@ -35,7 +35,7 @@ class Options:
         Traceback (most recent call last):
         ...
         lagom_jax.runtime.options.OptionError: levers: no lever 'magic'; known are
-        options, costs, order, settings
+        options, costs, order, streams, settings
     """
 
     mode: Mode = "tune"

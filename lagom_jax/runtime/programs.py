@@ -12,6 +12,7 @@ import jax
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.scheduler_pass import APPLIED, scheduler_pass
+from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.plan import COSTS
@@ -23,6 +24,7 @@ _COLLECTIVE: Final = re.compile(
     r" = (\S.*?) ((?:all-gather|all-reduce|all-to-all|ragged-all-to-all|"
     r"collective-broadcast|collective-permute|reduce-scatter|send|recv)(?:-start)?)\("
 )
+_STREAM: Final = re.compile(rf'{STREAM_ATTRIBUTE}="(\w*)"')
 _GROUPS: Final = re.compile(r"(?:replica_groups|source_target_pairs)=(\S+?),? ")
 
 Run: TypeAlias = Any
@@ -251,14 +253,17 @@ def collectives_of(text: str) -> str:
         True
         >>> collectives_of(one) == collectives_of("")
         False
+        >>> aside = 'frontend_attributes={_xla_stream_annotation="1"}'
+        >>> collectives_of(one) == collectives_of(f"{one}, {aside}")
+        False
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in text.splitlines():
         if match := _COLLECTIVE.search(line):
-            groups = _GROUPS.search(line)
-            words = (match[2], match[1], groups[1] if groups else "")
-            found.update("\0".join(words).encode())
-    return found.hexdigest()[:16]
+            more = (_GROUPS.search(line), _STREAM.search(line))
+            words = (match[2], match[1], *(found[1] if found else "" for found in more))
+            digest.update("\0".join(words).encode())
+    return digest.hexdigest()[:16]
 
 
 def _peak_bytes(compiled: Any) -> int | None:

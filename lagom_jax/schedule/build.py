@@ -209,10 +209,15 @@ class _Nodes:
         if found.is_sync:
             self._launches.synchronous(launcher)
             return Run(found)
-        stream = _STREAMS.get(found.kind, Stream.COLLECTIVE)
-        if stream is Stream.COLLECTIVE and (found.stream or launcher.id in self._aside):
-            stream = Stream.ASIDE
-        return Launch(found, stream, launcher.id)
+        return Launch(found, self._stream(found, launcher), launcher.id)
+
+    def _stream(self, task: Task, launcher: Instruction) -> Stream:
+        if isinstance(task, Kernel):
+            return Stream.ASYNC_COMPUTE
+        if task.kind in _STREAMS:
+            return _STREAMS[task.kind]
+        aside = task.stream or launcher.id in self._aside
+        return Stream.ASIDE if aside else Stream.COLLECTIVE
 
     def _loop(self, instruction: Instruction) -> Loop:
         trips = trips_of(instruction)
@@ -236,7 +241,7 @@ class _Nodes:
                 yield self._start(found, launcher)
             else:
                 for task in _flat(self._nodes(called, inner)):
-                    yield Launch(task, _stream_of_async(task), launcher.id)
+                    yield Launch(task, self._stream(task, launcher), launcher.id)
 
     def _communicating_fusion(
         self, computation: Computation, fusion: Instruction
@@ -249,10 +254,6 @@ class _Nodes:
                             self._module, called, inner, launcher=(computation, fusion)
                         )
                     )
-
-
-def _stream_of_async(task: Task) -> Stream:
-    return Stream.ASYNC_COMPUTE if isinstance(task, Kernel) else Stream.COLLECTIVE
 
 
 def trips_of(instruction: Instruction) -> int | None:

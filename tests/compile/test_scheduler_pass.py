@@ -313,7 +313,7 @@ def test_a_training_step_with_loops_and_donation(llama):
     [
         (None, False, 0),
         (None, True, 1),
-        ({"fingerprint": "", "sequences": {}}, False, 1),
+        ({"fingerprint": "", "sequences": {}, "aside": {}}, False, 1),
     ],
 )
 def test_a_pass_is_registered_only_where_one_is_needed(

@@ -9,7 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import price_of, replay
 from lagom_jax.hlo.groups import Groups
-from lagom_jax.ordering import find_order
+from lagom_jax.ordering import find, find_order
 from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.sequence import Inner, sequence_of
 from lagom_jax.ordering.streams import clashes, inside_domains, is_crowded
@@ -265,7 +265,10 @@ def test_where_kernels_take_longer_one_stream_is_enough():
     assert not ordering.aside
 
 
-def test_two_streams_hide_one_behind_the_other():
+@pytest.mark.parametrize("each", [10, 10_000])
+def test_two_streams_hide_one_behind_the_other(monkeypatch, each):
+    """Whether both are searched or, with fewer evaluations, only the one with two."""
+    monkeypatch.setattr(find, "_PER_START", each)
     module = module_of(*ONE_AFTER_ANOTHER)
     one, two = (
         find_order(
@@ -286,3 +289,31 @@ def test_two_streams_hide_one_behind_the_other():
     timeline = replay(two.program, MODEL, MODEL.contention())
     longest = max(figures.alone_seconds for figures in timeline.collectives().values())
     assert timeline.step_seconds >= longest
+
+
+@pytest.mark.parametrize("each", [10, 10_000])
+def test_a_second_stream_that_brings_nothing_is_not_used(monkeypatch, each):
+    """What is over the network needs what is inside a domain: nothing can meet."""
+    monkeypatch.setattr(find, "_PER_START", each)
+    lines = (
+        start("near", "p0", ROWS),
+        done("near1", "near"),
+        start("far", "near1", COLUMNS),
+        done("far1", "far"),
+        matmul("work", "p0", "p1"),
+        f"ROOT out = {WHOLE} add(far1, work)",
+    )
+    module = module_of(*lines)
+    assert aside_in(module) == {"near"}
+    assert room_for(*lines)
+    ordering = find_order(
+        module,
+        CLUSTER,
+        MODEL,
+        controls=named("tuner"),
+        grid=COARSE,
+        evaluations=600,
+        streams=True,
+    )
+    assert ordering.after_seconds < ordering.before_seconds
+    assert not ordering.aside
