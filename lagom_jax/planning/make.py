@@ -161,7 +161,7 @@ class Planner:
             controls=f"{told.name}: {told.meaning}",
             compiles=sweep.compiles,
             seconds=sweep.seconds,
-            notes=_over(limit, first),
+            notes=(*_over(limit, first), *_useless(levers)),
         )
 
     def compile(
@@ -263,6 +263,11 @@ def make_plan(
         compare_recipes=compare_recipes,
         progress=progress,
     )
+
+
+def _useless(levers: Sequence[str]) -> Iterator[str]:
+    if "streams" in levers and "order" not in levers:
+        yield "a second stream is of use in another order only: streams need order"
 
 
 def _over(limit: int, first: Trial) -> Iterator[str]:

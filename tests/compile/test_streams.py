@@ -110,6 +110,7 @@ def test_a_stream_alone_is_an_edit(lowered, order):
     assert not edit.keeps_everything
     compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
     assert compiled.order_outcome == "applied"
+    assert hlo_text(compiled.module_bytes).count(f'{STREAM_ATTRIBUTE}="1"') == 1
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,15 @@ from lagom_jax.hlo.groups import Groups
 from lagom_jax.ordering import find, find_order
 from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.sequence import Inner, sequence_of
-from lagom_jax.ordering.streams import clashes, inside_domains, is_crowded
+from lagom_jax.ordering.streams import (
+    clashes,
+    inside_domains,
+    is_crowded,
+    meet_and_clash,
+    sharing,
+)
 from lagom_jax.schedule.build import Builder, build_program
-from lagom_jax.schedule.program import Launch, Loop, Stream, Wait
+from lagom_jax.schedule.program import Launch, Loop, Program, Stream, Wait
 from lagom_jax.search.controls import COARSE, named
 
 from ..texts import parse
@@ -27,6 +33,8 @@ FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
 ROWS = "{{0,1,2,3,4,5,6,7},{8,9,10,11,12,13,14,15}}"
 COLUMNS = "{" + ",".join(f"{{{n},{n + 8}}}" for n in range(8)) + "}"
 ALL = "{{" + ",".join(map(str, range(16))) + "}}"
+# The same devices in the same order as in the columns, in groups of four.
+FOURS = "{" + ",".join(f"{{{n},{n + 8},{n + 1},{n + 9}}}" for n in range(0, 8, 2)) + "}"
 NAMED = ', frontend_attributes={_xla_stream_annotation="1"}'
 
 
@@ -132,8 +140,8 @@ def test_where_two_that_clash_meet_already_all_stay_on_one_stream():
     assert aside_in(beside(ALL)) == set()
 
 
-def looped(*, carried, trips):
-    """A loop that begins one collective and waits for it in the next iteration."""
+def looped(trips, *, known=True, late):
+    """A loop that leaves one collective under way, which its end or beginning awaits."""
     module = module_of(
         start("far", "p0", ALL),
         done("far1", "far"),
@@ -142,15 +150,17 @@ def looped(*, carried, trips):
         f"ROOT out = {WHOLE} add(far1, near1)",
     )
     program = build_program(module)
-    a, a1, b, b1 = (n for n in program.body if isinstance(n, Launch | Wait))
-    body = (a1, b, b1, a) if not carried else (b, b1, a1, a)
-    loop = Loop("loop", body, trips, True)
-    return inside_domains(type(program)("p", (a, loop, a1), 16, module), CLUSTER)
+    far, far1, near, near1 = (n for n in program.body if isinstance(n, Launch | Wait))
+    body = (near, near1, far1, far) if late else (far1, near, near1, far)
+    nodes = (Loop("loop", body, trips, known), far1)
+    return inside_domains(Program("p", nodes, 16, module), CLUSTER)
 
 
 def test_what_a_loop_leaves_under_way_counts_in_its_next_iteration():
-    assert looped(carried=False, trips=4)
-    assert not looped(carried=True, trips=4)
+    assert looped(4, late=False)
+    assert not looped(4, late=True)
+    assert looped(1, late=True)
+    assert not looped(1, known=False, late=True)
 
 
 @given(st.data())
@@ -166,16 +176,27 @@ def test_shared_devices_are_counted_as_sets_count_them(data):
     assert Groups(one).most_shared(Groups(np.zeros((0, 2), np.int64))) == 0
 
 
-def meets(block, clashing):
-    """Pairs that clash and are under way at once."""
-    under_way, found = set(), set()
+def share_devices(one, other):
+    """From the groups alone, as sets."""
+    rows, others = (
+        [{*row} for row in launch.task.groups.members.tolist()]
+        for launch in (one, other)
+    )
+    return any(len(row & beside) > 1 for row in rows for beside in others)
+
+
+def meets(block):
+    """Pairs on different streams that must not be under way at once, and are."""
+    under_way, found = {}, set()
     for node in block:
         if isinstance(node, Launch):
-            for other in under_way & clashing.get(node.token, frozenset()):
-                found.add((other, node.token))
-            under_way.add(node.token)
+            for other in under_way.values():
+                if other.stream is not node.stream and share_devices(node, other):
+                    found.add((other.task.name, node.task.name))
+            under_way[node.token] = node
         elif isinstance(node, Wait):
-            under_way.difference_update(node.tokens)
+            for token in node.tokens:
+                del under_way[token]
     return found
 
 
@@ -185,7 +206,7 @@ def steps(draw):
     values, lines = ["p0", "p1"], []
     for number in range(draw(st.integers(6, 18))):
         value, name = st.sampled_from(values), f"v{number}"
-        what = draw(st.sampled_from(["dot", "add", ROWS, COLUMNS, ALL]))
+        what = draw(st.sampled_from(["dot", "add", ROWS, COLUMNS, FOURS, ALL]))
         if what == "dot":
             lines.append(matmul(name, draw(value), draw(value)))
         elif what == "add":
@@ -214,8 +235,8 @@ def test_no_order_has_two_under_way_that_clash(lines):
         streams=True,
     )
     assert ordering.after_seconds <= ordering.before_seconds
-    clashing = clashes(n for n in ordering.program.body if isinstance(n, Launch))
-    assert meets(ordering.program.body, clashing) == set()
+    assert meets(ordering.program.body) == set()
+    assert not meet_and_clash(ordering.program)
     chosen = {
         module.entry.sequence[place].name
         for place in ordering.aside.get(1, ())  # 0 is the sum of a reduction
@@ -240,7 +261,7 @@ def test_busy_streams_have_none_under_way_that_clash(lines, seconds):
     )
     assert found.is_legal(order)
     block = [node for number in order for node in found.units[number].nodes]
-    assert meets(block, clashing) == set()
+    assert meets(block) == set()
 
 
 def room_for(*lines):
@@ -317,3 +338,58 @@ def test_a_second_stream_that_brings_nothing_is_not_used(monkeypatch, each):
     )
     assert ordering.after_seconds < ordering.before_seconds
     assert not ordering.aside
+
+
+def tokens_of(module):
+    return {
+        node.task.name: node.token
+        for node in build_program(module).body
+        if isinstance(node, Launch)
+    }
+
+
+@pytest.mark.parametrize("first", ["columns", "fours"])
+def test_groups_of_another_shape_are_other_groups(first):
+    two = {"columns": COLUMNS, "fours": FOURS}
+    second = ({*two} - {first}).pop()
+    module = module_of(
+        start(first, "p0", two[first]),
+        done("one", first),
+        start(second, "p0", two[second]),
+        done("two", second),
+        start("rows", "p1", ROWS),
+        done("three", "rows"),
+        f"ROOT out = {WHOLE} add(one, two)",
+    )
+    token = tokens_of(module)
+    launches = [n for n in build_program(module).body if isinstance(n, Launch)]
+    found = clashes(launches, {token["rows"]})
+    assert found == {
+        token["fours"]: {token["rows"]},
+        token["rows"]: {token["fours"]},
+    }
+    assert sharing(launches)[token["fours"]] == {token["rows"], token["columns"]}
+
+
+def test_a_wait_that_needs_what_clashes_leaves_the_order_as_it_was():
+    """The wait of one needs the other, which must not be launched at its side."""
+    module = module_of(
+        matmul("early", "p0", "p1"),
+        matmul("work", "early", "p1"),
+        start("far", "work", ALL),
+        done("far1", "far"),
+        start("near", "p1", ROWS),
+        done("near1", "near") + ", control-predecessors={far1}",
+        matmul("more", "near1", "far1"),
+        f"ROOT out = {WHOLE} add(more, far1)",
+    )
+    ordering = find_order(
+        module,
+        CLUSTER,
+        MODEL,
+        controls=named("tuner"),
+        grid=COARSE,
+        evaluations=300,
+        streams=True,
+    )
+    assert meets(ordering.program.body) == set()

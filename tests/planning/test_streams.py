@@ -98,3 +98,5 @@ def test_without_an_order_there_is_no_second_stream():
     plan = plan_with("streams", "settings")
     assert plan.order is None
     assert plan.levers == ()
+    assert any("streams need order" in note for note in plan.notes)
+    assert not any("streams" in note for note in plan_with("settings").notes)
