@@ -44,8 +44,8 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
     """Tokens of the launches that may go to the second stream.
 
     None where all collectives use the same links, where the program names the second
-    stream itself or has sends and receives, or where two are under way at once that would
-    clash.
+    stream itself or has sends and receives, or where two are under way at once that
+    would clash.
 
     Args:
         program: A step in the order that is given.
