@@ -10,9 +10,9 @@ whatever the order of its instructions and whatever NCCL is told, by the larger 
 - a linear program. Each collective is done in parts, each part under any setting and
   beside any kernel of the step or beside nothing; kernels and collectives have the
   speeds that the model gives them side by side, and each kernel's work must be done.
-  Which needs which is left out. Collectives of a stream run one after another; where
-  some may have a second stream, each stream is bounded as if the other had nothing to
-  do, and the larger bound counts.
+  Which needs which is left out. Collectives of a stream run one after another; where a
+  plan would try a second stream, each is bounded as if the other had nothing to do, and
+  the larger bound counts.
 - the longest chain of tasks that need each other, or share a stream, each at its
   fastest and with nothing in its way; a loop is one task that takes as long as its own
   bound.
@@ -44,10 +44,11 @@ from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.ordering.sequence import Inner, sequence_of
-from lagom_jax.ordering.streams import inside_domains
+from lagom_jax.ordering.streams import inside_domains, is_crowded
 from lagom_jax.ordering.terms import Terms
 from lagom_jax.plan import Candidate, Plan
 from lagom_jax.plan.plan import COSTS
@@ -318,6 +319,15 @@ def _programs(planner: Planner, plan: Plan) -> Iterator[Module]:
             yield scheduled.module
 
 
+def _with_streams(module: Module, cluster: Cluster, model: CostModel) -> Builder:
+    """With a second stream where the search for an order would try one."""
+    builder = Builder(module)
+    program = builder.program()
+    if is_crowded(program, lambda task: price_of(task, model).seconds):
+        return Builder(module, inside_domains(program, cluster))
+    return builder
+
+
 def _options(candidate: Candidate, plan: Plan) -> dict[str, Any] | None:
     """Compiler options; costs and orders change nothing that is bounded here."""
     return {
@@ -335,8 +345,7 @@ def row_of(case: str) -> Row:
     )
     found: list[tuple[float, float, float]] = []
     for module in _programs(planner, plan):
-        builder = Builder(module)
-        builder = Builder(module, inside_domains(builder.program(), cluster))
+        builder = _with_streams(module, cluster, model)
         overlap = overlap_bound(builder.program(), cluster, model)
         chain = chain_bound(builder, cluster, model)
         found.append((max(overlap, chain), overlap, chain))
@@ -388,10 +397,10 @@ predicted, on schedules of XLA's real compiler.
 The *simple bound* hides all communication free of charge. *With contention* is a linear
 program in which each collective is done in parts, each under any setting and beside
 any kernel or none, at the speeds that the model gives them side by side, in any order.
-Where there are two streams for collectives, it is the larger bound of the two, each as
-if the other had nothing to do. The *longest chain* is of tasks that need each other,
-or that share a stream, at their fastest, loop by loop. The *limit* is the larger of
-the two, and the least of all programs that were compiled for the plan: with these
+Where a plan would try two streams for collectives, it is the larger bound of the two,
+each as if the other had nothing to do. The *longest chain* is of tasks that need each
+other, or that share a stream, at their fastest, loop by loop. The *limit* is the larger
+of the two, and the least of all programs that were compiled for the plan: with these
 programs no order and no settings make the step shorter. *Recovered* is the share of
 what the simple bound promises.
 {described(rows)}.
