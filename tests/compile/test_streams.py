@@ -69,6 +69,13 @@ def streams_in(folder):
     return {stream: found.count(stream) for stream in set(found)}
 
 
+def launched(compiled, order):
+    """The place of a launch; what is waited for at once is none in what is compiled."""
+    program = build_program(read_module(compiled.module_bytes))
+    first = next(node.task.name for node in program.body if isinstance(node, Launch))
+    return order.computations[-1].names.index(first)
+
+
 def streams_read(module_bytes):
     """The same, as this project reads it off the module."""
     program = build_program(read_module(module_bytes))
@@ -82,10 +89,7 @@ def streams_read(module_bytes):
 
 def test_what_is_set_aside_runs_on_the_second_stream(lowered, order, tmp_path):
     plain = compile_for(lowered, TARGET, OPTIONS, order=edited(order, ()))
-    # What is waited for at once stays on the compute stream.
-    program = build_program(read_module(plain.module_bytes))
-    first = next(node.task.name for node in program.body if isinstance(node, Launch))
-    edit = edited(order, [order.computations[-1].names.index(first)])
+    edit = edited(order, [launched(plain, order)])
     options = {**OPTIONS, "xla_dump_to": str(tmp_path)}
     compiled = compile_for(lowered, TARGET, options, order=edit)
     assert compiled.order_outcome == "applied"
@@ -105,8 +109,8 @@ def test_without_a_word_all_share_one_stream(lowered, order, tmp_path):
 
 
 def test_a_stream_alone_is_an_edit(lowered, order):
-    number, aside = len(order.computations) - 1, launches(order)[:1]
-    edit = ScheduleEdit(order.fingerprint, {}, {number: tuple(aside)})
+    place = launched(compile_for(lowered, TARGET, OPTIONS), order)
+    edit = ScheduleEdit(order.fingerprint, {}, {len(order.computations) - 1: (place,)})
     assert not edit.keeps_everything
     compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
     assert compiled.order_outcome == "applied"
