@@ -131,15 +131,22 @@ class ScheduledOrder:
             if reason is not None:
                 return reason
         for number, places in sorted(edit.aside.items()):
-            opcodes = self.computations[number : number + 1]
             for place in places:
-                if not opcodes or not 0 <= place < len(opcodes[0].opcodes):
-                    return f"there is no place {place} in a sequence {number}"
-                if not opcodes[0].opcodes[place].endswith("-start"):
-                    return (
-                        f"{opcodes[0].names[place]}, a {opcodes[0].opcodes[place]} of "
-                        f"{opcodes[0].name}, launches nothing that has a stream"
-                    )
+                reason = self._objection_to_aside(number, place)
+                if reason is not None:
+                    return reason
+        return None
+
+    def _objection_to_aside(self, number: int, place: int) -> str | None:
+        found = self.computations[number] if number < len(self.computations) else None
+        if found is None or not 0 <= place < len(found.opcodes):
+            return f"there is no place {place} in a sequence {number}"
+        opcode = found.opcodes[place]
+        if not opcode.endswith("-start"):
+            return (
+                f"{found.names[place]}, a {opcode} of {found.name}, launches nothing "
+                "that has a stream"
+            )
         return None
 
 

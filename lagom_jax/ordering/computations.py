@@ -14,7 +14,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.ordering.descent import Descent, Place
 from lagom_jax.ordering.moved import Moved, moves_of
-from lagom_jax.ordering.options import paced
+from lagom_jax.ordering.options import paced, paths
 from lagom_jax.ordering.sequence import (
     Inner,
     UnitSequence,
@@ -285,6 +285,17 @@ class Computations:
     def program(self, orders: Orders) -> Program:
         """The step in some orders."""
         return self._builder.program(self.instructions(orders))
+
+    def allows(self, candidate: Candidate) -> bool:
+        """Whether a candidate's orders could have been found by this search."""
+        options = paths(self.stage)
+        return all(
+            self._descent(computation, {}, candidate.choice, options)[0].allows(
+                candidate.orders[computation.id].order
+            )
+            for computation in self._changeable
+            if computation.id in candidate.orders
+        )
 
     def seconds(self, candidate: Candidate) -> float:
         """How long the step takes in a candidate's orders, under its choice."""

@@ -173,13 +173,22 @@ class Descent:
         """What the present order takes beyond its kernels, each alone."""
         return self._place.seconds - sum(self._rehearsal.alone)
 
+    def allows(self, order: Order) -> bool:
+        """Whether an order keeps to what XLA, streams and memory ask for."""
+        if not self._hurried(order) <= self._hurried_given:
+            return False
+        if not self._clashing(order) <= self._clashing_given:
+            return False
+        limit = self._most_bytes
+        return limit is None or self._sequence.live_bytes(order) <= limit
+
     def eager(self) -> Place:
         """Where streams are kept busy; the present place if that takes too much."""
         rehearsal = self._rehearsal
         order = eager(
             self._units, rehearsal.alone, rehearsal.task_seconds, self._clashes
         )
-        return Place(order, (), 0.0) if self._fits(order) else self._place
+        return Place(order, (), 0.0) if self.allows(order) else self._place
 
     def run(
         self,
@@ -347,7 +356,7 @@ class Descent:
         if group is None:
             for order, first, last in trials:
                 seconds = self._rehearsal.try_(order, first, last, least)
-                if seconds < least and self._fits(order):
+                if seconds < least and self.allows(order):
                     least, found = seconds, (order, first, last)
         else:
             present = chosen = terms.choice[group]
@@ -361,7 +370,7 @@ class Descent:
                     if candidate != present:
                         first, last = min(first, *begins), max(last, *begins)
                     seconds = self._rehearsal.try_(order, first, last, least)
-                    if seconds < least and self._fits(order):
+                    if seconds < least and self.allows(order):
                         least, chosen = seconds, candidate
                         found = order, first, last
                 if candidate != present:
@@ -382,21 +391,13 @@ class Descent:
             trials = [*self._shifted(unit)]
             if trials:
                 order, first, last = dice.choice(trials)
-                if self._fits(order):
+                if self.allows(order):
                     self._adopt(order, first, last)
             if flight.group is not None and dice.randrange(2):
                 self._terms.choose(
                     flight.group, dice.choice(self._options[flight.group])
                 )
                 self._adopt(self._place.order)
-
-    def _fits(self, order: Order) -> bool:
-        if not self._hurried(order) <= self._hurried_given:
-            return False
-        if not self._clashing(order) <= self._clashing_given:
-            return False
-        limit = self._most_bytes
-        return limit is None or self._sequence.live_bytes(order) <= limit
 
     def _clashing(self, order: Order) -> frozenset[tuple[int, int]]:
         """Launches that are under way at each other's side, and must not be."""
@@ -431,7 +432,7 @@ class Descent:
             under_way |= launched
             under_way -= waited
             fresh |= launched
-            for token in waited & fresh:
+            for token in sorted(waited & fresh):
                 beside = under_way
                 if shared is not None:
                     beside = under_way & shared.get(token, frozenset())

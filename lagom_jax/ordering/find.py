@@ -125,7 +125,7 @@ def find_order(
         searches += [search_in(Builder(module, aside))] if aside else []
     found = _found(searches, first, evaluations)
     best, search = found.best, found.search
-    if search is not on_one:
+    if search is not on_one and on_one.allows(best):
         seconds = on_one.seconds(best)
         if seconds * (1 - _WORTH) <= best.seconds:
             best, search = dataclasses.replace(best, seconds=seconds), on_one

@@ -267,7 +267,8 @@ def _plans(
     if whole.order is not None:
         # An order fits one schedule only. Should it not be met where the step runs,
         # the rest of what was found still holds.
-        rest = tuple(lever for lever in options.levers if lever != "order")
+        bound_to_it = ("order", "streams")
+        rest = tuple(lever for lever in options.levers if lever not in bound_to_it)
         plans.append(planner.plan(levers=rest, **arguments))
     for part, plan in zip(("whole", "rest"), plans, strict=False):
         cache.keep({**parts, "part": part}, plan)
