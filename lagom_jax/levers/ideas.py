@@ -19,10 +19,10 @@ from lagom_jax.schedule.program import (
     Branch,
     Launch,
     Loop,
-    Node,
     Program,
     Run,
     Task,
+    nodes_in,
 )
 from xla_flags import known
 
@@ -329,7 +329,7 @@ def _limits(seen: _Seen) -> Iterator[Idea]:
     """A limit matters only where several collectives are launched and waited for."""
     asynchronous = {
         node.task
-        for node in _flat(seen.program.body)
+        for node in nodes_in(seen.program.body)
         if isinstance(node, Launch) and isinstance(node.task, Collective)
     }
     exposed = sum(
@@ -346,16 +346,6 @@ def _limits(seen: _Seen) -> Iterator[Idea]:
                 exposed,
                 first=False,
             )
-
-
-def _flat(block: Block) -> Iterator[Node]:
-    for node in block:
-        yield node
-        if isinstance(node, Loop):
-            yield from _flat(node.body)
-        elif isinstance(node, Branch):
-            for arm in node.arms:
-                yield from _flat(arm)
 
 
 def _hiding(seen: _Seen) -> Iterator[Idea]:

@@ -31,6 +31,7 @@ from lagom_jax.schedule.program import (
     Program,
     Task,
     Wait,
+    nodes_in,
 )
 from lagom_jax.search.arms import decided
 from lagom_jax.search.frontier import Point
@@ -372,7 +373,7 @@ def _times_run(module: Module) -> dict[int, int]:
 def _is_closed(block: Block) -> bool:
     """Whether a block waits for all that it launches, and for nothing else."""
     under_way: set[int] = set()
-    for node in _flat(block):
+    for node in nodes_in(block):
         if isinstance(node, Launch):
             under_way.add(node.token)
         elif isinstance(node, Wait):
@@ -380,14 +381,3 @@ def _is_closed(block: Block) -> bool:
                 return False
             under_way.difference_update(node.tokens)
     return not under_way
-
-
-def _flat(block: Block) -> Iterator[object]:
-    for node in block:
-        if isinstance(node, Loop):
-            yield from _flat(node.body)
-        elif isinstance(node, Branch):
-            for arm in node.arms:
-                yield from _flat(arm)
-        else:
-            yield node

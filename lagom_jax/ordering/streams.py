@@ -30,6 +30,7 @@ from lagom_jax.schedule.program import (
     Stream,
     Task,
     Wait,
+    nodes_in,
 )
 
 Clashes: TypeAlias = Mapping[int, frozenset[int]]
@@ -195,14 +196,9 @@ def _is_inside(launch: Launch, cluster: Cluster) -> bool:
 
 def _launches(block: Block) -> Iterator[Launch]:
     """The launches on streams for collectives."""
-    for node in block:
+    for node in nodes_in(block):
         if isinstance(node, Launch) and node.stream in _STREAMS:
             yield node
-        elif isinstance(node, Loop):
-            yield from _launches(node.body)
-        elif isinstance(node, Branch):
-            for arm in node.arms:
-                yield from _launches(arm)
 
 
 def _begun(block: Block, under_way: set[int]) -> Iterator[tuple[int, frozenset[int]]]:

@@ -119,6 +119,23 @@ class Program:
         return tuple(_unknown_loops(self.body))
 
 
+def nodes_in(block: Block) -> Iterator[Node]:
+    """Every node of a block, what is inside loops and arms after the one around it.
+
+    Example:
+        >>> inner = Wait((1,))
+        >>> [type(node).__name__ for node in nodes_in((Loop("l", (inner,), 3, True),))]
+        ['Loop', 'Wait']
+    """
+    for node in block:
+        yield node
+        if isinstance(node, Loop):
+            yield from nodes_in(node.body)
+        elif isinstance(node, Branch):
+            for arm in node.arms:
+                yield from nodes_in(arm)
+
+
 def tasks_in(block: Block, times: int = 1) -> Iterator[tuple[Task, int, bool]]:
     """Every task of a block with its executions and whether it is synchronous.
 

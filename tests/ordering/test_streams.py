@@ -80,6 +80,18 @@ ONE_AFTER_ANOTHER = (
 )
 
 
+def ordered(module, *, evaluations=300, streams=True):
+    return find_order(
+        module,
+        CLUSTER,
+        MODEL,
+        controls=named("tuner"),
+        grid=COARSE,
+        evaluations=evaluations,
+        streams=streams,
+    )
+
+
 def names_of(module, tokens):
     by_id = {i.id: i.name for i in module.entry.sequence}
     return {by_id[token] for token in tokens}
@@ -241,15 +253,7 @@ def steps(draw):
 @given(steps())
 def test_no_order_has_two_under_way_that_clash(lines):
     module = module_of(*lines)
-    ordering = find_order(
-        module,
-        CLUSTER,
-        MODEL,
-        controls=named("tuner"),
-        grid=COARSE,
-        evaluations=300,
-        streams=True,
-    )
+    ordering = ordered(module)
     assert ordering.after_seconds <= ordering.before_seconds
     assert meets(ordering.program.body) == set()
     assert not meet_and_clash(ordering.program)
@@ -290,15 +294,7 @@ def test_where_kernels_take_longer_one_stream_is_enough():
     many = [matmul(f"work{n}", "p0", "p1") for n in range(40)]
     assert room_for(*ONE_AFTER_ANOTHER)
     assert not room_for(*many, *ONE_AFTER_ANOTHER)
-    ordering = find_order(
-        module_of(*many, *ONE_AFTER_ANOTHER),
-        CLUSTER,
-        MODEL,
-        controls=named("tuner"),
-        grid=COARSE,
-        evaluations=300,
-        streams=True,
-    )
+    ordering = ordered(module_of(*many, *ONE_AFTER_ANOTHER))
     assert ordering.sequences
     assert not ordering.aside
 
@@ -309,16 +305,7 @@ def test_two_streams_hide_one_behind_the_other(monkeypatch, each):
     monkeypatch.setattr(find, "_PER_START", each)
     module = module_of(*ONE_AFTER_ANOTHER)
     one, two = (
-        find_order(
-            module,
-            CLUSTER,
-            MODEL,
-            controls=named("tuner"),
-            grid=COARSE,
-            evaluations=2000,
-            streams=streams,
-        )
-        for streams in (False, True)
+        ordered(module, evaluations=2000, streams=streams) for streams in (False, True)
     )
     assert not one.aside
     assert two.aside == {1: (5,)}
@@ -344,15 +331,7 @@ def test_a_second_stream_that_brings_nothing_is_not_used(monkeypatch, each):
     module = module_of(*lines)
     assert aside_in(module) == {"near"}
     assert room_for(*lines)
-    ordering = find_order(
-        module,
-        CLUSTER,
-        MODEL,
-        controls=named("tuner"),
-        grid=COARSE,
-        evaluations=600,
-        streams=True,
-    )
+    ordering = ordered(module, evaluations=600)
     assert ordering.after_seconds < ordering.before_seconds
     assert not ordering.aside
 
@@ -400,13 +379,5 @@ def test_a_wait_that_needs_what_clashes_leaves_the_order_as_it_was():
         matmul("more", "near1", "far1"),
         f"ROOT out = {WHOLE} add(more, far1)",
     )
-    ordering = find_order(
-        module,
-        CLUSTER,
-        MODEL,
-        controls=named("tuner"),
-        grid=COARSE,
-        evaluations=300,
-        streams=True,
-    )
+    ordering = ordered(module)
     assert meets(ordering.program.body) == set()
