@@ -80,6 +80,7 @@ class Computations:
         self.stage = stage
         """What can be set, in the given order."""
         self._builder, self._cluster = builder, cluster
+        self._terms = Terms(stage, cluster, stage.untouched)
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
         self.evaluations = 0
         self._plain: dict[int, UnitSequence] = {}
@@ -192,7 +193,7 @@ class Computations:
         inner = self._inner(orders)
         plain = self._plain[computation.id]
         sequence = self._decided(with_inner(self._builder, plain, inner))
-        terms = Terms(self.stage, self._cluster, choice)
+        terms = self._terms.under(choice)
         limit = None
         if self._spare_bytes is not None:
             limit = self._live[computation.id] + self._spare_bytes

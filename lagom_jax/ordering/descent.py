@@ -141,6 +141,10 @@ class Descent:
         self._rehearsal = Rehearsal(sequence, terms)
         self._flights = flights_of(sequence, terms, frozenset(options))
         self._works = [bool(unit.nodes) for unit in sequence.units]
+        self._signals = [
+            (frozenset(one.token for one in unit.launches), frozenset(unit.tokens))
+            for unit in sequence.units
+        ]
         alone = self._rehearsal.alone
         self._heavy = [
             number
@@ -404,11 +408,12 @@ class Descent:
         found: set[tuple[int, int]] = set()
         under_way: set[int] = set()
         for number in order if self._clashes else ():
-            for launch in self._units[number].launches:
-                beside = under_way & self._clashes.get(launch.token, frozenset())
-                found.update((other, launch.token) for other in beside)
-                under_way.add(launch.token)
-            under_way.difference_update(self._units[number].tokens)
+            launched, waited = self._signals[number]
+            for token in launched:
+                beside = under_way & self._clashes.get(token, frozenset())
+                found.update((other, token) for other in beside)
+                under_way.add(token)
+            under_way -= waited
         return frozenset(found)
 
     def _hurried(self, order: Order) -> frozenset[int]:
@@ -423,12 +428,8 @@ class Descent:
         fresh: set[int] = set()
         synchronous: set[int] = set()
         streams, shared = self._streams, self._shared
-        for number in order:
-            if not self._works[number]:
-                continue
-            unit = self._units[number]
-            launched = {launch.token for launch in unit.launches}
-            waited = {*unit.tokens}
+        for number in filter(self._works.__getitem__, order):
+            launched, waited = self._signals[number]
             under_way |= launched
             under_way -= waited
             fresh |= launched

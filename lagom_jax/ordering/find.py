@@ -192,12 +192,16 @@ def _searched(
     if len(searches) > 1 and first_look < _COMPARED * _PER_START:
         # Two that do not come to their ends say nothing about which is better.
         return _searched(searches[-1:], first, evaluations)
-    seen = [_from_starts(search, first, first_look) for search in searches]
-    search, found = searches[0], seen[0]
-    for other, candidates in zip(searches[1:], seen[1:], strict=True):
-        if _least(candidates) < _least(found) * (1 - _WORTH):
-            search, found = other, candidates
-    options, best = paths(search.stage), min(found, key=_seconds)
+    ways = [paths(search.stage) for search in searches]
+    seen = [
+        _from_starts(search, options, first, first_look)
+        for search, options in zip(searches, ways, strict=True)
+    ]
+    search, options, found = searches[0], ways[0], seen[0]
+    for number in range(1, len(searches)):
+        if _least(seen[number]) < _least(found) * (1 - _WORTH):
+            search, options, found = searches[number], ways[number], seen[number]
+    best = min(found, key=_seconds)
     spent = sum(one.evaluations for one in searches)
     for number in range(_ROUNDS):
         before = search.evaluations
@@ -209,10 +213,12 @@ def _searched(
 
 
 def _from_starts(
-    search: Computations, first: Choice, evaluations: int
+    search: Computations,
+    options: Sequence[Sequence[Point]],
+    first: Choice,
+    evaluations: int,
 ) -> list[Candidate]:
     """The given order, and what the search finds from several starts."""
-    stage, options = search.stage, paths(search.stage)
     # With few evaluations one search that comes to its end beats five that do not.
     count = min(2 + len(_PACES), max(1, evaluations // _PER_START))
     found = [
@@ -220,7 +226,7 @@ def _from_starts(
         for start in itertools.islice(_starts(search, first, options), count)
     ]
     found.append(search.best_of_each(found, options))
-    return [Candidate({}, first, stage.score(first).step_seconds), *found]
+    return [Candidate({}, first, search.stage.score(first).step_seconds), *found]
 
 
 def _starts(

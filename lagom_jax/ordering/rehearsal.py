@@ -7,12 +7,12 @@ in the order before, nothing is under way: what follows takes as long as it did.
 
 from __future__ import annotations
 
-from lagom_jax.cost.ledger import Ledger
-from lagom_jax.cost.replay import Machine
-from lagom_jax.cost.streams import State
+from lagom_jax.ordering.clock import Clock, Flying
 from lagom_jax.ordering.sequence import Order, UnitSequence
 from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.program import Block, Branch, Kernel, Launch, Loop, Run, Task
+from lagom_jax.schedule.program import Block, Kernel, Loop, Run, Task
+
+_TOO_LONG = float("inf")
 
 
 class Rehearsal:
@@ -28,24 +28,24 @@ class Rehearsal:
             sequence: Its units, without branches among their nodes.
             terms: What its tasks cost; changed by the search, not here.
         """
-        self.terms = terms
         self.evaluations = 0
         """Orders that were replayed, wholly or in part."""
-        self._nodes = [unit.nodes for unit in sequence.units]
-        self._machine = Machine(terms, terms)
-        self._machine.known = terms.known
-        self._ledger = _NoLedger()
-        self._loops: dict[Loop, tuple[float, State]] = {}
-        self.alone = [self._alone(nodes) for nodes in self._nodes]
+        self._terms = terms
+        nodes = [unit.nodes for unit in sequence.units]
+        self._works = [bool(block) for block in nodes]
+        self._clock = Clock(nodes, terms)
+        self.alone = [self._alone(number, block) for number, block in enumerate(nodes)]
         """Seconds that each unit computes at least; of a loop, that it takes."""
-        self._states: list[State] = []
+        self._states: list[Flying] = []
         self._times: list[float] = []
+        self._following: list[float] = []
+        """By place what the units from there on compute at least."""
         self.seconds = 0.0
         """Of the reference."""
 
     def task_seconds(self, task: Task) -> float:
         """What a task takes alone."""
-        return self._machine.seconds(task)
+        return self._terms.seconds[self._terms.number(task)]
 
     def keep(self, order: Order, first: int = 0) -> float:
         """Makes an order the reference, and says how long it takes.
@@ -55,21 +55,23 @@ class Rehearsal:
             first: The first place where it, or the setting of what is launched there,
                 differs from the reference before.
         """
-        streams = self._machine.streams
+        clock, works = self._clock, self._works
+        if not self._states:
+            self._states, self._times, first = [()], [0.0], 0
         del self._states[first + 1 :], self._times[first + 1 :]
-        if self._states:
-            streams.restore(self._states[first])
-            streams.now = self._times[first]
-        else:
-            streams.restore(())
-            streams.now = 0.0
-            self._states, self._times = [()], [0.0]
+        clock.restore(self._states[first], self._times[first])
         for number in order[first:]:
-            self._run(self._nodes[number])
-            self._states.append(streams.state())
-            self._times.append(streams.now)
-        streams.drain(self._ledger)
-        self.seconds = streams.now
+            if works[number]:
+                clock.run(number)
+            self._states.append(clock.state())
+            self._times.append(clock.now)
+        clock.drain()
+        self.seconds = clock.now
+        following = [0.0]
+        for number in reversed(order):
+            following.append(following[-1] + self.alone[number])
+        following.reverse()
+        self._following = following
         return self.seconds
 
     def try_(self, order: Order, first: int, last: int, limit: float) -> float:
@@ -83,81 +85,39 @@ class Rehearsal:
             limit: What takes as long as this is of no interest.
         """
         self.evaluations += 1
-        streams, nodes, alone = self._machine.streams, self._nodes, self.alone
-        streams.restore(self._states[first])
-        streams.now = self._times[first]
-        # Whatever follows takes its time alone at least.
-        bound = self._times[first] + sum([alone[number] for number in order[first:]])
+        clock, works, alone = self._clock, self._works, self.alone
         states, times = self._states, self._times
-        for place in range(first, len(order)):
+        clock.restore(states[first], times[first])
+        # Whatever follows takes its time alone at least, in any order.
+        most, done = limit - self._following[first], 0.0
+        for number in filter(works.__getitem__, order[first : last + 1]):
+            clock.run(number)
+            done += alone[number]
+            if clock.now - done >= most:
+                return _TOO_LONG
+        place = last
+        while not clock.is_idle() or states[place + 1]:
+            place += 1
+            if place == len(order):
+                clock.drain()
+                return clock.now if clock.now < limit else _TOO_LONG
             number = order[place]
-            inside = nodes[number]
-            if inside:
-                before = streams.now
-                self._run(inside)
-                bound += streams.now - before - alone[number]
-                if bound >= limit:
-                    return float("inf")
-            if place >= last and not states[place + 1] and not streams.state():
-                ended = streams.now + self.seconds - times[place + 1]
-                return ended if ended < limit else float("inf")
-        streams.drain(self._ledger)
-        return streams.now if streams.now < limit else float("inf")
+            if works[number]:
+                clock.run(number)
+                done += alone[number]
+                if clock.now - done >= most:
+                    return _TOO_LONG
+        ended = clock.now + self.seconds - times[place + 1]
+        return ended if ended < limit else _TOO_LONG
 
-    def _run(self, block: Block) -> None:
-        machine, streams = self._machine, self._machine.streams
-        for node in block:
-            if isinstance(node, Loop) and not streams.state():
-                known = self._loops.get(node)
-                if known is None:
-                    begun = streams.now
-                    machine.node(node, self._ledger)
-                    known = streams.now - begun, streams.state()
-                    self._loops[node] = known
-                else:
-                    streams.now += known[0]
-                    streams.restore(known[1])
-            else:
-                machine.node(node, self._ledger)
-
-    def _alone(self, block: Block) -> float:
+    def _alone(self, number: int, block: Block) -> float:
         total = 0.0
         for node in block:
             if isinstance(node, Run) and isinstance(node.task, Kernel):
-                total += self._machine.seconds(node.task)
-            elif isinstance(node, Loop):
-                # Nothing that is under way makes it shorter than with empty streams.
-                self._machine.streams.restore(())
-                begun = self._machine.streams.now
-                self._run((node,))
-                total += self._machine.streams.now - begun
-            elif isinstance(node, Run | Launch):
-                self._machine.seconds(node.task)
-            else:
-                assert not isinstance(node, Branch), "branches have been decided"
+                total += self.task_seconds(node.task)
+        if any(isinstance(node, Loop) for node in block):
+            # Nothing that is under way makes it shorter than with idle streams.
+            self._clock.restore((), 0.0)
+            self._clock.run(number)
+            return self._clock.now
         return total
-
-
-class _NoLedger(Ledger):
-    """Keeps no books: only the clock is looked at."""
-
-    def fresh(self) -> Ledger:
-        """Itself, for nothing is in it."""
-        return self
-
-    def ran(self, task: Task, seconds: float, alone: float) -> None:
-        """Nothing is kept."""
-
-    def launched(self, task: Task) -> None:
-        """Nothing is kept."""
-
-    def flew(
-        self, task: Task, seconds: float, work: float, kernel: Kernel | None
-    ) -> None:
-        """Nothing is kept."""
-
-    def stood_still(self, task: Task, seconds: float) -> None:
-        """Nothing is kept."""
-
-    def add(self, other: Ledger, times: float = 1) -> None:
-        """Nothing is kept."""

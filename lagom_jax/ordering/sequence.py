@@ -52,17 +52,18 @@ class Unit:
     """Buffers that it reads or writes."""
     within_bytes: int
     """What the computations that it calls need at most while it runs."""
+    launches: tuple[Launch, ...] = dataclasses.field(init=False)
+    """The launches among its nodes."""
+    tokens: tuple[int, ...] = dataclasses.field(init=False)
+    """What its waits wait for."""
 
-    @property
-    def launches(self) -> tuple[Launch, ...]:
-        """The launches among its nodes."""
-        return tuple(node for node in self.nodes if isinstance(node, Launch))
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """What its waits wait for."""
+    def __post_init__(self) -> None:
+        """Looks for what a search asks for at every turn."""
+        launches = tuple(node for node in self.nodes if isinstance(node, Launch))
         waits = (node for node in self.nodes if isinstance(node, Wait))
-        return tuple(token for wait in waits for token in wait.tokens)
+        tokens = tuple(token for wait in waits for token in wait.tokens)
+        object.__setattr__(self, "launches", launches)
+        object.__setattr__(self, "tokens", tokens)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

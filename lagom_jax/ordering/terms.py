@@ -1,8 +1,14 @@
-"""What tasks cost and take, under settings that change as a search goes on."""
+"""What tasks cost and take, under settings that change as a search goes on.
+
+Tasks have numbers, and so have the loads that they put on the GPU, where loads that are
+equal share one: replays in a search then look things up by small integers.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable
+from typing import Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.contention import Rates
@@ -13,6 +19,9 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel, Task
 from lagom_jax.search.space import Choice
 from lagom_jax.search.stage import Stage
+
+NOTHING: Final = 0
+"""The number of the load of what takes nothing of the GPU."""
 
 
 class Terms:
@@ -33,19 +42,30 @@ class Terms:
         self.choice = list(choice)
         self.known: dict[Task, Price] = {}
         """The prices under the present choice of all tasks that were asked for."""
+        self.seconds: list[float] = []
+        """By number of a task what it takes alone, under the present choice."""
+        self.loads: list[int] = []
+        """By number of a task its load on a stream of its own, likewise."""
+        self.speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        """What `between` has been asked for."""
         self._sharing = RatesOfLoads(cluster.gpu, load_sharing_constants(cluster.gpu))
         self._group: dict[Collective, int] = {
             site: number
             for number, group in enumerate(stage.space.groups)
             for site in group.sites
         }
-        self._ids: dict[Hashable, int] = {}
+        self._numbers: dict[Task, int] = {}
         self._kernels: dict[Kernel, int] = {}
-        self._flying: dict[Task, int] = {}
-        self._loads: list[KernelLoad | CollectiveLoad | None] = []
-        self._rates: dict[tuple[int, ...], Rates] = {}
+        self._ids: dict[Hashable, int] = {None: NOTHING}
+        self._of_ids: list[KernelLoad | CollectiveLoad | None] = [None]
         self._of_sites: dict[tuple[Collective, int], tuple[Price, int]] = {}
-        self._nothing = self._id(None)
+
+    def under(self, choice: Choice) -> Terms:
+        """The same under another choice; what either works out, the other knows."""
+        other = copy.copy(self)
+        other.choice, other.known, other._numbers = list(choice), {}, {}
+        other.seconds, other.loads = [], []
+        return other
 
     def group(self, site: Collective) -> int | None:
         """The group of a collective; None where nothing can be set."""
@@ -55,49 +75,64 @@ class Terms:
         """Sets a group."""
         self.choice[group] = candidate
         for site in self._stage.space.groups[group].sites:
-            if site in self.known:
-                self.known[site], self._flying[site] = self._at(site, candidate)
+            number = self._numbers.get(site)
+            if number is not None:
+                price, self.loads[number] = self._at(site, candidate)
+                self.known[site], self.seconds[number] = price, price.seconds
 
-    def adopt(self, choice: Choice) -> None:
-        """Sets all groups."""
-        for group, candidate in enumerate(choice):
-            if self.choice[group] != candidate:
-                self.choose(group, candidate)
+    def number(self, task: Task) -> int:
+        """A task's number."""
+        number = self._numbers.get(task)
+        if number is None:
+            number = self._numbers[task] = len(self.seconds)
+            if isinstance(task, Kernel):
+                price, load = Price(self._stage.kernel(task)[0], ""), NOTHING
+            else:
+                group = self._group.get(task)
+                price, load = self._at(task, 0 if group is None else self.choice[group])
+            self.known[task] = price
+            self.seconds.append(price.seconds)
+            self.loads.append(load)
+        return number
+
+    def kernel_load(self, kernel: Kernel) -> int:
+        """The number of the load of a kernel on the compute stream."""
+        load = self._kernels.get(kernel)
+        if load is None:
+            load = self._kernels[kernel] = self._id(self._stage.kernel(kernel)[1])
+        return load
+
+    def between(self, loads: tuple[int, ...]) -> tuple[float, ...]:
+        """The speeds of what puts loads on the GPU at the same time.
+
+        Args:
+            loads: Their numbers, that of the compute stream first.
+        """
+        speeds = self.speeds.get(loads)
+        if speeds is None:
+            own, *others = (self._of_ids[number] for number in loads)
+            assert not isinstance(own, CollectiveLoad)
+            flying = tuple(o if isinstance(o, CollectiveLoad) else None for o in others)
+            rates = self._sharing.of(own, flying)
+            speeds = self.speeds[loads] = (rates.kernel, *rates.flying)
+        return speeds
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return Price(self._stage.kernel(kernel)[0], "")
+        self.number(kernel)
+        return self.known[kernel]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone, as it is set."""
-        group = self._group.get(collective)
-        candidate = 0 if group is None else self.choice[group]
-        price, self._flying[collective] = self._at(collective, candidate)
-        return price
+        self.number(collective)
+        return self.known[collective]
 
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""
-        known = self._flying
-        if kernel is None:
-            own = self._nothing
-        else:
-            found = self._kernels.get(kernel)
-            own = self._kernel_id(kernel) if found is None else found
-        key = (own, *[known.get(task, 0) for task in flying])
-        rates = self._rates.get(key)
-        if rates is None:
-            rates = self._rates[key] = self._work_out(key)
-        return rates
-
-    def _work_out(self, key: tuple[int, ...]) -> Rates:
-        own, *others = (self._loads[number] for number in key)
-        assert not isinstance(own, CollectiveLoad)
-        flying = tuple(o if isinstance(o, CollectiveLoad) else None for o in others)
-        return self._sharing.of(own, flying)
-
-    def _kernel_id(self, kernel: Kernel) -> int:
-        self._kernels[kernel] = self._id(self._stage.kernel(kernel)[1])
-        return self._kernels[kernel]
+        own = NOTHING if kernel is None else self.kernel_load(kernel)
+        beside = [self.loads[self.number(task)] for task in flying]
+        first, *others = self.between((own, *beside))
+        return Rates(first, tuple(others))
 
     def _at(self, site: Collective, candidate: int) -> tuple[Price, int]:
         known = self._of_sites.get((site, candidate))
@@ -107,10 +142,9 @@ class Terms:
             self._of_sites[site, candidate] = known
         return known
 
-    def _id(self, load: KernelLoad | CollectiveLoad | None) -> int:
-        """A number that stands for all loads that are equal; 0 takes nothing."""
+    def _id(self, load: KernelLoad | CollectiveLoad) -> int:
         known = self._ids.get(load)
         if known is None:
-            known = self._ids[load] = len(self._loads)
-            self._loads.append(load)
+            known = self._ids[load] = len(self._of_ids)
+            self._of_ids.append(load)
         return known

@@ -97,6 +97,7 @@ class Stage:
             for number, group in enumerate(space.groups)
             for position, site in enumerate(group.sites)
         }
+        self._sites: dict[tuple[Collective, int], tuple[Price, CollectiveLoad]] = {}
         self._marks: dict[Task, Hashable] = {}
         self.scenes = self._distinct(windows(decided(program, self._untouched)))
         self._known: list[dict[Choice, Score]] = [{} for _ in self.scenes]
@@ -142,11 +143,11 @@ class Stage:
 
     def price(self, site: Collective, candidate: int) -> Price:
         """What a collective costs alone under a candidate of its group."""
-        return self._correct(self._under(site, candidate)).collective(site)
+        return self._alone(site, candidate)[0]
 
     def load(self, site: Collective, candidate: int) -> CollectiveLoad:
         """What a collective takes of the GPU under a candidate of its group."""
-        return self._under(site, candidate).collective_load(site)
+        return self._alone(site, candidate)[1]
 
     def kernel(self, kernel: Kernel) -> tuple[float, KernelLoad]:
         """Seconds of a kernel alone, and what it needs of the GPU."""
@@ -157,13 +158,19 @@ class Stage:
         """How many times longer a kernel takes beside a collective."""
         return self._sharing.slowdown(kernel, site)
 
-    def _under(self, site: Collective, candidate: int) -> CostModel:
-        if candidate == 0:
-            return self._model
-        number, position = self._place[site]
-        group = self.space.groups[number]
-        setting = group.setting(position, group.candidates[candidate])
-        return self._model.under({site: setting})
+    def _alone(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:
+        known = self._sites.get((site, candidate))
+        if known is None:
+            model = self._model
+            if candidate:
+                number, position = self._place[site]
+                group = self.space.groups[number]
+                setting = group.setting(position, group.candidates[candidate])
+                model = model.under({site: setting})
+            price = self._correct(model).collective(site)
+            known = price, model.collective_load(site)
+            self._sites[site, candidate] = known
+        return known
 
     def components(self) -> list[tuple[int, ...]]:
         """Groups that meet in windows, directly or through others."""
