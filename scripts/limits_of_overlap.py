@@ -7,12 +7,14 @@
 For each case a plan is made, and every program that was compiled for it is bounded,
 whatever the order of its instructions and whatever NCCL is told, by the larger of
 
-- a linear program. Each collective is done in parts, each part under any setting and
-  beside any kernel of the step or beside nothing; kernels and collectives have the
-  speeds that the model gives them side by side, and each kernel's work must be done.
-  Which needs which is left out. Collectives of a stream run one after another; where a
-  plan would try a second stream, each is bounded as if the other had nothing to do, and
-  the larger bound counts.
+- a linear program for each body of a loop, and for what is around the loops. Each
+  collective is done in parts, each part under any setting and beside any kernel of its
+  body or beside nothing; kernels and collectives have the speeds that the model gives
+  them side by side, and each kernel's work must be done. Which needs which is left out.
+  What is launched around a loop may be done in the loop's time, free of charge; a body
+  that leaves something under way counts as what is around it. Collectives of a stream
+  run one after another; where a plan would try a second stream, each is bounded as if
+  the other had nothing to do, and the larger bound counts.
 - the longest chain of tasks that need each other, or share a stream, each at its
   fastest and with nothing in its way; a loop is one task that takes as long as its own
   bound.
@@ -64,6 +66,8 @@ from lagom_jax.schedule.program import (
     Run,
     Stream,
     Wait,
+    is_closed,
+    nodes_in,
 )
 from lagom_jax.search.arms import decided
 from lagom_jax.search.controls import named
@@ -119,19 +123,25 @@ class _Parts:
     """On the streams for collectives."""
     alone: dict[Collective, int]
     """On the compute stream."""
+    bodies: list[tuple[int, Block]]
+    """Of inner loops, that something is launched and waited for in; each so often."""
 
     @classmethod
-    def of(cls, program: Program) -> _Parts:
+    def of(cls, block: Block) -> _Parts:
         beside: dict[Stream, dict[Collective, int]]
         beside = {stream: defaultdict(int) for stream in _STREAMS}
-        parts = cls(defaultdict(int), beside, defaultdict(int))
-        parts._add(program.body, 1)
+        parts = cls(defaultdict(int), beside, defaultdict(int), [])
+        parts._add(block, 1)
         return parts
 
     def _add(self, block: Block, times: int) -> None:
         for node in block:
             if isinstance(node, Loop):
-                self._add(node.body, times * node.trips)
+                launches = any(isinstance(one, Launch) for one in nodes_in(node.body))
+                if launches and is_closed(node.body):
+                    self.bodies.append((times * node.trips, node.body))
+                else:
+                    self._add(node.body, times * node.trips)
             elif isinstance(node, Run) and isinstance(node.task, Kernel):
                 self.kernels[node.task] += times
             elif isinstance(node, Run) and isinstance(node.task, Collective):
@@ -145,8 +155,13 @@ class _Parts:
 def overlap_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
     """Seconds of a step in which each collective lies where it costs least."""
     stage = Stage(program, space_of(program, cluster, named("tuner")), model)
-    parts = _Parts.of(decided(program, model))
     terms = Terms(stage, cluster, stage.untouched)
+    return _bound_of(decided(program, model).body, stage, terms)
+
+
+def _bound_of(block: Block, stage: Stage, terms: Terms) -> float:
+    parts = _Parts.of(block)
+    inside = sum(times * _bound_of(body, stage, terms) for times, body in parts.bodies)
     work: defaultdict[Any, float] = defaultdict(float)
     one_of: dict[Any, Kernel] = {}
     for kernel, times in parts.kernels.items():
@@ -157,7 +172,7 @@ def overlap_bound(program: Program, cluster: Cluster, model: CostModel) -> float
         times * Fastest(stage).collective(site).seconds
         for site, times in parts.alone.items()
     )
-    kernels, works = list(one_of.values()), np.array(list(work.values()))
+    kernels, works = list(one_of.values()), np.array([*work.values(), inside])
     bounds = [works.sum()]
     for beside in parts.beside.values():
         columns = [_columns(stage, terms, site, kernels) for site in beside]
@@ -172,9 +187,9 @@ def _columns(
 ) -> tuple[np.ndarray, np.ndarray]:
     """By way of doing a collective: its time, and the kernel work done meanwhile.
 
-    The ways are settings times kernels; without a kernel no work is done. Of settings
-    with as many channels and as much in flight, which are in the kernels' way alike,
-    the fastest is the cheapest.
+    The ways are settings times kernels, then inner loops, which nothing slows down,
+    then nothing. Of settings with as many channels and as much in flight, which are in
+    the kernels' way alike, the fastest is the cheapest.
     """
     group = terms.group(site)
     fastest: dict[tuple[int, int], tuple[float, int]] = {}
@@ -183,13 +198,13 @@ def _columns(
         found = stage.price(site, candidate).seconds, candidate
         footprint = load.channels, load.chunk_bytes
         fastest[footprint] = min(found, fastest.get(footprint, found))
-    spent = np.empty((len(fastest), len(kernels) + 1))
+    spent = np.empty((len(fastest), len(kernels) + 2))
     done = np.zeros_like(spent)
     for row, (seconds, candidate) in enumerate(fastest.values()):
         if group is not None:
             terms.choose(group, candidate)
         terms.collective(site)
-        spent[row, -1] = seconds
+        spent[row, -2:] = done[row, -2] = seconds
         for column, kernel in enumerate(kernels):
             rates = terms.rates(kernel, (site,))
             spent[row, column] = seconds / rates.flying[0]
@@ -396,7 +411,8 @@ predicted, on schedules of XLA's real compiler.
 
 The *simple bound* hides all communication free of charge. *With contention* is a linear
 program in which each collective is done in parts, each under any setting and beside
-any kernel or none, at the speeds that the model gives them side by side, in any order.
+any kernel of the loop's body that it is launched in, or none, at the speeds that the
+model gives them side by side, in any order.
 Where a plan would try two streams for collectives, it is the larger bound of the two,
 each as if the other had nothing to do. The *longest chain* is of tasks that need each
 other, or that share a stream, at their fastest, loop by loop. The *limit* is the larger

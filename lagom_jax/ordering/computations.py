@@ -30,8 +30,7 @@ from lagom_jax.schedule.program import (
     Loop,
     Program,
     Task,
-    Wait,
-    nodes_in,
+    is_closed,
 )
 from lagom_jax.search.arms import decided
 from lagom_jax.search.frontier import Point
@@ -96,7 +95,7 @@ class Computations:
             computation
             for computation in self._all
             if any(unit.launches for unit in self._plain[computation.id].units)
-            and _is_closed(builder.block(computation))
+            and is_closed(builder.block(computation))
         ]
         owned = {
             group
@@ -369,16 +368,3 @@ def _times_run(module: Module) -> dict[int, int]:
                 for called in instruction.called_ids:
                     times[called] += each
     return times
-
-
-def _is_closed(block: Block) -> bool:
-    """Whether a block waits for all that it launches, and for nothing else."""
-    under_way: set[int] = set()
-    for node in nodes_in(block):
-        if isinstance(node, Launch):
-            under_way.add(node.token)
-        elif isinstance(node, Wait):
-            if not under_way.issuperset(node.tokens):
-                return False
-            under_way.difference_update(node.tokens)
-    return not under_way

@@ -136,6 +136,24 @@ def nodes_in(block: Block) -> Iterator[Node]:
                 yield from nodes_in(arm)
 
 
+def is_closed(block: Block) -> bool:
+    """Whether a block waits for all that it launches, and for nothing else.
+
+    Example:
+        >>> is_closed((Wait((1,)),))
+        False
+    """
+    under_way: set[int] = set()
+    for node in nodes_in(block):
+        if isinstance(node, Launch):
+            under_way.add(node.token)
+        elif isinstance(node, Wait):
+            if not under_way.issuperset(node.tokens):
+                return False
+            under_way.difference_update(node.tokens)
+    return not under_way
+
+
 def tasks_in(block: Block, times: int = 1) -> Iterator[tuple[Task, int, bool]]:
     """Every task of a block with its executions and whether it is synchronous.
 

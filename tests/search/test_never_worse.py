@@ -107,7 +107,8 @@ def test_finer_controls_are_never_worse_than_coarser_ones(cluster):
         least = seconds(coarse, one.choice)
         assert seconds(fine, other.choice) <= least * (1 + ROUNDING)
         own = other.evaluations - one.evaluations
-        assert own <= 150 * len(fine.space.groups)
+        # In proportion to the groups: most need less than half of this.
+        assert own <= 400 * len(fine.space.groups)
 
     holds()
 
