@@ -14,7 +14,7 @@ from lagom_jax.errors import ClusterError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import check
-from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.pinned import stated, unheeded
 from xla_flags import pinned_here
 
 if TYPE_CHECKING:
@@ -147,7 +147,12 @@ def scheduled_of(
         description,
         compiled.memory.peak_bytes,
         compiled.versions,
-        (*notes, *compiled.notes, *map(_without_prefix, compiled.warnings)),
+        (
+            *notes,
+            *compiled.notes,
+            *unheeded(pinned_here()),
+            *map(_without_prefix, compiled.warnings),
+        ),
     )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from xla_flags import FlagError, Pin, in_effect, print_flag
+
+# They take algorithms and protocols out of NCCL's own choice.
+_UNHEEDED: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_PAT_ENABLE")
 
 
 def stated(pins: Iterable[Pin]) -> tuple[tuple[str, str], ...]:
@@ -21,6 +25,25 @@ def stated(pins: Iterable[Pin]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, f"{_text(pin)} [{pin.where}]")
         for name, pin in sorted(in_effect(pins).items())
+    )
+
+
+def unheeded(pins: Iterable[Pin]) -> tuple[str, ...]:
+    """What the user has told NCCL, and predictions do not know.
+
+    Args:
+        pins: Those of the environment.
+
+    Example:
+        >>> from xla_flags import pinned_by_environment
+        >>> print(*unheeded(pinned_by_environment({"NCCL_ALGO": "ring"})))
+        NCCL_ALGO=ring [the environment]: NCCL will heed it, predictions do not ...
+    """
+    return tuple(
+        f"{name}={value}: NCCL will heed it, predictions do not know of it, and where "
+        "it forbids what is chosen here, NCCL's own choice among the rest stays"
+        for name, value in stated(pins)
+        if name in _UNHEEDED
     )
 
 

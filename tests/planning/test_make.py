@@ -238,6 +238,14 @@ def test_what_xla_flags_say_stays(monkeypatch):
     assert apart.evidence.default != free.evidence.default
 
 
+def test_what_nccl_has_been_told_is_said(monkeypatch):
+    monkeypatch.setenv("NCCL_ALGO", "^nvls")
+    plan = chain_plan(levers=("settings",))
+    assert ("NCCL_ALGO", "^nvls [the environment]") in plan.holds_for.pinned
+    (note,) = (note for note in plan.notes if note.startswith("NCCL_ALGO"))
+    assert "NCCL will heed it, predictions do not" in note
+
+
 def test_costs_of_the_users_own_stay():
     profile = b'costs { name: "all-gather-start" cost_us: 1000.0 }'
     plan = chain_plan(compiler_options={"fdo_profile": profile}, levers=("costs",))
