@@ -4,9 +4,10 @@
 
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A
-question is the step under another setting of some collectives. Times are CPU seconds of
-the one thread that works, with Python's garbage collector held off, as `timeit` does;
-how long it takes once is measured apart.
+question is the step under another setting of some collectives; a search asks what the
+step takes in one order after another. Times are CPU seconds of the one thread that
+works, with Python's garbage collector held off, as `timeit` does; how long it takes
+once is measured apart.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
+from lagom_jax.ordering.find import Ordering, find_order
 from lagom_jax.schedule.build import build_program
-from lagom_jax.schedule.program import Program
+from lagom_jax.search.controls import named
 
 REPETITIONS = 7
 RINGS = ("all-gather", "reduce-scatter", "all-reduce")
 AT_ONCE = 20
+ORDERS = 20_000
+SEARCHES = 3
 SEED = 1
 
 
@@ -64,11 +68,11 @@ def main() -> None:
         path = Path(folder) / "module.pb"
         versions = compile_real(path)["versions"]
         module = read_module(path.read_bytes())
-        written_out = table(build_program(module))
+        written_out = table(module)
         collecting = statistics.median(repeated(gc.collect))
         compile_real(path, scan=True)
         looped = read_module(path.read_bytes())
-        in_a_loop = table(build_program(looped))
+        in_a_loop = table(looped)
     text = (
         "# Replay\n\n"
         "Measured by `python scripts/bench_replay.py`: Python "
@@ -93,9 +97,11 @@ def described(module: Module) -> str:
     )
 
 
-def table(program: Program) -> str:
+def table(module: Module) -> str:
+    program, cluster = build_program(module), Cluster.parse(CLUSTER)
+
     def model() -> CostModel:
-        return CostModel.of(Cluster.parse(CLUSTER))
+        return CostModel.of(cluster)
 
     def contended(prices: CostModel) -> Timeline:
         return replay(program, prices, prices.contention())
@@ -140,8 +146,18 @@ def table(program: Program) -> str:
                 "what if all are changed, prices known",
                 ask(baseline.what_if, [rings] * REPETITIONS),
             ),
+            row(
+                f"search for an order, {ORDERS:,} tried",
+                [seconds(lambda: order(module, cluster)) for _ in range(SEARCHES)],
+            ),
         ]
     )
+
+
+def order(module: Module, cluster: Cluster) -> Ordering:
+    """A whole search, all that it works out before it included."""
+    model, controls = CostModel.of(cluster), named("tuner")
+    return find_order(module, cluster, model, controls=controls, evaluations=ORDERS)
 
 
 def question(
