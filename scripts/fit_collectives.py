@@ -5,15 +5,18 @@
 Per GPU and kind: the coefficients of a form (`lagom_jax/cost/structure.py`), then a
 smooth correction over log2(bytes) and log2(ranks), a Gaussian process with a Matern
 kernel. Both are robust: a row far from its neighbours counts less, so that warm-up
-outliers do not bend the fit. Prints the errors on the rows that were fitted and on rows
-kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
+outliers do not bend the fit. All GPUs have one NCCL, so the correction also heeds what
+the forms leave of the other GPUs' large rows. Prints the errors on the rows that were
+fitted and on rows kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,8 @@ STAND_INS = {
     "a40": ("h100", "the nearest measured; scaled to the rate of the link"),
 }
 LARGE = 1 << 20
+# How far apart, in logs, the two rates of a permute must be to tell which it had.
+TOLD = 0.2
 LOG2_BYTES = range(8, 37)
 
 
@@ -75,12 +80,43 @@ class Smoothness:
     octaves_of_ranks: float
     slant: float
     """0: similar where the bytes are, 1: where the bytes per rank are."""
+    shared: float
+    """Correlation between GPUs, where the bytes take as long at the links' peaks."""
 
 
-STREAMED = Smoothness(0.15, 0.15, 10.0, 3.0, 0.5)
-EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
-# Permutes were measured at every power of two, so more can be told apart.
-PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
+STREAMED = Smoothness(0.15, 0.15, 10.0, 3.0, 0.5, 0.7)
+EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5, 0.7)
+# Permutes were measured at every power of two, so more can be told apart. A host has 4
+# and 8 pairs, a rack 64 and 72: they have little to tell each other.
+PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Residuals:
+    """What a form leaves: logs of measured over form."""
+
+    nbytes: np.ndarray
+    ranks: np.ndarray
+    logs: np.ndarray
+    noise: np.ndarray
+    gpu: np.ndarray
+    """0 where it is the GPU that is fitted; the others have other numbers."""
+
+    def __getitem__(self, chosen: np.ndarray) -> Residuals:
+        fields = dataclasses.fields(self)
+        return Residuals(*(getattr(self, f.name)[chosen] for f in fields))
+
+    def __add__(self, other: Residuals) -> Residuals:
+        pairs = [
+            (getattr(self, f.name), getattr(other, f.name))
+            for f in dataclasses.fields(self)
+        ]
+        return Residuals(*(np.concatenate(pair) for pair in pairs))
+
+
+def residuals(rows: Rows, logs: np.ndarray, gpu: int = 0) -> Residuals:
+    labels = np.full(len(rows), gpu)
+    return Residuals(rows.nbytes, rows.ranks, logs, noise(rows.nbytes), labels)
 
 
 def smoothness(kind: str) -> Smoothness:
@@ -130,14 +166,19 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
             start[absent], precision[absent] = math.log(1e-6), 1e6
     scale = np.maximum(noise(rows.nbytes), 0.1)
 
-    def predicted(logs: np.ndarray) -> np.ndarray:
-        return np.log(form_times(kind, form(*np.exp(logs)), rows, peak, facts))
+    def predicted(logs: np.ndarray, placed: list[Span]) -> np.ndarray:
+        times = form_times(kind, form(*np.exp(logs)), rows, peak, facts, placed)
+        return np.log(times)
 
     logs = start.copy()
     for _ in range(40):
-        here = predicted(logs)
+        placed = spans_told(kind, form(*np.exp(logs)), rows, peak, facts)
+        here = predicted(logs, placed)
         step = 1e-4
-        slopes = [(predicted(logs + step * e) - here) / step for e in np.eye(len(logs))]
+        slopes = [
+            (predicted(logs + step * e, placed) - here) / step
+            for e in np.eye(len(logs))
+        ]
         jacobian = np.stack(slopes, axis=1)
         off = np.log(rows.microseconds) - here
         # Neighbouring rows err together, so each counts half.
@@ -145,16 +186,73 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
         curvature = jacobian.T @ (weights[:, None] * jacobian) + np.diag(precision)
         pull = jacobian.T @ (weights * off) - precision * (logs - start)
         logs = logs + np.clip(np.linalg.solve(curvature, pull), -0.3, 0.3)
-    return form(*(float(f"{x:.4g}") for x in np.exp(logs)))
+    fitted = form(*(float(f"{x:.4g}") for x in np.exp(logs)))
+    if isinstance(fitted, Exchanged) and kind == "collective-permute":
+        share = apart_share(fitted, rows, peak, facts)
+        return dataclasses.replace(fitted, apart_share=share)
+    return fitted
+
+
+def apart_share(form: Exchanged, rows: Rows, peak: float, facts: NcclFacts) -> float:
+    """A half where both rates were measured, or neither; else the one that was."""
+    kind = "collective-permute"
+    unknown = [span.apart is None for span in spans(kind, rows)]
+    rows = rows[np.array(unknown)]
+    both = [
+        form_times(
+            kind, form, rows, peak, facts, [known(s, b) for s in spans(kind, rows)]
+        )
+        for b in (True, False)
+    ]
+    in_step, apart = (np.abs(np.log(rows.microseconds / times)) for times in both)
+    told = np.abs(np.log(both[0] / both[1])) > TOLD
+    seen = {bool(x) for x in (apart < in_step)[told]}
+    return float(seen.pop()) if len(seen) == 1 else 0.5
+
+
+def known(span: Span, in_step: bool) -> Span:
+    return dataclasses.replace(span, in_step=in_step)
+
+
+def spans_told(
+    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
+) -> list[Span]:
+    """Where nobody wrote the pairs down, the rate that is nearer tells of them."""
+
+    def nearer(span: Span, nbytes: float, measured: float) -> Span:
+        if span.apart is not None:
+            return span
+        choices = [known(span, True), known(span, False)]
+        off = [
+            abs(
+                math.log(
+                    form.microseconds(kind, nbytes, choice, peak, facts) / measured
+                )
+            )
+            for choice in choices
+        ]
+        return choices[int(off[1] < off[0])]
+
+    placed = zip(spans(kind, rows), rows.nbytes, rows.microseconds, strict=True)
+    return [nearer(*one) for one in placed]
 
 
 def form_times(
+    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts, placed: list[Span]
+) -> np.ndarray:
+    sized = zip(rows.nbytes, placed, strict=True)
+    return np.array(
+        [form.microseconds(kind, s, span, peak, facts) for s, span in sized]
+    )
+
+
+def left(
     kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
 ) -> np.ndarray:
-    placed = zip(rows.nbytes, spans(kind, rows), strict=True)
-    return np.array(
-        [form.microseconds(kind, s, span, peak, facts) for s, span in placed]
-    )
+    """Logs of measured over form, for the correction to follow."""
+    placed = spans_told(kind, form, rows, peak, facts)
+    times = form_times(kind, form, rows, peak, facts, placed)
+    return np.log(rows.microseconds / times)
 
 
 def spans(kind: str, rows: Rows) -> list[Span]:
@@ -170,35 +268,60 @@ def _matern(distance: np.ndarray) -> np.ndarray:
 
 
 def smooth(
-    nbytes: np.ndarray, ranks: np.ndarray, logs: np.ndarray, how: Smoothness
+    seen: Residuals, how: Smoothness
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """A smooth function of bytes and ranks through the logs of measured over form."""
+    """A smooth function of bytes and ranks through what is left, for GPU 0."""
 
     def place(nbytes: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.log2(nbytes) - how.slant * np.log2(ranks), np.log2(ranks)
 
-    here = place(nbytes, ranks)
+    here = place(seen.nbytes, seen.ranks)
 
-    def kernel(there: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    def kernel(there: tuple[np.ndarray, np.ndarray], gpu: np.ndarray) -> np.ndarray:
         along = _matern((there[0][:, None] - here[0]) / how.octaves_of_bytes)
         across = _matern((there[1][:, None] - here[1]) / how.octaves_of_ranks)
-        return along * (how.together**2 + how.apart**2 * across)
+        between = np.where(gpu[:, None] == seen.gpu, 1.0, how.shared)
+        return between * along * (how.together**2 + how.apart**2 * across)
 
-    base = noise(nbytes)
-    scale, among = base, kernel(here)
-    weights = np.zeros(len(logs))
+    base = seen.noise
+    scale, among = base, kernel(here, seen.gpu)
+    weights = np.zeros(len(base))
     for _ in range(10):
-        weights = np.linalg.solve(among + np.diag(scale**2), logs)
-        off = np.abs(logs - among @ weights)
+        weights = np.linalg.solve(among + np.diag(scale**2), seen.logs)
+        off = np.abs(seen.logs - among @ weights)
         scale = np.minimum(base * np.sqrt(np.maximum(1, off / base / 1.5)), base * 10)
-    return lambda nbytes, ranks: kernel(place(nbytes, ranks)) @ weights
+    own = np.zeros(1, dtype=int)
+    return lambda nbytes, ranks: kernel(place(nbytes, ranks), own) @ weights
 
 
-def fit(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surface:
+def elsewhere(kind: str, gpu: str, without: np.ndarray | None = None) -> Residuals:
+    """What the forms leave of the other GPUs' large rows, without rows of some sizes.
+
+    Small ones are mostly launch latency, which is the host's and the driver's.
+    """
+    peak = Cluster.parse(MEASURED[gpu][1]).inside.bytes_per_s
+    found: list[Residuals] = []
+    for number, (other, (_, spelled)) in enumerate(MEASURED.items(), start=1):
+        if other != gpu:
+            cluster = Cluster.parse(spelled)
+            link, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
+            rows = read(other, cluster)[kind]
+            if without is not None:
+                rows = rows[~np.isin(np.round(np.log2(rows.nbytes)), without)]
+            form = fit_form(kind, rows, link, facts)
+            logs = left(kind, form, rows, link, facts)
+            part = residuals(rows, logs, number)[rows.nbytes >= LARGE]
+            found.append(dataclasses.replace(part, nbytes=part.nbytes * peak / link))
+    return functools.reduce(operator.add, found)
+
+
+def fit(
+    kind: str, rows: Rows, cluster: Cluster, how: Smoothness, others: Residuals
+) -> Surface:
     peak, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
     form = fit_form(kind, rows, peak, facts)
-    logs = np.log(rows.microseconds / form_times(kind, form, rows, peak, facts))
-    correction = smooth(rows.nbytes, rows.ranks, logs, how)
+    seen = residuals(rows, left(kind, form, rows, peak, facts))
+    correction = smooth(seen + others, how)
     powers = {2**i for i in range(1, 1 + int(math.log2(rows.ranks.max())))}
     knots = sorted(powers | {int(n) for n in rows.ranks})
     sizes = 2.0 ** np.array(LOG2_BYTES)
@@ -309,22 +432,22 @@ def scores(found: Iterable[tuple[float, float]]) -> dict[str, Any]:
 
 
 def judge(
-    kind: str, rows: Rows, cluster: Cluster, how: Smoothness
+    gpu: str, kind: str, rows: Rows, cluster: Cluster, how: Smoothness
 ) -> tuple[Surface, dict[str, list[tuple[float, float]]]]:
     """The fit to all rows, and the errors on fitted rows and on rows kept out."""
     facts = nccl_facts(cluster)
-    surface = fit(kind, rows, cluster, how)
+    others = elsewhere(kind, gpu)
+    surface = fit(kind, rows, cluster, how, others)
     found = {"fitted": [*zip(rows.nbytes, errors(surface, rows, facts), strict=True)]}
     for name, parts in folds(rows).items():
-        found[f"kept out: {name}"] = [
-            pair
-            for out in parts
-            for pair in zip(
-                rows.nbytes[out],
-                errors(fit(kind, rows[~out], cluster, how), rows[out], facts),
-                strict=True,
-            )
-        ]
+        found[f"kept out: {name}"] = []
+        for out in parts:
+            seen = others
+            if name == "sizes":
+                # A size that nobody measured is measured on no GPU.
+                seen = elsewhere(kind, gpu, np.round(np.log2(rows.nbytes[out])))
+            off = errors(fit(kind, rows[~out], cluster, how, seen), rows[out], facts)
+            found[f"kept out: {name}"] += zip(rows.nbytes[out], off, strict=True)
     return surface, found
 
 
@@ -341,7 +464,7 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     total: dict[str, list[tuple[float, float]]] = {}
     for kind, rows in read(measured, cluster).items():
-        surface, found = judge(kind, rows, cluster, smoothness(kind))
+        surface, found = judge(measured, kind, rows, cluster, smoothness(kind))
         judged = {key: scores(pairs) for key, pairs in found.items() if pairs}
         show(measured, kind, judged)
         for key, pairs in found.items():

@@ -30,7 +30,7 @@ def drawn() -> list[fitting.Smoothness]:
     for _ in range(DRAWN):
         together, apart = draw(DEVIATIONS, 2)
         bytes_, ranks, slant = draw(OCTAVES), draw(OCTAVES), draw((0.0, 0.5, 1.0))
-        found.append(fitting.Smoothness(together, apart, bytes_, ranks, slant))
+        found.append(fitting.Smoothness(together, apart, bytes_, ranks, slant, 0.0))
     return found
 
 
@@ -40,9 +40,11 @@ def residuals(kind: str, rows: fitting.Rows, cluster: Cluster, name: str) -> Res
     found: Residuals = []
     for out in fitting.folds(rows)[name]:
         form = fitting.fit_form(kind, rows[~out], peak, facts)
-        times = fitting.form_times(kind, form, rows, peak, facts)
-        logs = np.log(rows.microseconds / times)
-        found.append((rows[~out], logs[~out], rows[out], logs[out]))
+        logs = fitting.left(kind, form, rows[~out], peak, facts)
+        placed = fitting.spans(kind, rows[out])
+        times = fitting.form_times(kind, form, rows[out], peak, facts, placed)
+        asked = np.log(rows[out].microseconds / times)
+        found.append((rows[~out], logs, rows[out], asked))
     return found
 
 
@@ -50,7 +52,7 @@ def errors(turns: Residuals, how: fitting.Smoothness) -> np.ndarray:
     """Of the large rows kept out."""
     found: list[np.ndarray] = []
     for seen, logs, asked, truth in turns:
-        correction = fitting.smooth(seen.nbytes, seen.ranks, logs, how)
+        correction = fitting.smooth(fitting.residuals(seen, logs), how)
         off = np.abs(np.expm1(correction(asked.nbytes, asked.ranks) - truth))
         found.append(off[asked.nbytes >= fitting.LARGE])
     return np.concatenate(found)

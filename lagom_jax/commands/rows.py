@@ -32,7 +32,7 @@ def collective_microseconds(cells: Cells) -> float:
     """
     row = collective_row(cells)
     model = _model(row.gpu, row.devices)
-    collective = collective_of(row, model.cluster)
+    collective = collective_of(row, model.cluster, ring=False)
     if collective is None:
         raise RowError(f"{row.devices} devices do not fit on {model.cluster.name}")
     return model.collective(collective).seconds * 1e6

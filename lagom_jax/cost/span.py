@@ -29,16 +29,25 @@ class Span:
     """The fewest members of a group in one of its domains."""
     pairs: int = 0
     """Sources with a target, in a point-to-point exchange."""
+    in_step: bool | None = None
+    """Whether a device receives in the round of NCCL's schedule in which it sends; None
+    where nobody knows the pairs."""
 
     @property
-    def one_way(self) -> bool:
-        """Whether there are so few pairs that no device need both send and receive.
+    def apart(self) -> bool | None:
+        """Whether no channel both sends and receives; None where nobody knows.
+
+        So few pairs that no device need do both are apart in any case.
 
         Example:
-            >>> Span(8, 1, 1, 4).one_way, Span(8, 1, 1, 8).one_way
-            (True, False)
+            >>> Span(8, 1, 1, 4).apart, Span(8, 1, 1, 8).apart
+            (True, None)
         """
-        return 0 < 2 * self.pairs <= self.size
+        if not self.pairs:
+            return False
+        if self.in_step is None:
+            return True if 2 * self.pairs <= self.size else None
+        return not self.in_step
 
 
 def span_of(groups: Groups, cluster: Cluster) -> Span:
@@ -47,13 +56,13 @@ def span_of(groups: Groups, cluster: Cluster) -> Span:
     Example:
         >>> groups = Groups(np.arange(64).reshape(8, 8).T)
         >>> span_of(groups, Cluster.parse("h100:8x8"))
-        Span(size=8, domains=8, local=1, pairs=0)
+        Span(size=8, domains=8, local=1, pairs=0, in_step=None)
     """
     if not groups.members.size:
         # Pairs that the compiler did not write down: the next device, at worst a
         # domain away.
         crossed = 1 if cluster.devices <= cluster.scale_up_size else 2
-        return Span(cluster.devices, crossed, 1, cluster.devices)
+        return Span(cluster.devices, crossed, 1, cluster.devices, in_step=True)
     domains = np.sort(groups.members // cluster.scale_up_size, axis=1)
     crossings = (domains[:, 1:] != domains[:, :-1]).sum(axis=1)
     widest = domains[int(crossings.argmax())]
@@ -61,8 +70,32 @@ def span_of(groups: Groups, cluster: Cluster) -> Span:
     local = int(counts.min())
     if groups.point_to_point:
         pairs = len(groups.members)
-        return Span(cluster.devices, int(counts.size), local, pairs)
+        in_step = None if groups.assumed else _in_step(groups, cluster.devices)
+        return Span(cluster.devices, int(counts.size), local, pairs, in_step)
     return Span(int(widest.size), int(counts.size), local)
+
+
+def _in_step(groups: Groups, devices: int) -> bool:
+    """Whether a device receives over the distance over which it sends.
+
+    In each round of NCCL's schedule all ranks send over one distance and receive over
+    the same, so that a shift along a ring is one round and an exchange between
+    neighbours is two.
+
+    Example:
+        >>> ring = Groups(np.array([[0, 1], [1, 2], [2, 0]]), point_to_point=True)
+        >>> swap = Groups(np.array([[0, 1], [1, 0]]), point_to_point=True)
+        >>> _in_step(ring, 3), _in_step(swap, 3)
+        (True, False)
+    """
+    distance = {
+        int(source): (int(target) - int(source)) % devices
+        for source, target in groups.members
+    }
+    return any(
+        distance.get(int(target)) == distance[int(source)]
+        for source, target in groups.members
+    )
 
 
 def wire_bytes(kind: str, nbytes: float, size: int) -> float:

@@ -85,13 +85,15 @@ class Exchanged:
     simple_channel_gb_per_s: float
     """What one channel moves in the Simple protocol."""
     one_way_gain: float
-    """Times that rate where no GPU need both send and receive."""
+    """Times that rate where no channel both sends and receives."""
     link_share: float
     """Of the link's peak, that all channels together reach."""
     copy_share: float
     """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
+    apart_share: float = 0.0
+    """Of the permutes whose pairs nobody knows, those that have that gain."""
 
     def latency(self, ranks: int, protocol: str = "ll") -> float:
         """Microseconds that do not depend on the bytes."""
@@ -102,13 +104,29 @@ class Exchanged:
         self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
     ) -> float:
         """Microseconds alone, `peak` being the link's bytes per second."""
+        apart = self.apart_share if span.apart is None else float(span.apart)
+        in_step = self._microseconds(kind, nbytes, span, peak, facts, 1.0)
+        if not apart:
+            return in_step
+        gain = self.one_way_gain
+        faster = self._microseconds(kind, nbytes, span, peak, facts, gain)
+        return in_step ** (1 - apart) * faster**apart
+
+    def _microseconds(
+        self,
+        kind: str,
+        nbytes: float,
+        span: Span,
+        peak: float,
+        facts: NcclFacts,
+        gain: float,
+    ) -> float:
         ranks = span.size
         parts = default_parts(kind, nbytes, ranks, facts)
         latency = self.latency(ranks, parts.protocol)
         rate = self.ll_channel_gb_per_s
         if parts.protocol == "simple":
-            rate = self.simple_channel_gb_per_s
-            rate *= self.one_way_gain if span.one_way else 1.0
+            rate = self.simple_channel_gb_per_s * gain
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
         on_channel = parts.serial_bytes / (rate * 1e3) + self.ramp * math.sqrt(sent)

@@ -39,6 +39,8 @@ class Groups:
     members: Devices
     """Device numbers, a row per group."""
     point_to_point: bool = False
+    assumed: bool = False
+    """Whether only the number of pairs is known, and not who sends to whom."""
 
     @property
     def count(self) -> int:

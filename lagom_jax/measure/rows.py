@@ -196,8 +196,17 @@ def of_cluster(gpu: str, cluster: Cluster) -> bool:
     return not gpu or any(gpu == name or gpu.startswith(f"{name}-") for name in known)
 
 
-def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
-    """The collective that a row is about; None if the cluster is too small for it."""
+def collective_of(
+    row: CollectiveRow, cluster: Cluster, *, ring: bool = True
+) -> Collective | None:
+    """The collective that a row is about; None if the cluster is too small for it.
+
+    Args:
+        row: The row.
+        cluster: Where it ran.
+        ring: Whether the pairs of a permute are each GPU and the next; else nobody
+            knows who sends to whom.
+    """
     pairs = row.op in POINT_TO_POINT
     grouped = (row.groups or 1) * (row.group_size or row.devices)
     devices = max(2, row.devices) if pairs else grouped
@@ -223,7 +232,7 @@ def collective_of(row: CollectiveRow, cluster: Cluster) -> Collective | None:
         name=f"line {row.line}",
         operands=(("f32", operand),),
         result_bytes=result,
-        groups=Groups(members, point_to_point=pairs),
+        groups=Groups(members, point_to_point=pairs, assumed=pairs and not ring),
         channel_id=1,
         is_sync=True,
         is_pipelined=False,

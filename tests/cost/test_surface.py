@@ -39,9 +39,8 @@ def measured(gpu):
                     span = Span(ranks, 1, ranks)
                 else:
                     pairs = np.arange(devices)[:, None] + [[0, 1]]
-                    span = span_of(
-                        Groups(pairs % devices, point_to_point=True), cluster
-                    )
+                    groups = Groups(pairs % devices, point_to_point=True, assumed=True)
+                    span = span_of(groups, cluster)
                 nbytes = int(row["tensor_bytes"])
                 yield row["op"], nbytes, span, cluster, seconds
 
@@ -127,6 +126,33 @@ def test_a_channel_is_faster_where_gpus_send_or_receive_but_not_both(name):
         for n in (4, 8)
     )
     assert few < 0.95 * all_of_them
+
+
+def permute(cluster, pairs, **how):
+    groups = Groups(np.array(pairs), point_to_point=True, **how)
+    span = span_of(groups, cluster)
+    return collective_seconds("collective-permute", 64 << 20, span, cluster)
+
+
+@pytest.mark.parametrize("name", ["h100", "b200"])
+def test_neighbours_that_swap_take_less_than_a_ring(name):
+    """NCCL sends and receives in two rounds then, each with channels of its own."""
+    cluster = Cluster.parse(name)
+    ring = permute(cluster, [[i, (i + 1) % 8] for i in range(8)])
+    swap = permute(cluster, [[i, i ^ 1] for i in range(8)])
+    across = permute(cluster, [[i, (i + 4) % 8] for i in range(8)])
+    one_way = permute(cluster, [[i, i + 1] for i in range(0, 8, 2)])
+    assert swap < 0.8 * ring
+    assert across == pytest.approx(ring)
+    assert one_way < 0.8 * ring
+    unknown = permute(cluster, [[i, (i + 1) % 8] for i in range(8)], assumed=True)
+    assert unknown == pytest.approx(math.sqrt(ring * swap), rel=1e-6)
+
+
+def test_a_rack_showed_one_rate_only():
+    rack = Cluster.parse("gb200-nvl72")
+    ring = [[i, (i + 1) % 72] for i in range(72)]
+    assert permute(rack, ring, assumed=True) == permute(rack, ring)
 
 
 @pytest.mark.parametrize("kind", STREAMED)
