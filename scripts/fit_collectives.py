@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fit_scores import LARGE, compact, scores, show
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
@@ -43,7 +43,6 @@ STAND_INS = {
     "a100": ("h100", "the nearest measured; scaled to the rate of the link"),
     "a40": ("h100", "the nearest measured; scaled to the rate of the link"),
 }
-LARGE = 1 << 20
 # How far apart, in logs, the two rates of a permute must be to tell which it had.
 TOLD = 0.2
 LOG2_BYTES = range(8, 37)
@@ -414,23 +413,6 @@ def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
     }
 
 
-def scores(found: Iterable[tuple[float, float]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    pairs = np.array(list(found)).reshape(-1, 2)
-    for name, chosen in (
-        ("1 MiB and more", pairs[:, 0] >= LARGE),
-        ("below 1 MiB", pairs[:, 0] < LARGE),
-    ):
-        part = pairs[chosen, 1]
-        if len(part):
-            result[name] = {
-                "rows": len(part),
-                "median": round(float(np.median(part)), 4),
-                "p90": round(float(np.quantile(part, 0.9)), 4),
-            }
-    return result
-
-
 def judge(
     gpu: str, kind: str, rows: Rows, cluster: Cluster, how: Smoothness
 ) -> tuple[Surface, dict[str, list[tuple[float, float]]]]:
@@ -449,15 +431,6 @@ def judge(
             off = errors(fit(kind, rows[~out], cluster, how, seen), rows[out], facts)
             found[f"kept out: {name}"] += zip(rows.nbytes[out], off, strict=True)
     return surface, found
-
-
-def show(gpu: str, kind: str, judged: dict[str, Any]) -> None:
-    for name, result in judged.items():
-        for size, figures in result.items():
-            print(
-                f"{gpu:12} {kind:19} {name:22} {size:15} {figures['rows']:4} rows"
-                f"  median {figures['median']:6.1%}  p90 {figures['p90']:6.1%}"
-            )
 
 
 def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
@@ -494,21 +467,7 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
 
 def write(name: str, record: dict[str, Any]) -> None:
     path = COST / "collectives" / f"{name}.json"
-    path.write_text(_compact(record) + "\n")
-
-
-def _compact(value: Any, indent: int = 0) -> str:
-    """JSON with lists of numbers on one line each, so that tables can be read."""
-    pad = "\n" + " " * (indent + 2)
-    end = "\n" + " " * indent
-    if isinstance(value, dict):
-        parts = [
-            f"{json.dumps(k)}: {_compact(v, indent + 2)}" for k, v in value.items()
-        ]
-        return "{" + pad + ("," + pad).join(parts) + end + "}"
-    if isinstance(value, list) and value and isinstance(value[0], list):
-        return "[" + pad + ("," + pad).join(json.dumps(v) for v in value) + end + "]"
-    return json.dumps(value)
+    path.write_text(compact(record) + "\n")
 
 
 def main() -> None:
