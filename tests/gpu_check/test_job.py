@@ -1,5 +1,6 @@
 """Jobs of several processes: how they end, how they share a GPU, and what is said."""
 
+import json
 import os
 import re
 import subprocess
@@ -50,36 +51,48 @@ def test_a_job_with_a_plan_has_the_losses_of_one_without(tmp_path):
 
 
 BEGINS = """
-import dataclasses, sys
+import dataclasses, json, sys
+from pathlib import Path
 import jax
 jax.config.update("jax_num_cpu_devices", 4)
 from gpu_stages.jobs import member
 from gpu_stages.jobs.cases import cases
+
+def compiled():
+    return sorted(map(str, Path(sys.argv[1]).glob("*after_optimizations.txt")))
+
+begun = []
 for case in cases(dry=False):
     tiny = {"tiny": True, "layers": 2, "batch": 2, "sequence": 16}
     step = dataclasses.replace(case, size=tiny).build()
-    state, tokens = member.copied(member.beginning(step))
-    if "train" in sys.argv:
-        step.function(state, tokens)
+    begun.append((step, member.copied(member.beginning(step))))
+before = compiled()
+step, (state, tokens) = begun[0]
+step.function(state, tokens)
+print(json.dumps([before, compiled()]))
 """
 COLLECTIVE = re.compile(r" (all-gather|all-reduce|reduce-scatter|all-to-all)\S*\(")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["begin", "train"])
-def test_nothing_is_communicated_before_the_first_step(tmp_path, word):
+def test_nothing_is_communicated_before_the_first_step(tmp_path):
     # NCCL would make its communicators, and ask no tuner plugin that comes later.
     dump = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     path = os.pathsep.join(sys.path)
-    subprocess.run(
-        [sys.executable, "-c", BEGINS, word],
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGINS, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": dump},
         capture_output=True,
+        text=True,
         check=True,
     )
-    texts = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
-    assert len(texts) >= 2
-    assert any(map(COLLECTIVE.search, texts)) == (word == "train")
+    before, after = json.loads(ran.stdout)
+    assert len(before) >= 2
+    communicates = [COLLECTIVE.search(Path(name).read_text()) for name in before]
+    assert not any(communicates)
+    # The step itself does, so that one would have been seen.
+    first = [Path(name).read_text() for name in set(after) - set(before)]
+    assert any(map(COLLECTIVE.search, first))
 
 
 # Processes that belong together
