@@ -41,7 +41,7 @@ def test_the_same_losses_bit_by_bit(tmp_path):
         *step.arguments,
         cluster="h100:1x8",
         deterministic=True,
-        budget=Budget(compiles=4, evaluations=1_000),
+        budget=Budget(compiles=4, evaluations=100),
     )
     assert plan.compiler_options()
     save(plan, tmp_path / "plan.json")
