@@ -10,6 +10,23 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+@pytest.fixture(scope="session")
+def kept_programs(tmp_path_factory):
+    """What processes need in their environment to compile a program but once.
+
+    Where several train the same model, jax would compile it for the CPU in each. What
+    is compiled for GPUs is not kept, nor is a program whose options a plan changes
+    taken for the usual one.
+    """
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        # They are XLA's own, for GPUs.
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    }
+
+
 @pytest.fixture(autouse=True)
 def as_wide_as_without_a_terminal(monkeypatch):
     """Those who run tests side by side may tell their workers another width."""

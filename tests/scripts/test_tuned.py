@@ -15,12 +15,13 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 # While it warms up, the step is the same program however many steps follow.
 SIZE = ("--batch=16", "--sequence=16", "--model=phi-2", "--warmup=300")
 LONGEST = 600
-FEW = 10
+FEW = 5
 
 
 class Runs:
-    def __init__(self, folder):
+    def __init__(self, folder, kept_programs):
         self.folder = folder
+        self.kept_programs = kept_programs
 
     def start(self, steps, *words):
         return subprocess.Popen(
@@ -37,6 +38,7 @@ class Runs:
                 **{n: v for n, v in os.environ.items() if not n.startswith("LAGOM_")},
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 "XLA_FLAGS": "",
+                **self.kept_programs,
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -83,10 +85,10 @@ class Runs:
 @pytest.mark.parametrize(
     ("processes", "steps"),
     # The devices of two processes share what cores there are, and take turns.
-    [("alone", 200), ("together", 20)],
+    [("alone", 60), ("together", 10)],
 )
-def test_the_same_losses(tmp_path, processes, steps):
-    run = getattr(Runs(tmp_path), processes)
+def test_the_same_losses(tmp_path, kept_programs, processes, steps):
+    run = getattr(Runs(tmp_path, kept_programs), processes)
     usual, last, logged = run("off", steps)
     assert len(usual) == steps
     assert "lagom" not in logged.replace("lagom_", "")
