@@ -6,6 +6,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
+# What a file's tests share is then made once, and not by each worker; tests/conftest.py
+# has put the files in the order in which they are to be begun.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# The tests start this package hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test smoke check format docs bench clean
@@ -29,10 +35,10 @@ demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, reco
 	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8 --compiles 5
 
 test: $(STAMP) check  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS) --durations=25
+	$(PYTEST) --durations=25
 
 smoke: $(STAMP)  ## the tests that depend on jax's version, without lint
-	$(BIN)/python -m pytest -n $(JOBS) tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/runtime/test_contract.py tests/house/test_demo.py
+	$(PYTEST) tests/house/test_demo.py tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/runtime/test_contract.py
 
 check: $(STAMP)  ## lint and types only
 	$(BIN)/ruff check .

@@ -10,6 +10,12 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: of two workers none waits for the other."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def kept_programs(tmp_path_factory):
     """What processes need in their environment to compile a program but once.
