@@ -12,9 +12,9 @@ from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.plan import Plan
 from lagom_jax.plan.told import told, untold
 from lagom_jax.report import Report, report_program
-from lagom_jax.report.units import counted
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
+from lagom_jax.units import counted
 
 
 def analyze(

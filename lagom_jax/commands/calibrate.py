@@ -35,9 +35,9 @@ from lagom_jax.measure.samples import (
 )
 from lagom_jax.measure.table import load_text
 from lagom_jax.measure.xplane import read_profile
-from lagom_jax.report.units import in_bytes
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import read_scheduled
+from lagom_jax.units import in_bytes
 
 _EXAMPLES = """\
 examples:

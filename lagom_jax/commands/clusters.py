@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lagom_jax.cluster import Cluster, Gpu, Link
 from lagom_jax.commands.terminal import console, writing
-from lagom_jax.report.units import in_bytes
+from lagom_jax.units import in_bytes
 
 
 def add(verbs: Any) -> None:

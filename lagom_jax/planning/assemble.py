@@ -10,8 +10,8 @@ from lagom_jax.plan import Candidate, Evidence, HoldsFor, Lever, Plan, SiteSetti
 from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
 from lagom_jax.planning.judge import View
 from lagom_jax.planning.trial import Trial, edit_of
-from lagom_jax.report.units import counted
 from lagom_jax.search.tuning import Tuning
+from lagom_jax.units import counted
 
 _COSTS_WHY = (
     "XLA's scheduler weighs collectives against kernels by our predicted times instead "

@@ -20,9 +20,9 @@ from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial
-from lagom_jax.report.units import in_bytes
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.search.controls import Controls, named
+from lagom_jax.units import in_bytes
 from xla_flags import (
     Pin,
     known,

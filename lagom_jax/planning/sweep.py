@@ -30,8 +30,8 @@ from lagom_jax.ordering.streams import meet_and_clash
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.trial import Asked, CompilerOption, Trial, edit_of
-from lagom_jax.report.units import in_bytes
 from lagom_jax.scheduled import Scheduled
+from lagom_jax.units import in_bytes
 from xla_flags import known
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import dataclasses
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.timeline import TaskTime
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.report.units import in_seconds
+from lagom_jax.units import in_seconds
 
 # A collective that is at least this much hidden needs no explanation.
 _HIDDEN_ENOUGH = 0.95

@@ -19,7 +19,6 @@ from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.provenance import compiled_for_gpu
 from lagom_jax.report.causes import Surroundings, cause
-from lagom_jax.report.units import counted
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -31,6 +30,7 @@ from lagom_jax.schedule.program import (
     Task,
 )
 from lagom_jax.schedule.slack import independent_seconds
+from lagom_jax.units import counted
 
 # How many collectives, the most exposed first, get their independent work looked up.
 _LOOKED_UP = 512

@@ -14,7 +14,7 @@ from lagom_jax.plan.pinned import value_and_place
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
-from lagom_jax.report.units import (
+from lagom_jax.units import (
     counted,
     in_bytes,
     in_percent,

@@ -11,7 +11,7 @@ from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.report.layout import WIDTH, as_text, cut, table
 from lagom_jax.report.origin import short_origin
 from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
-from lagom_jax.report.units import counted, in_bytes, in_percent, in_seconds
+from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
 
 DEFAULT_ROWS = 15
 _WIDE = 110

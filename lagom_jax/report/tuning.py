@@ -11,14 +11,14 @@ from rich.text import Text
 from lagom_jax.cost.setting import Setting, threads_range
 from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.report.layout import WIDTH, as_text, cut, listing, table
-from lagom_jax.report.units import (
+from lagom_jax.search.tuning import GroupTuning, StepParts, Tuning
+from lagom_jax.units import (
     counted,
     in_bytes,
     in_percent,
     in_seconds,
     in_signed_seconds,
 )
-from lagom_jax.search.tuning import GroupTuning, StepParts, Tuning
 
 DEFAULT_ROWS = 15
 _EXPLAINED = 8

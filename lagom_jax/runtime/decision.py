@@ -17,7 +17,6 @@ from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan, from_json, load, to_json
 from lagom_jax.plan.check import check
 from lagom_jax.planning import Planner
-from lagom_jax.report.units import counted, in_seconds
 from lagom_jax.runtime.agreement import NoAgreementError, Peers, TooLateError
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.nccl import Nccl
@@ -25,6 +24,7 @@ from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
 from lagom_jax.schedule.build import build_program
 from lagom_jax.tuner import Rules, pack, rules_of, unpack
+from lagom_jax.units import counted, in_seconds
 
 _FAILED: Final = "! "
 

@@ -16,8 +16,8 @@ from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.plan import COSTS
-from lagom_jax.report.units import in_bytes
 from lagom_jax.runtime.jitted import Watched
+from lagom_jax.units import in_bytes
 
 # In the text of a module: what is communicated, in the order in which it is begun.
 _COLLECTIVE: Final = re.compile(

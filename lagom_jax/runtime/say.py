@@ -8,7 +8,7 @@ import warnings
 from typing import Final
 
 from lagom_jax.plan import Plan
-from lagom_jax.report.units import counted, in_percent, in_seconds
+from lagom_jax.units import counted, in_percent, in_seconds
 
 LOG: Final = logging.getLogger("lagom_jax")
 _said: set[str] = set()

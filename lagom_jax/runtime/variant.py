@@ -15,7 +15,6 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Measured, Plan
 from lagom_jax.report.plan import in_words
-from lagom_jax.report.units import in_percent, in_seconds
 from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
@@ -33,6 +32,7 @@ from lagom_jax.runtime.options import AUTO, Options
 from lagom_jax.runtime.programs import Run, Source
 from lagom_jax.runtime.say import LOG
 from lagom_jax.tuner import InDoubtError, Rules
+from lagom_jax.units import in_percent, in_seconds
 
 
 class Variant:

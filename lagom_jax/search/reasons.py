@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from lagom_jax.units import in_seconds
+
 _NOTHING = 1e-6
 
 
@@ -33,24 +35,23 @@ def reason(change: Change, region: str, *, changed: bool) -> str:
         changed: False where the group was left alone.
 
     Example:
-        >>> reason(Change(2e-3, -5e-3, -5e-3, 0.0, 0.0, 6e-3), "hidden", changed=True)
-        'slower but hidden: 2 ms more communication gives 5 ms of computation back'
+        >>> change = Change(2e-3, -5e-3, -5e-3, 0.0, 0.0, 6e-3)
+        >>> print(reason(change, "hidden", changed=True))
+        slower but hidden: 2.00 ms more communication gives 5.00 ms of computation back
     """
     if not changed:
         return _left_alone(change, region)
     spent, gained = change.communication, -change.computation
+    time, work = in_seconds(abs(spent)), in_seconds(abs(gained))
     stays = "slower but hidden" if region == "hidden" else "slower but less in the way"
     if spent > 0 and gained > 0:
-        return (
-            f"{stays}: {_time(spent)} more communication gives {_time(gained)} of "
-            "computation back"
-        )
+        return f"{stays}: {time} more communication gives {work} of computation back"
     if spent <= 0 and gained >= 0:
         return (
-            f"faster by {_time(-spent)}, and computation gets {_time(gained)} back: "
+            f"faster by {time}, and computation gets {work} back: "
             "NCCL's own choice was not the best for either"
             if gained > 0
-            else f"faster by {_time(-spent)}, at no cost to computation"
+            else f"faster by {time}, at no cost to computation"
         )
     if spent <= 0:
         waited_for = (
@@ -58,19 +59,13 @@ def reason(change: Change, region: str, *, changed: bool) -> str:
             if change.exposed > 0
             else "though compute never stood still for it"
         )
-        return (
-            f"faster by {_time(-spent)}, for {_time(-gained)} of computation, "
-            f"{waited_for}"
-        )
+        return f"faster by {time}, for {work} of computation, {waited_for}"
     outcome = (
-        f"and yet the step is shorter by {_time(-change.step)}"
+        f"and yet the step is shorter by {in_seconds(-change.step)}"
         if change.step < 0
         else "and the step no shorter"
     )
-    return (
-        f"{_time(spent)} more communication, {_time(-gained)} more computation, "
-        f"{outcome}"
-    )
+    return f"{time} more communication, {work} more computation, {outcome}"
 
 
 def _left_alone(change: Change, region: str) -> str:
@@ -82,12 +77,5 @@ def _left_alone(change: Change, region: str) -> str:
     sought = "nothing found was worth a change, and " if region else ""
     return (
         f"left alone: {sought}no setting could win more than "
-        f"{_time(change.most_to_win)}"
+        f"{in_seconds(change.most_to_win)}"
     )
-
-
-def _time(seconds: float) -> str:
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(seconds) >= unit:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e9:.3g} ns"

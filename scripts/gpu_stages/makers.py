@@ -9,8 +9,8 @@ from typing import Any
 
 from lagom_jax.hlo.config import backend_config, section
 from lagom_jax.hlo.module import Instruction
-from lagom_jax.report.units import counted
 from lagom_jax.schedule.program import Kernel, Program
+from lagom_jax.units import counted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.errors import LagomError, ToolchainError
 from lagom_jax.hlo import read_module
-from lagom_jax.report.units import counted
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Program
+from lagom_jax.units import counted
 from lagom_models import build
 
 _GPUS: Final = 8

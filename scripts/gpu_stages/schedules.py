@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.matmul import Matmul
-from lagom_jax.report.units import counted, in_bytes
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -25,6 +24,7 @@ from lagom_jax.schedule.program import (
     Run,
     Wait,
 )
+from lagom_jax.units import counted, in_bytes
 
 Product: TypeAlias = tuple[int, int, int]
 """The smaller side of the result, the larger one, and the length of the sums.

@@ -18,7 +18,7 @@ def test_compute_stands_still_only_where_it_did():
 
 def test_both_longer_is_a_gain_only_where_the_step_is_shorter():
     gain = why(2e-3, 1e-3, -3e-3, exposed=5e-3, region="exposed")
-    assert gain.endswith("and yet the step is shorter by 3 ms")
+    assert gain.endswith("and yet the step is shorter by 3.00 ms")
     assert why(2e-3, 1e-3, 0.0, exposed=5e-3).endswith("the step no shorter")
 
 
@@ -27,7 +27,7 @@ def test_only_who_looked_says_that_nothing_was_found(region, sought):
     change = Change(0.0, 0.0, 0.0, 5e-6, 1e-3, 0.0)
     told = reason(change, region, changed=False)
     assert told.startswith("left alone: ")
-    assert told.endswith("no setting could win more than 5 us")
+    assert told.endswith("no setting could win more than 5.00 us")
     assert ("nothing found was worth a change" in told) is sought
 
 

@@ -10,11 +10,13 @@ def in_seconds(seconds: float) -> str:
     """A duration in the unit that suits it.
 
     Example:
-        >>> in_seconds(0.4261), in_seconds(12.5e-6), in_seconds(0)
-        ('426 ms', '12.5 us', '0')
+        >>> in_seconds(0.4261), in_seconds(-12.5e-6), in_seconds(0)
+        ('426 ms', '-12.5 us', '0')
     """
     if seconds == 0:
         return "0"
+    if seconds < 0:
+        return f"-{in_seconds(-seconds)}"
     for unit, name in _TIMES:
         if seconds >= unit:
             return f"{_three_digits(seconds / unit)} {name}"
@@ -28,9 +30,7 @@ def in_signed_seconds(seconds: float) -> str:
         >>> in_signed_seconds(-0.0032), in_signed_seconds(0.0)
         ('-3.20 ms', '0')
     """
-    if seconds == 0:
-        return "0"
-    return f"{'-' if seconds < 0 else '+'}{in_seconds(abs(seconds))}"
+    return f"{'+' if seconds > 0 else ''}{in_seconds(seconds)}"
 
 
 def in_bytes(count: float) -> str:
