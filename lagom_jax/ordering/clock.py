@@ -207,7 +207,7 @@ class Clock:
                 for flight in queue
             )
         )
-        self._machine.node(loop, _NoLedger())
+        self._machine.node(loop, Ledger(detailed=False))
         left_over: dict[Stream, list[tuple[float, int, int]]] = {}
         for stream, token, task, left in streams.state():
             flight = left, self._terms.number(task), token
@@ -232,28 +232,3 @@ def _land(queue: list[_Flight]) -> None:
 
 def _next_end(busy: list[list[_Flight]], flying: list[float]) -> float:
     return min(q[0].left / rate for q, rate in zip(busy, flying, strict=True))
-
-
-class _NoLedger(Ledger):
-    """Keeps no books: only the clock is looked at."""
-
-    def fresh(self) -> Ledger:
-        """Itself, for nothing is in it."""
-        return self
-
-    def ran(self, task: Task, seconds: float, alone: float) -> None:
-        """Nothing is kept."""
-
-    def launched(self, task: Task) -> None:
-        """Nothing is kept."""
-
-    def flew(
-        self, task: Task, seconds: float, work: float, kernel: Kernel | None
-    ) -> None:
-        """Nothing is kept."""
-
-    def stood_still(self, task: Task, seconds: float) -> None:
-        """Nothing is kept."""
-
-    def add(self, other: Ledger, times: float = 1) -> None:
-        """Nothing is kept."""
