@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -10,17 +12,12 @@ def in_seconds(seconds: float) -> str:
     """A duration in the unit that suits it.
 
     Example:
-        >>> in_seconds(0.4261), in_seconds(-12.5e-6), in_seconds(0)
-        ('426 ms', '-12.5 us', '0')
+        >>> in_seconds(0.4261), in_seconds(12.5e-6), in_seconds(0)
+        ('426 ms', '12.5 us', '0')
     """
     if seconds == 0:
         return "0"
-    if seconds < 0:
-        return f"-{in_seconds(-seconds)}"
-    for unit, name in _TIMES:
-        if seconds >= unit:
-            return f"{_three_digits(seconds / unit)} {name}"
-    return f"{seconds * 1e9:.3g} ns"
+    return _in_largest(seconds, _TIMES) or f"{seconds * 1e9:.3g} ns"
 
 
 def in_signed_seconds(seconds: float) -> str:
@@ -30,7 +27,7 @@ def in_signed_seconds(seconds: float) -> str:
         >>> in_signed_seconds(-0.0032), in_signed_seconds(0.0)
         ('-3.20 ms', '0')
     """
-    return f"{'+' if seconds > 0 else ''}{in_seconds(seconds)}"
+    return _signed(seconds, in_seconds)
 
 
 def in_bytes(count: float) -> str:
@@ -40,10 +37,7 @@ def in_bytes(count: float) -> str:
         >>> in_bytes(33554432), in_bytes(4)
         ('33.6 MB', '4 B')
     """
-    for unit, name in _BYTES:
-        if count >= unit:
-            return f"{_three_digits(count / unit)} {name}"
-    return f"{count:.0f} B"
+    return _in_largest(count, _BYTES) or f"{count:.0f} B"
 
 
 def in_signed_bytes(count: float) -> str:
@@ -53,9 +47,7 @@ def in_signed_bytes(count: float) -> str:
         >>> in_signed_bytes(-33554432), in_signed_bytes(0)
         ('-33.6 MB', '0')
     """
-    if count == 0:
-        return "0"
-    return f"{'-' if count < 0 else '+'}{in_bytes(abs(count))}"
+    return _signed(count, in_bytes)
 
 
 def in_percent(part: float, whole: float) -> str:
@@ -79,6 +71,20 @@ def counted(number: int, thing: str) -> str:
         ('1 device', '64 devices')
     """
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _in_largest(amount: float, units: Iterable[tuple[float, str]]) -> str | None:
+    """An amount in the largest unit that it fills; None if it fills none."""
+    for unit, name in units:
+        if amount >= unit:
+            return f"{_three_digits(amount / unit)} {name}"
+    return None
+
+
+def _signed(amount: float, shown: Callable[[float], str]) -> str:
+    if amount == 0:
+        return "0"
+    return f"{'-' if amount < 0 else '+'}{shown(abs(amount))}"
 
 
 def _three_digits(value: float) -> str:
