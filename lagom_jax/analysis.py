@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -15,6 +15,9 @@ from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 from lagom_jax.units import counted
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import Compiler
 
 
 def analyze(
@@ -27,6 +30,7 @@ def analyze(
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
     plan: Plan | str | Path | None = None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Report:
     """Compiles a training step for a cluster and reports what its overlaps cost.
@@ -48,6 +52,8 @@ def analyze(
             go before the model's.
         plan: Compiles the step as a plan says, and takes NCCL to be told what the plan
             says: what `make_plan` returned, or the path of it.
+        compiler: Whose processes and store to use; by default a new process, and the
+            usual store of compiled steps.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -77,6 +83,7 @@ def analyze(
         name=name,
         description=description,
         plan=plan,
+        compiler=compiler,
         **kwargs,
     )
     return report_scheduled(scheduled, calibration=calibration, profile=profile)

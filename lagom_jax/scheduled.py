@@ -18,7 +18,7 @@ from lagom_jax.plan.pinned import stated, unheeded
 from xla_flags import pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, LoweredStep
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
 
@@ -49,6 +49,7 @@ def compile_scheduled(
     name: str = "",
     description: str = "",
     plan: Plan | str | Path | None = None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Scheduled:
     """Compiles a training step for a cluster.
@@ -61,6 +62,8 @@ def compile_scheduled(
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         plan: Compiles it as a plan says; a record or its file.
+        compiler: Whose processes and store to use; by default a new process, and the
+            usual store of compiled steps.
         **kwargs: Its keyword arguments.
 
     Raises:
@@ -81,13 +84,13 @@ def compile_scheduled(
     lowered = lower(step, *args, **kwargs)
     title, notes = name or lowered.name, lowered.notes
     if plan is None:
-        compiled = compile_step(lowered, where, compiler_options)
+        compiled = compile_step(lowered, where, compiler_options, compiler=compiler)
         return scheduled_of(compiled, where, title, description, notes)
     given = dict(compiler_options or {})
     doubts = _doubts(plan, lowered, where, given)
     options = {**plan.compiler_options(), **given}
     order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
-    compiled = compile_step(lowered, where, options, order=order)
+    compiled = compile_step(lowered, where, options, order=order, compiler=compiler)
     if order is not None and compiled.order_outcome != APPLIED:
         raise PlanError(
             "the plan's order of instructions was not taken, and its settings are for "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
@@ -11,6 +11,9 @@ from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
 from lagom_jax.errors import LagomError
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import Compiler
 
 
 def add_subject(verb: argparse.ArgumentParser) -> None:
@@ -36,6 +39,12 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an XLA option, such as xla_gpu_enable_pipelined_all_gather=true; may be "
         "given several times",
+    )
+    step.add_argument(
+        "--no-store",
+        action="store_true",
+        help="compile anew what was compiled before, and keep nothing (see `lagom "
+        "doctor` for where it is kept)",
     )
     zoo = verb.add_argument_group("for a model of the zoo")
     zoo.add_argument(
@@ -87,7 +96,8 @@ def scheduled_step(
             raise LagomError("--plan goes with a step that is compiled, not a dump")
         return read_scheduled(subject.dump, cluster)
     options = parse_options(arguments.option)
-    with progress(f"compiling {subject.name} for {cluster.name} ..."):
+    what = f"compiling {subject.name} for {cluster.name} ..."
+    with progress(what), compiler_for(arguments) as compiler:
         return compile_scheduled(
             subject.step,
             *subject.arguments,
@@ -96,7 +106,16 @@ def scheduled_step(
             name=subject.name,
             description=subject.description,
             plan=plan,
+            compiler=compiler,
         )
+
+
+def compiler_for(arguments: argparse.Namespace) -> Compiler:
+    """The compiler, with its store unless that is not wanted."""
+    # Here and not above: a dump is reported without the compiler.
+    from lagom_jax.compile import Compiler
+
+    return Compiler(store=not arguments.no_store)
 
 
 def add_output(verb: argparse.ArgumentParser, *, page: str, rows: int) -> None:

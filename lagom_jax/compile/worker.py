@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -188,6 +189,9 @@ def main() -> None:
         die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # What a compile leaves behind is freed by counting; looking for circles in all of
+    # jax takes longer than starting it.
+    gc.disable()
     serve(sys.stdin.buffer, answers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +34,7 @@ from xla_flags import (
 )
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, LoweredStep
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
 LEVERS: Final = ("options", "costs", "order", "streams", "settings")
@@ -66,6 +68,7 @@ class Planner:
         calibration: Calibration | str | Path | None = None,
         name: str = "",
         description: str = "",
+        compiler: Compiler | None = None,
         **kwargs: Any,
     ) -> None:
         """Traces the step; see `make_plan` for the arguments."""
@@ -80,6 +83,7 @@ class Planner:
         self._given = dict(compiler_options or {})
         self._name, self._description = name or self._lowered.name, description
         self._compiled: dict[str, CompiledStep] = {}
+        self._compiler = compiler
 
     @property
     def fingerprint(self) -> str:
@@ -102,6 +106,30 @@ class Planner:
         progress: Callable[[str], None] = lambda what: None,
     ) -> Plan:
         """Makes a plan; see `make_plan`."""
+        from lagom_jax.compile import Compiler
+
+        with contextlib.ExitStack() as stack:
+            compiler = self._compiler or stack.enter_context(Compiler())
+            return self._plan(
+                compiler,
+                levers,
+                controls,
+                budget or Budget(),
+                deterministic,
+                compare_recipes,
+                progress,
+            )
+
+    def _plan(
+        self,
+        compiler: Compiler,
+        levers: Sequence[str],
+        controls: str | Controls,
+        budget: Budget,
+        deterministic: bool,
+        compare_recipes: bool,
+        progress: Callable[[str], None],
+    ) -> Plan:
         levers = [levers] if isinstance(levers, str) else levers
         if unknown := set(levers) - set(LEVERS):
             raise LeverError(
@@ -115,7 +143,6 @@ class Planner:
             deterministic=deterministic,
             settings="settings" in levers,
         )
-        budget = budget or Budget()
         # Where XLA deals collectives out to streams, nobody can tell which is where.
         dealt = any(pin.name == _MULTI_STREAMING for pin in pins)
         judge = Judge(
@@ -126,7 +153,7 @@ class Planner:
         )
         limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
-            self.compile,
+            functools.partial(self.compile, compiler=compiler),
             judge,
             budget,
             limit,
@@ -170,6 +197,7 @@ class Planner:
         order: ScheduleEdit | None = None,
         *,
         capture: bool = False,
+        compiler: Compiler | None = None,
     ) -> tuple[Scheduled, CompiledStep]:
         """Compiles the step, unless it has been compiled so before.
 
@@ -177,6 +205,7 @@ class Planner:
             options: XLA options, beside those that were given for the step.
             order: Another order than XLA's.
             capture: Keeps what XLA's scheduler left, which an order can be made for.
+            compiler: As `compile_step` takes it; by default that of this planner.
 
         Raises:
             LagomError: It cannot be compiled so.
@@ -189,7 +218,12 @@ class Planner:
         compiled = self._compiled.get(key)
         if compiled is None or (capture and compiled.scheduled_bytes is None):
             compiled = self._compiled[key] = compile_step(
-                self._lowered, self.cluster, asked, order=order, capture=capture
+                self._lowered,
+                self.cluster,
+                asked,
+                order=order,
+                capture=capture,
+                compiler=compiler or self._compiler,
             )
         scheduled = scheduled_of(
             compiled, self.cluster, self._name, self._description, self._lowered.notes
@@ -211,6 +245,7 @@ def make_plan(
     name: str = "",
     description: str = "",
     progress: Callable[[str], None] = lambda what: None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Compiles a training step in several ways and decides for the best.
@@ -232,6 +267,8 @@ def make_plan(
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         progress: Is told what is being done.
+        compiler: Whose processes and store to use; by default new processes, which
+            end with the planning, and the usual store of compiled steps.
         **kwargs: The step's keyword arguments.
 
     Raises:
@@ -253,6 +290,7 @@ def make_plan(
         calibration=calibration,
         name=name,
         description=description,
+        compiler=compiler,
         **kwargs,
     )
     return planner.plan(

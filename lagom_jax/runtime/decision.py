@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Toolchain
+from lagom_jax.compile import Compiler, Toolchain
 from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import LagomError, PlanError
@@ -132,6 +132,19 @@ def decide(
     Raises:
         LagomError: There is no plan, in any of the processes.
     """
+    with Compiler(store=cache.folder is not None) as compiler:
+        return _decide(traced, options, cluster, peers, cache, nccl, compiler)
+
+
+def _decide(
+    traced: Any,
+    options: Options,
+    cluster: Cluster,
+    peers: Peers,
+    cache: Cache,
+    nccl: Nccl | None,
+    compiler: Compiler,
+) -> Decision:
     found: dict[str, Any] = {}
     patience = options.patience
     tells = nccl is not None and not any(
@@ -140,7 +153,7 @@ def decide(
     controls = "tuner" if tells or nccl is None else "caps"
 
     def say() -> str:
-        planner = found["planner"] = Planner(traced, cluster=cluster)
+        planner = found["planner"] = Planner(traced, cluster=cluster, compiler=compiler)
         parts = found["parts"] = {**_parts(planner, options), "controls": controls}
         # No part of what is decided, and yet of what runs: programs that take turns in
         # one process only would wait for each other.

@@ -24,7 +24,7 @@ from gpu_stages.schedules import Comparison, What, compare
 from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Score, say
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster, target_config, topology
-from lagom_jax.compile import Target, Toolchain, compile_for, lower
+from lagom_jax.compile import Target, Toolchain, compile_step, lower
 from lagom_jax.compile.child import signal_name
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
@@ -151,7 +151,7 @@ def _compile(
     lowered = lower(built.function, *built.arguments)
 
     def without(places: str) -> tuple[Program, tuple[str, ...]]:
-        compiled = compile_for(
+        compiled = compile_step(
             lowered,
             Target(f"{cluster.name} as {places}", target, places),
             OPTIONS,
