@@ -1,9 +1,15 @@
 """What holds for all tests."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# One store for all tests and their processes; it lasts as long as the checkout.
+STORE = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
+os.environ.setdefault("LAGOM_STORE", str(STORE))
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)

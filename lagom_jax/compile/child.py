@@ -128,8 +128,12 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        """Ends it, even while it is asked by another thread, which hears of it."""
+        self._process.kill()
+
     def close(self) -> None:
-        """Ends it, even while it is asked by another thread."""
+        """Ends it for good."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._stderr):

@@ -62,10 +62,13 @@ class Compiler:
     def __exit__(self, *_: object) -> None:
         """Ends its processes, also those that are compiling."""
         with self._lock:
-            children, self._idle, self._busy = [*self._idle, *self._busy], [], set()
+            idle, busy, self._idle, self._busy = self._idle, self._busy, [], set()
             starter, self._starter = self._starter, None
-        for child in children:
+        for child in idle:
             child.close()
+        for child in busy:
+            # Whoever asks it puts it away.
+            child.kill()
         if starter is not None:
             starter.shutdown()
         self._stack.close()

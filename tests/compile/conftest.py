@@ -74,3 +74,9 @@ def h100x8():
 @pytest.fixture
 def h100():
     return Target("h100:1x1", TARGET_TEXT, "1x1x1")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_taken_from_the_store(monkeypatch):
+    """Here the compile itself is tested."""
+    monkeypatch.setenv("LAGOM_STORE", "off")
