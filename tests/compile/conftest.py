@@ -77,6 +77,6 @@ def h100():
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_taken_from_the_store(monkeypatch):
-    """Here the compile itself is tested."""
+def tests_share_processes_that_compile(monkeypatch):
+    """Here the compile itself is tested: nothing is shared, or taken from the store."""
     monkeypatch.setenv("LAGOM_STORE", "off")
