@@ -61,7 +61,7 @@ class Cost:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--case", action="append", choices=tuple(CASES))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
