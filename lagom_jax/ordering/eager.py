@@ -76,10 +76,11 @@ class _Eager:
         self._rank = {number: turn for turn, number in enumerate(turns)}
         last = self._last_kernels(frozenset(kernels))
         for number in turns:
-            if last[number] is None:
+            kernel = last[number]
+            if kernel is None:
                 bisect.insort(self._open, self._rank[number])
             else:
-                self._behind.setdefault(last[number], []).append(number)
+                self._behind.setdefault(kernel, []).append(number)
         for number, following in zip(kernels, (*kernels[1:], None), strict=False):
             due = set(() if following is None else self._missing(following, self._done))
             self._launch_what_can_be(turns, due)
