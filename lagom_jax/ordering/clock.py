@@ -74,9 +74,9 @@ class Clock:
         self._machine.known = terms.known
         self._task_of: dict[int, Task] = {}
         self._loops: dict[Loop, tuple[float, StreamStates]] = {}
-        self._run_kernel = (
-            self._compute_beside_one if len(self._streams) == 1 else self._compute
-        )
+        alone = len(self._streams) == 1
+        self._run_kernel = self._compute_beside_one if alone else self._compute
+        self._run_wait = self._wait_for_one if alone else self._wait
         actions = [tuple(map(self._action, block)) for block in blocks]
         self.actions = [
             of_unit[0] if len(of_unit) == 1 else partial(_in_turn, of_unit)
@@ -147,7 +147,7 @@ class Clock:
             stream = self._streams.index(node.stream)
             return partial(self._launch, stream, (number, node.token))
         if isinstance(node, Wait):
-            return partial(self._wait, node.tokens)
+            return partial(self._run_wait, node.tokens)
         assert not isinstance(node, Branch), "branches have been decided"
         for inner in nodes_in((node,)):
             if isinstance(inner, Launch):
@@ -198,6 +198,21 @@ class Clock:
             self._end(0)
         if left > 0.0:
             self.now += (left + _SNAP) - _SNAP
+
+    def _wait_for_one(self, tokens: Iterable[int]) -> None:
+        """Waits where there is a single other stream."""
+        (queue,) = self._queues
+        terms = self._terms
+        for token in tokens:
+            behind = len(queue)
+            for place, (_, other) in enumerate(queue, 1):
+                if other == token:
+                    behind = len(queue) - place
+            while len(queue) > behind:
+                key = NOTHING, terms.loads[queue[0][0]]
+                _, flying = terms.speeds.get(key) or terms.between(key)
+                self.now += (self._left[0] / flying + _SNAP) - _SNAP
+                self._end(0)
 
     def _compute(self, own: int, left: float) -> None:
         while left > 0.0:

@@ -167,13 +167,19 @@ class Computations:
         """Searches every computation from a candidate, inner ones first."""
         orders, choice = dict(begin.orders), begin.choice
         weights: list[float] = []
+        # In the first computation nothing changes before it is searched.
+        first: tuple[Descent, Terms] | None = None
         for computation in self._changeable:
-            descent, _ = self._descent(computation, orders, choice, options)
-            excess = max(0.0, descent.excess_seconds)
+            found = self._descent(computation, orders, choice, options)
+            first = first or found
+            excess = max(0.0, found[0].excess_seconds)
             weights.append(excess * self._times[computation.id])
         total = sum(weights) or 1.0
         for computation, weight in zip(self._changeable, weights, strict=True):
-            descent, terms = self._descent(computation, orders, choice, options)
+            descent, terms = first or self._descent(
+                computation, orders, choice, options
+            )
+            first = None
             share = int(evaluations * weight / total)
             orders[computation.id] = descent.run(
                 share, dice, settings_first=settings_first

@@ -21,11 +21,14 @@ from lagom_jax.schedule.program import Stream
 class Constraints:
     """The constraints on one computation, and the order that was taken last."""
 
-    def __init__(self, sequence: UnitSequence, most_bytes: int | None) -> None:
+    def __init__(
+        self, sequence: UnitSequence, order: Order, most_bytes: int | None
+    ) -> None:
         """Reads off the given order which exceptions there are.
 
         Args:
             sequence: The computation.
+            order: The order to begin with.
             most_bytes: Bytes that the estimate of live memory may reach.
         """
         self._sequence, self._most_bytes = sequence, most_bytes
@@ -45,7 +48,7 @@ class Constraints:
         given = sequence.given
         self._hurried_given = self._hurried(given)
         self._clashing_given = self._clashing(given)
-        self.take(given)
+        self._take(order)
 
     def allow(self, order: Order) -> bool:
         """True if an order keeps to all of them."""
@@ -56,8 +59,7 @@ class Constraints:
         limit = self._most_bytes
         return limit is None or self._sequence.live_bytes(order) <= limit
 
-    def take(self, order: Sequence[int]) -> None:
-        """Makes an order the one to which splices are applied."""
+    def _take(self, order: Sequence[int]) -> None:
         self._order = [*order]
         self._kept = self.allow(tuple(order))
         self._under_way: list[frozenset[int]] = [frozenset()] * (len(order) + 1)
@@ -89,7 +91,7 @@ class Constraints:
         begin, end = splice.first, splice.end
         self._order[begin:end] = splice.units
         if not self._kept:
-            self.take(self._order)
+            self._take(self._order)
             return
         self._note_under_way(begin, end)
         if self._live is not None:

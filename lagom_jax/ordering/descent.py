@@ -87,9 +87,7 @@ class Descent:
         self._parameters, self._budget = parameters, 0
         self._replay = IncrementalReplay(sequence, terms, order)
         self._neighbours = Neighbours(sequence.units, order, parameters)
-        self._constraints = Constraints(sequence, most_bytes)
-        if order != sequence.given:
-            self._constraints.take(order)
+        self._constraints = Constraints(sequence, order, most_bytes)
         self._pairs = async_pairs(sequence, terms, frozenset(options))
         alone = self._replay.alone
         heavy = parameters.heavy * sum(alone)

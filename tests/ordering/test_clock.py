@@ -15,7 +15,6 @@ from lagom_jax.search.arms import decided
 
 from ..search.programs import CLUSTERS, model_of, programs, stage_of
 
-
 # A clock counts in steps of 14 fs.
 ROUNDED = 1e-12
 

@@ -134,13 +134,13 @@ def test_what_a_splice_may_do_is_what_the_whole_order_may(lines, data):
     found = sequence(made_of(*lines))
     order = found.given
     most = found.live_bytes(order) + data.draw(st.integers(0, 1 << 27))
-    constraints = Constraints(found, most)
+    constraints = Constraints(found, found.given, most)
     places = st.integers(0, len(order) - 1)
     for _ in range(12):
         splice = shifted(found.units, order, data.draw(places), data.draw(places))
         other = splice.applied(order)
         allowed = constraints.allow_with(splice)
-        assert allowed == Constraints(found, most).allow(other)
+        assert allowed == Constraints(found, found.given, most).allow(other)
         if allowed:
             constraints.take_with(splice)
             order = other
