@@ -166,7 +166,8 @@ class Planner:
         best = first
         if first.view.tuning.before.communication_seconds > 0.0:
             best = _search(
-                sweep, judge, first, levers, pins, versions["jaxlib"], deterministic
+                *(sweep, judge, first, levers, pins),
+                *(versions["jaxlib"], deterministic, budget.compiles),
             )
         if compare_recipes:
             sweep.compare(_recipes(versions["jaxlib"], pins), first)
@@ -326,6 +327,7 @@ def _search(
     pins: Iterable[Pin],
     jaxlib: str,
     deterministic: bool,
+    compiles: int,
 ) -> Trial:
     best = first
     pinned = {pin.name for pin in pins}
@@ -343,10 +345,33 @@ def _search(
                 reorders=orders,
             )
 
-        best = sweep.improve(best, derive, reserve=int(costs) + int(orders))
+        reserve = reserved(compiles, costs=costs, orders=orders)
+        best = sweep.improve(best, derive, reserve)
     if costs:
-        best = sweep.with_costs(best)
+        best = sweep.with_costs(best, reserve=int(orders))
     return sweep.in_order(best)
+
+
+def reserved(compiles: int, *, costs: bool, orders: bool) -> int:
+    """The compiles of a budget that options must leave to costs and order.
+
+    An order comes first, since it gives more than costs or any options in a single
+    compile; then options; costs are for budgets that have room for all three.
+
+    Args:
+        compiles: The budget, with the program as it is.
+        costs: Whether our costs may be used.
+        orders: Whether another order may be used.
+
+    Example:
+        >>> [reserved(n, costs=True, orders=True) for n in range(1, 6)]
+        [1, 1, 1, 2, 2]
+        >>> [reserved(n, costs=True, orders=False) for n in range(1, 6)]
+        [0, 0, 1, 1, 1]
+    """
+    # The program as it is, options, and the order.
+    room = compiles - 2 - int(orders)
+    return int(orders) + int(costs and room > 0)
 
 
 def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:

@@ -167,9 +167,15 @@ class Sweep:
                     why = f"the same program as {best.label}, with fewer options"
                     best = self._restated(trial, why)
 
-    def with_costs(self, best: Trial) -> Trial:
-        """Tries our costs as a profile for the best so far."""
-        if self.compiles >= self._budget.compiles or self._out_of_time():
+    def with_costs(self, best: Trial, reserve: int = 0) -> Trial:
+        """Tries our costs as a profile for the best so far.
+
+        Args:
+            best: The best so far.
+            reserve: Compiles that are kept for what comes after.
+        """
+        room = self._budget.compiles - reserve - self.compiles
+        if room <= 0 or self._out_of_time():
             return best
         assert best.view is not None
         costs = cost_profile(best.view.timeline)
