@@ -34,8 +34,13 @@ DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 STAGES = ("read", "program", "report", "table")
 
 
-def compile_real(path: Path, *, scan: bool = False) -> dict[str, Any]:
-    """Compiles the real module, or that with a loop over the layers, into `path`."""
+def compile_real(
+    path: Path, *, scan: bool = False, captured: Path | None = None
+) -> dict[str, Any]:
+    """Compiles the real module, or that with a loop over the layers, into `path`.
+
+    What XLA's scheduler left, for which orders are made, goes into `captured`.
+    """
     from lagom_jax.cluster import Cluster
     from lagom_jax.commands.terminal import import_jax
 
@@ -47,8 +52,12 @@ def compile_real(path: Path, *, scan: bool = False) -> dict[str, Any]:
     began = time.perf_counter()
     lowered = lower(step.function, *step.arguments)
     lowering = time.perf_counter() - began
-    compiled = compile_step(lowered, Cluster.parse(CLUSTER))
+    compiled = compile_step(
+        lowered, Cluster.parse(CLUSTER), capture=captured is not None
+    )
     path.write_bytes(compiled.module_bytes)
+    if captured is not None:
+        captured.write_bytes(compiled.scheduled_bytes or b"")
     return {
         "lower_seconds": lowering,
         "compile_seconds": compiled.compile_seconds,

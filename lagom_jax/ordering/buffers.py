@@ -1,4 +1,4 @@
-"""Which instructions of a computation touch the same memory.
+"""Buffers of a computation: instructions that touch the same memory.
 
 XLA writes some results over an operand: a dynamic-update-slice, a scatter, a loop's
 carried values, a matmul that adds to what is there. Before it schedules it copies what
@@ -29,7 +29,7 @@ _CALLERS = frozenset({"conditional", "call"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Access:
-    """What an instruction does to buffers."""
+    """The buffers that an instruction reads and writes."""
 
     reads: frozenset[int]
     writes: frozenset[int]

@@ -13,7 +13,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.ordering.descent import Arrangement, Descent
-from lagom_jax.ordering.moved import Moved, moves_of
+from lagom_jax.ordering.displacements import Displacement, displacements_of
 from lagom_jax.ordering.options import paced, paths
 from lagom_jax.ordering.parameters import SearchParameters
 from lagom_jax.ordering.sequence import (
@@ -40,16 +40,16 @@ from lagom_jax.search.space import Choice, Space
 from lagom_jax.search.stage import Stage
 
 Orders: TypeAlias = dict[int, Arrangement]
-"""By id of a computation: what a search found for it."""
+"""By id of a computation the arrangement that a search found."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """Orders of some computations, and what they are good for."""
+    """Orders of some computations, with settings and the time they take."""
 
     orders: Orders
     choice: Choice
-    """Where a search goes on."""
+    """Settings, from which a search goes on."""
     seconds: float
     """The step; under Lagom's settings where not all were chosen with the orders."""
 
@@ -76,7 +76,7 @@ class Computations:
         parameters: SearchParameters,
     ) -> None:
         self.stage = stage
-        """What can be set, in the given order."""
+        """The step in the given order, and all that can be set."""
         self._builder, self._cluster = builder, cluster
         self._terms = Terms(stage, cluster, stage.untouched)
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
@@ -272,9 +272,9 @@ class Computations:
         )
         return dataclasses.replace(sequence, units=units)
 
-    def moves(self, orders: Orders) -> tuple[Moved, ...]:
-        """What became of each collective, those that moved most first."""
-        found: list[Moved] = []
+    def displacements(self, orders: Orders) -> tuple[Displacement, ...]:
+        """Displacements of the collectives, the largest first."""
+        found: list[Displacement] = []
         for computation in self._changeable:
             if computation.id in orders:
                 inner = self._inner(orders)
@@ -282,8 +282,8 @@ class Computations:
                 sequence = self._decided(with_inner(self._builder, plain, inner))
                 order = orders[computation.id].order
                 times = self._times[computation.id]
-                found += moves_of(sequence, order, times, self.stage.kernel)
-        return tuple(sorted(found, key=lambda moved: (-moved.weight, moved.collective)))
+                found += displacements_of(sequence, order, times, self.stage.kernel)
+        return tuple(sorted(found, key=lambda one: (-one.weight, one.collective)))
 
     def coarser(self) -> Computations:
         """The same with fewer things told apart."""
@@ -303,7 +303,7 @@ class Computations:
         return self._builder.program(self.instructions(orders))
 
     def allows(self, candidate: Candidate) -> bool:
-        """Whether a candidate's orders could have been found by this search."""
+        """True if a candidate's orders could have been found by this search."""
         options = paths(self.stage)
         return all(
             self._descent(computation, {}, candidate.choice, options)[0].allows(
@@ -314,13 +314,13 @@ class Computations:
         )
 
     def seconds(self, candidate: Candidate) -> float:
-        """How long the step takes in a candidate's orders, under its choice."""
+        """Seconds of the step in a candidate's orders, under its choice."""
         program = self.program(candidate.orders)
         stage = Stage(program, self.stage.space, self._model, self._correct)
         return stage.score(candidate.choice).step_seconds
 
-    def aside(self) -> dict[int, tuple[int, ...]]:
-        """By number of a computation: where in it stood what was set aside."""
+    def on_second_stream(self) -> dict[int, tuple[int, ...]]:
+        """By number of a computation old places of launches on the second stream."""
         found = {
             number: tuple(
                 place
@@ -373,7 +373,7 @@ def _launched(block: Block) -> Iterator[Task]:
 
 
 def _times_run(module: Module) -> dict[int, int]:
-    """How often a step runs each computation; of a branch every arm, once."""
+    """Runs of each computation in a step; of a branch every arm, once."""
     times: defaultdict[int, int] = defaultdict(int)
     times[module.entry.id] = 1
     for computation in reversed(_inner_first(module)):

@@ -145,7 +145,7 @@ class Descent:
         """The best that is found from the present order and settings.
 
         Args:
-            evaluations: How many orders to replay at most.
+            evaluations: Orders to replay at most.
             dice: Where it decides, the search goes on from places near the best one.
             settings_first: Begins with settings alone, for an order that was found
                 while fewer of them could be told apart.

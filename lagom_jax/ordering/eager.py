@@ -29,7 +29,7 @@ def eager(
     Args:
         units: All units, by number, in a legal order.
         alone: Seconds that each computes.
-        seconds: What a launched task takes.
+        seconds: Time that a launched task takes.
         clashes: Launches that must not be under way at each other's side.
 
     Example:
@@ -166,7 +166,7 @@ class _Eager:
         self._ending.discard(number)
 
     def _beside(self, token: int) -> set[int]:
-        """What is under way, and must not be at the side of a launch."""
+        """Transfers that are under way, and must not be at the side of a launch."""
         return self._under_way & self._clashes.get(token, frozenset())
 
     def _carry_out(self, number: int) -> None:
@@ -192,5 +192,5 @@ class _Eager:
 
 
 def _is_of(unit: Unit) -> bool:
-    """Whether a unit does nothing but launch or wait."""
+    """True if a unit does nothing but launch or wait."""
     return all(isinstance(node, Launch | Wait) for node in unit.nodes)

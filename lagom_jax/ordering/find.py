@@ -14,7 +14,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.computations import Candidate, Computations
-from lagom_jax.ordering.moved import Moved
+from lagom_jax.ordering.displacements import Displacement
 from lagom_jax.ordering.options import paths
 from lagom_jax.ordering.parameters import PARAMETERS, SearchParameters
 from lagom_jax.ordering.streams import inside_domains, is_crowded
@@ -27,7 +27,7 @@ from lagom_jax.search.space import Choice, space_of
 from lagom_jax.search.stage import Stage
 
 EVALUATIONS: Final = 150_000
-"""How many orders are replayed at most, if nothing else is said."""
+"""Orders that are replayed at most, if nothing else is said."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Ordering:
     sequences: Mapping[int, tuple[int, ...]]
     """For computations that changed, by their number among those that have a sequence:
     the place in the old sequence of each instruction of the new one."""
-    aside: Mapping[int, tuple[int, ...]]
+    on_second_stream: Mapping[int, tuple[int, ...]]
     """By the same numbers: the places in the old sequence of what launches collectives
     on the second stream for them."""
     program: Program
@@ -47,11 +47,11 @@ class Ordering:
     after_seconds: float
     """The step in the new order, with settings that were chosen along with it."""
     live_bytes_change: int
-    """What the estimate of the memory in use grows by."""
+    """Bytes that the estimate of the memory in use grows by."""
     evaluations: int
     """Orders that were replayed."""
-    moves: tuple[Moved, ...]
-    """What became of the collectives, those that moved most first."""
+    displacements: tuple[Displacement, ...]
+    """Of the collectives, the largest first."""
 
 
 def find_order(
@@ -71,15 +71,16 @@ def find_order(
 
     Args:
         module: A module with a schedule.
-        cluster: What it runs on.
+        cluster: The hardware.
         model: Prices and contention.
-        controls: What can be set in NCCL, and told apart.
-        grid: Which values are tried.
-        correct: What the user's own measurements make of the model's prices.
-        spare_bytes: What the estimate of live memory may grow by; None for any growth.
-        evaluations: How many orders are replayed at most; where
-            coarser controls come first, a quarter more.
-        streams: Whether collectives inside of domains may have a stream of their own.
+        controls: Settings of NCCL, and collectives that it can tell apart.
+        grid: Values that are tried.
+        correct: Corrects the model's prices by the user's own measurements.
+        spare_bytes: Bytes that the estimate of live memory may grow by; None for any
+            growth.
+        evaluations: Orders that are replayed at most; where coarser controls come
+            first, a quarter more.
+        streams: Collectives inside of domains may have a stream of their own.
         parameters: Of the search.
 
     Raises:
@@ -92,8 +93,11 @@ def find_order(
         >>> head = "HloModule m, is_scheduled=true"
         >>> text = chr(10).join((head, "ENTRY e { ROOT x = f32[] parameter(0) }"))
         >>> module, h100 = read_module(parse_text(text)), Cluster.parse("h100:1x8")
-        >>> find_order(module, h100, CostModel.of(h100), controls=named("tuner")).moves
-        ()
+        >>> ordering = find_order(
+        ...     module, h100, CostModel.of(h100), controls=named("tuner")
+        ... )
+        >>> ordering.sequences, ordering.displacements
+        ({}, ())
     """
     given = Builder(module)
     program = given.program()
@@ -112,8 +116,8 @@ def find_order(
     before = on_one.stage.score(first).step_seconds
     prices = correct(model)
     if streams and is_crowded(program, lambda task: price_of(task, prices).seconds):
-        aside = inside_domains(program, cluster)
-        searches += [search_in(Builder(module, aside))] if aside else []
+        second = inside_domains(program, cluster)
+        searches += [search_in(Builder(module, second))] if second else []
     found = _found(searches, first, evaluations, parameters)
     best, search = found.best, found.search
     if search is not on_one and on_one.allows(best):
@@ -125,13 +129,13 @@ def find_order(
         best, after, search = Candidate({}, first, before), program, on_one
     return Ordering(
         sequences=search.sequences(best.orders),
-        aside=search.aside(),
+        on_second_stream=search.on_second_stream(),
         program=after,
         before_seconds=before,
         after_seconds=best.seconds,
         live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),
         evaluations=found.evaluations,
-        moves=search.moves(best.orders),
+        displacements=search.displacements(best.orders),
     )
 
 
@@ -159,7 +163,7 @@ def _found(
     Args:
         searches: With one stream for collectives, and perhaps with two.
         first: Lagom's choice for the given order.
-        evaluations: How many orders may be replayed.
+        evaluations: Orders that may be replayed.
         parameters: Of the search.
     """
     if searches[0].stage.space.coarser is None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.ordering.parameters import SearchParameters
 from lagom_jax.ordering.sequence import Unit, UnitSequence
-from lagom_jax.ordering.splices import Splice, shifted, shifts
+from lagom_jax.ordering.splices import Splice, shifts
 from lagom_jax.ordering.terms import Terms
 
 Neighbour: TypeAlias = tuple[Splice, ...]
@@ -101,8 +101,7 @@ class Neighbours:
     def stretched(self, pair: AsyncPair) -> Iterator[Neighbour]:
         """A launch earlier and its first wait later, or the other way about."""
         units, order, near = self._units, self.order, self._parameters.near
-        waiting = pair.waits[0]
-        start, wait = self.place_of[pair.start], self.place_of[waiting]
+        start, wait = self.place_of[pair.start], self.place_of[pair.waits[0]]
         for step in (-1, 1):
             begins = [*self._targets(start, step, near)]
             ends = [*self._targets(wait, -step, near)]
@@ -110,25 +109,8 @@ class Neighbours:
             seconds = [*shifts(units, order, wait, ends)]
             for begin, one in zip(begins, firsts, strict=True):
                 for end, other in zip(ends, seconds, strict=True):
-                    if end <= begin:
-                        continue
-                    if one.end <= other.first:
+                    if begin < end:
                         yield one, other
-                    else:
-                        yield from self._overlapping(one, waiting, end)
-
-    def _overlapping(self, one: Splice, unit: int, target: int) -> Iterator[Neighbour]:
-        """One splice, and a unit at a target within or around the same stretch."""
-        place = self.place_of[unit]
-        if one.first <= place < one.end:
-            place = one.first + [*one.units].index(unit)
-        if place == target:
-            return
-        first, end = min(one.first, place, target), max(one.end, place + 1, target + 1)
-        stretch = self.order[first:end]
-        stretch[one.first - first : one.end - first] = one.units
-        other = shifted(self._units, stretch, place - first, target - first)
-        yield (Splice(first, other.applied(stretch)),)
 
     def _targets(self, place: int, step: int, reach: int) -> Iterator[int]:
         """Places before or behind one, farther and farther away."""

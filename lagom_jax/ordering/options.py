@@ -1,4 +1,4 @@
-"""Which settings of a collective are worth a try while an order is searched for."""
+"""Settings of collectives that are worth a try while an order is searched for."""
 
 from __future__ import annotations
 

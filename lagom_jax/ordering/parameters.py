@@ -43,7 +43,7 @@ class SearchParameters:
 
     # Starts, and what goes to each.
     paces: tuple[float, ...] = (1.0, 1.5, 2.5)
-    """How many times the fastest time a collective may take, where orders with busy
+    """Multiples of the fastest time that a collective may take, where orders with busy
     streams begin: slower ones take less from kernels and need more room."""
     per_start: int = 10_000
     """Evaluations below which another start is not worth its while: one search that

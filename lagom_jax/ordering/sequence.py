@@ -45,17 +45,17 @@ class Unit:
     number: int
     instructions: tuple[Instruction, ...]
     nodes: Block
-    """What it does in the program; most units do nothing."""
+    """Its part of the program; most units do nothing."""
     needs: tuple[int, ...]
     """Units that must stand before it."""
     accesses: frozenset[int]
     """Buffers that it reads or writes."""
     within_bytes: int
-    """What the computations that it calls need at most while it runs."""
+    """Bytes that the computations that it calls need at most while it runs."""
     launches: tuple[Launch, ...] = dataclasses.field(init=False)
     """The launches among its nodes."""
     tokens: tuple[int, ...] = dataclasses.field(init=False)
-    """What its waits wait for."""
+    """Tokens of its waits."""
 
     def __post_init__(self) -> None:
         """Looks for what a search asks for at every turn."""
@@ -84,7 +84,7 @@ class UnitSequence:
         return tuple(i for number in order for i in self.units[number].instructions)
 
     def is_legal(self, order: Order) -> bool:
-        """Whether an order has every unit once, behind all that it needs."""
+        """True if an order has every unit once, behind all that it needs."""
         if sorted(order) != list(self.given):
             return False
         seen: set[int] = set()
@@ -129,7 +129,7 @@ def sequence_of(
     Args:
         builder: Of the module.
         computation: One of its computations.
-        inner: What is known of the computations that it calls.
+        inner: Orders and memory of the computations that it calls.
     """
     assert computation.sequence is not None
     sequence = computation.sequence
@@ -202,7 +202,7 @@ def with_inner(builder: Builder, found: UnitSequence, inner: Inner) -> UnitSeque
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inner:
-    """What is known of computations that others call."""
+    """Orders and memory of computations that others call."""
 
     orders: Mapping[int, Sequence[Instruction]]
     live_bytes: Mapping[int, int]

@@ -1,4 +1,4 @@
-"""Which collectives may run beside others, on a second stream of their own.
+"""Second stream: collectives that may run beside others.
 
 XLA launches all collectives on one stream, so that one over NVLink waits for one over
 the network that was launched before it, although neither needs what the other uses.
@@ -50,7 +50,7 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
 
     Args:
         program: A step in the order that is given.
-        cluster: What it runs on.
+        cluster: The hardware.
 
     Example:
         >>> inside_domains(Program("p", (), 8), Cluster.parse("h100:2x8"))
@@ -69,14 +69,14 @@ def inside_domains(program: Program, cluster: Cluster) -> frozenset[int]:
 
 
 def is_crowded(program: Program, seconds: Callable[[Task], float]) -> bool:
-    """Whether collectives keep one stream busy for most of some part of a step.
+    """True if collectives keep one stream busy for most of some part of a step.
 
     Elsewhere there is room for one after another, and a second stream would only bring
     them into each other's way.
 
     Args:
         program: The step.
-        seconds: What a task takes alone.
+        seconds: Time that a task takes alone.
 
     Example:
         >>> is_crowded(Program("p", (), 8), lambda task: 1.0)
@@ -87,12 +87,12 @@ def is_crowded(program: Program, seconds: Callable[[Task], float]) -> bool:
     )
 
 
-def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
-    """Which launches must not be under way at each other's side.
+def clashes(launches: Iterable[Launch], second: Collection[int] = ()) -> Clashes:
+    """Launches that must not be under way at each other's side.
 
     Args:
         launches: Some launches; what is on no stream for collectives does not matter.
-        aside: Tokens of those that go to the second stream, beside those that are
+        second: Tokens of those that go to the second stream, beside those that are
             there.
 
     Example:
@@ -100,7 +100,7 @@ def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
         {}
     """
     listed = [*launches]
-    streams = {one.token: _stream_of(one, aside) for one in listed if _has_groups(one)}
+    streams = {one.token: _stream_of(one, second) for one in listed if _has_groups(one)}
     apart = {
         token: frozenset(one for one in beside if streams[one] != streams[token])
         for token, beside in sharing(listed).items()
@@ -109,7 +109,7 @@ def clashes(launches: Iterable[Launch], aside: Collection[int] = ()) -> Clashes:
 
 
 def sharing(launches: Iterable[Launch]) -> Clashes:
-    """Which launches have more than one device of a group in common.
+    """Launches that have more than one device of a group in common.
 
     Args:
         launches: As for `clashes`.
@@ -135,7 +135,7 @@ def sharing(launches: Iterable[Launch]) -> Clashes:
 
 
 def meet_and_clash(program: Program) -> bool:
-    """Whether two are under way at once that must not be.
+    """True if two are under way at once that must not be.
 
     Example:
         >>> meet_and_clash(Program("p", (), 8))
@@ -151,11 +151,11 @@ def _meet(block: Block, clashing: Clashes) -> bool:
     )
 
 
-def _stream_of(launch: Launch, aside: Collection[int]) -> int:
+def _stream_of(launch: Launch, second: Collection[int]) -> int:
     assert isinstance(launch.task, Collective)
     if launch.task.stream:
         return launch.task.stream
-    return int(launch.stream is Stream.ASIDE or launch.token in aside)
+    return int(launch.stream is Stream.ASIDE or launch.token in second)
 
 
 def _groups_of(launch: Launch) -> Groups:
@@ -205,7 +205,7 @@ def _begun(block: Block, under_way: set[int]) -> Iterator[tuple[int, frozenset[i
     """Each launch, and what is under way when it begins.
 
     Args:
-        block: What is run.
+        block: The nodes that are run.
         under_way: Tokens of what is under way at its beginning; at its end, after.
     """
     for node in block:

@@ -1,4 +1,4 @@
-"""What tasks cost and take, under settings that change as a search goes on.
+"""Terms of tasks: seconds and loads under settings that change as a search goes on.
 
 Tasks have numbers, and so have the loads that they put on the GPU, where loads that are
 equal share one: replays in a search then look things up by small integers.
@@ -34,8 +34,8 @@ class Terms:
         """Begins with a choice.
 
         Args:
-            stage: What can be set, and the model's answers.
-            cluster: What the program runs on.
+            stage: All that can be set, and the model's answers.
+            cluster: The hardware.
             choice: For each group of the stage its candidate.
         """
         self._stage = stage
@@ -47,7 +47,7 @@ class Terms:
         self.loads: list[int] = []
         """By number of a task its load on a stream of its own, likewise."""
         self.speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
-        """What `between` has been asked for."""
+        """Answers of `between`."""
         self._sharing = RatesOfLoads(cluster.gpu, load_sharing_constants(cluster.gpu))
         self._group: dict[Collective, int] = {
             site: number

@@ -215,7 +215,7 @@ def _moved(best: Trial) -> str:
     """What has a stream of its own, and what moved most, as an example."""
     if best.ordering is None:
         return ""
-    aside = sum(map(len, best.ordering.aside.values()))
+    aside = sum(map(len, best.ordering.on_second_stream.values()))
     streams = f"; {counted(aside, 'collective')} on a second stream" if aside else ""
-    moves = best.ordering.moves
+    moves = best.ordering.displacements
     return streams + (f"; most of all, {moves[0]}" if moves else "")

@@ -226,7 +226,7 @@ class Sweep:
             spare_bytes=self._spare(best.view),
             evaluations=self._budget.evaluations,
         )
-        if not (ordering.sequences or ordering.aside):
+        if not (ordering.sequences or ordering.on_second_stream):
             return None
         edit = edit_of(best.schedule, ordering)
         asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")

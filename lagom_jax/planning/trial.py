@@ -149,4 +149,4 @@ def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
         schedule: The fingerprint of the schedule that the order was found for.
         ordering: What was found.
     """
-    return ScheduleEdit(schedule, ordering.sequences, ordering.aside)
+    return ScheduleEdit(schedule, ordering.sequences, ordering.on_second_stream)

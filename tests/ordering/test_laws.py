@@ -1,5 +1,6 @@
 """What holds for every module: orders are legal, never worse, and always the same."""
 
+import dataclasses
 import random
 
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,8 @@ from lagom_jax.ordering.descent import Descent
 from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.find import find_order
 from lagom_jax.ordering.incremental import IncrementalReplay
+from lagom_jax.ordering.neighbours import Neighbours, async_pairs
+from lagom_jax.ordering.parameters import SearchParameters
 from lagom_jax.ordering.sequence import Inner, sequence_of
 from lagom_jax.ordering.splices import Splice, shifted, shifts
 from lagom_jax.ordering.terms import Terms
@@ -26,6 +29,7 @@ from .modules import steps
 H100 = Cluster.parse("h100:1x8")
 MODEL = CostModel.of(H100)
 FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
+MANY = settings(FEW, max_examples=60, deadline=None)
 
 
 def sequence(module):
@@ -83,7 +87,7 @@ def descent_parts(module, controls="sequence"):
     return stage, sequence(module), terms
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@MANY
 @given(steps(), st.data())
 def test_an_incremental_replay_is_a_replay_of_the_whole(lines, data):
     """To the last bit, after any orders and settings before."""
@@ -127,23 +131,75 @@ def test_an_incremental_replay_is_a_replay_of_the_whole(lines, data):
         assert tuple(part.order) == order
 
 
-@FEW
-@given(steps(), st.data())
-def test_what_a_splice_may_do_is_what_the_whole_order_may(lines, data):
-    """Memory, and what XLA would make synchronous, are looked at in the stretch only."""
-    found = sequence(made_of(*lines))
+def with_inner_memory(found, sizes):
+    """Units that need memory of their own while they run, as loops do."""
+    units = tuple(
+        dataclasses.replace(unit, within_bytes=sizes[unit.number % len(sizes)])
+        for unit in found.units
+    )
+    return dataclasses.replace(found, units=units)
+
+
+SIZES = st.lists(st.sampled_from([0, 1 << 24, 1 << 26]), min_size=1, max_size=9)
+
+
+@MANY
+@given(steps(), SIZES, st.sampled_from([1, 2]), st.data())
+def test_what_a_splice_may_do_is_what_the_whole_order_may(lines, sizes, streams, data):
+    """Memory, streams, and what XLA would make synchronous, in the stretch only."""
+    module = made_of(*lines)
+    starts = [i.id for i in module.entry.sequence if i.opcode.endswith("-start")]
+    second = frozenset(starts[::2]) if streams > 1 else frozenset()
+    plain = sequence_of(Builder(module, second), module.entry, Inner({}, {}))
+    found = with_inner_memory(plain, sizes)
+    ends = [unit.number for unit in found.units if unit.launches or unit.tokens]
+    places = st.integers(0, len(found.units) - 1)
+
+    def drawn(order):
+        place = data.draw(places)
+        if ends and data.draw(st.booleans()):
+            place = order.index(data.draw(st.sampled_from(ends)))
+        return shifted(found.units, order, place, data.draw(places))
+
     order = found.given
     most = found.live_bytes(order) + data.draw(st.sampled_from([0, 0, 1 << 25]))
-    constraints = Constraints(found, found.given, most)
-    places = st.integers(0, len(order) - 1)
-    for _ in range(12):
-        splice = shifted(found.units, order, data.draw(places), data.draw(places))
+    for _ in range(data.draw(st.sampled_from([0, 0, 2]))):
+        # Whatever that order may be: a search may begin with one that is not allowed.
+        order = drawn(order).applied(order)
+    constraints = Constraints(found, order, most)
+    for _ in range(16):
+        splice = drawn(order)
         other = splice.applied(order)
         allowed = constraints.allow_with(splice)
         assert allowed == Constraints(found, found.given, most).allow(other)
         if allowed:
             constraints.take_with(splice)
             order = other
+
+
+@FEW
+@given(steps(), st.data())
+def test_neighbours_are_legal_and_the_same_in_one_splice(lines, data):
+    stage, found, terms = descent_parts(made_of(*lines))
+    near = SearchParameters(stride=1.0, near=6)
+    groups = frozenset(range(len(stage.space.groups)))
+    order = found.given
+    for _ in range(3):
+        neighbours = Neighbours(found.units, order, near)
+        moves = [*neighbours.shifted(data.draw(st.sampled_from(order)))]
+        for pair in async_pairs(found, terms, groups):
+            moves += neighbours.stretched(pair)
+        for splices in moves:
+            ends = [0, *(splice.end for splice in splices)]
+            assert all(a <= b.first for a, b in zip(ends, splices, strict=False))
+            other = order
+            for splice in splices:
+                other = splice.applied(other)
+            assert found.is_legal(other)
+            assert neighbours.merged(splices).applied(order) == other
+            if data.draw(st.integers(0, 9)) == 0:
+                order = other
+                break
 
 
 @FEW
@@ -222,18 +278,22 @@ def test_the_memory_limit_is_kept(lines, spare):
         assert found.live_bytes(after) - before == ordering.live_bytes_change
 
 
-@FEW
-@given(steps(), st.integers(0, 9))
-def test_kicks_never_lose_what_was_found(lines, seed):
-    module = made_of(*lines)
-    program = build_program(module)
-    stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
-    found = sequence(module)
-    terms = Terms(stage, H100, stage.untouched)
-    options = {g: range(3) for g in range(len(stage.space.groups))}
-    descent = Descent(found, terms, options, found.given)
+@MANY
+@given(steps(), st.integers(0, 9), st.sampled_from(["tuner", "sequence"]))
+def test_perturbations_never_lose_what_was_found(lines, seed, controls):
+    stage, found, terms = descent_parts(made_of(*lines), controls)
+    options = {
+        number: range(0, len(group.candidates), 3)
+        for number, group in enumerate(stage.space.groups)
+    }
+    most = found.live_bytes(found.given)
+    descent = Descent(found, terms, options, found.given, most_bytes=most)
     first = descent.run(400)
     second = descent.run(400, random.Random(seed))
     assert second.seconds <= first.seconds
     assert found.is_legal(second.order)
+    assert Constraints(found, found.given, most).allow(second.order)
     assert terms.choice == [candidate for _, candidate in second.settings]
+    # What was kept takes as long as it says, to the last bit, changed settings included.
+    fresh = IncrementalReplay(found, terms.under(terms.choice), second.order)
+    assert second.seconds == fresh.seconds

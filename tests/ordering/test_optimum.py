@@ -59,7 +59,7 @@ def test_an_all_gather_starts_before_the_work_that_hides_it():
     order = names(made, ordering)
     assert order.index("start") < order.index("work") < order.index("done")
     assert ordering.after_seconds < 0.9 * ordering.before_seconds
-    (moved,) = ordering.moves
+    (moved,) = ordering.displacements
     assert moved.collective == "start"
     assert moved.start_change_seconds < -50e-6
     assert "earlier" in str(moved)
@@ -105,7 +105,7 @@ def test_nothing_to_gain_changes_nothing():
     ordering = found(made)
     assert ordering.sequences == {}
     assert ordering.after_seconds == ordering.before_seconds
-    assert (ordering.moves, ordering.live_bytes_change) == ((), 0)
+    assert (ordering.displacements, ordering.live_bytes_change) == ((), 0)
 
 
 def test_no_memory_to_spare_keeps_a_gathered_array_from_coming_earlier():

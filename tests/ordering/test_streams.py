@@ -259,10 +259,12 @@ def test_no_order_has_two_under_way_that_clash(lines):
     assert ordering.after_seconds <= ordering.before_seconds
     assert meets(ordering.program.body) == set()
     assert not meet_and_clash(ordering.program)
-    assert ordering.aside or allowed_on_one_stream(module, ordering.sequences.get(1))
+    assert ordering.on_second_stream or allowed_on_one_stream(
+        module, ordering.sequences.get(1)
+    )
     chosen = {
         module.entry.sequence[place].name
-        for place in ordering.aside.get(1, ())  # 0 is the sum of a reduction
+        for place in ordering.on_second_stream.get(1, ())  # 0 is the sum of a reduction
     }
     assert chosen == {
         node.task.name
@@ -298,7 +300,7 @@ def test_where_kernels_take_longer_one_stream_is_enough():
     assert not room_for(*many, *ONE_AFTER_ANOTHER)
     ordering = ordered(module_of(*many, *ONE_AFTER_ANOTHER))
     assert ordering.sequences
-    assert not ordering.aside
+    assert not ordering.on_second_stream
 
 
 @pytest.mark.parametrize("each", [10, 10_000])
@@ -309,8 +311,8 @@ def test_two_streams_hide_one_behind_the_other(each):
         ordered(module, evaluations=2000, streams=streams, per_start=each)
         for streams in (False, True)
     )
-    assert not one.aside
-    assert two.aside == {1: (5,)}
+    assert not one.on_second_stream
+    assert two.on_second_stream == {1: (5,)}
     assert two.after_seconds < 0.9 * one.after_seconds
     # With Lagom's settings the step takes at least as long as its longer collective.
     timeline = replay(two.program, MODEL, MODEL.contention())
@@ -334,7 +336,7 @@ def test_a_second_stream_that_brings_nothing_is_not_used(each):
     assert room_for(*lines)
     ordering = ordered(module, evaluations=600, per_start=each)
     assert ordering.after_seconds < ordering.before_seconds
-    assert not ordering.aside
+    assert not ordering.on_second_stream
 
 
 def tokens_of(module):

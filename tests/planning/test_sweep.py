@@ -273,13 +273,13 @@ def promise(**seconds):
         sequences = {0: tuple(range(size(module)))} if after < before else {}
         return Ordering(
             sequences=sequences,
-            aside={},
+            on_second_stream={},
             program=Program("p", (), 8),
             before_seconds=before,
             after_seconds=after,
             live_bytes_change=0,
             evaluations=evaluations,
-            moves=(),
+            displacements=(),
         )
 
     return Remembering(orders=order)

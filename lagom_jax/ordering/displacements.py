@@ -1,4 +1,4 @@
-"""What an order changed, for people: when collectives start and are waited for."""
+"""Displacements of collectives by an order: when they start and are waited for."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lagom_jax.schedule.program import Block, Kernel, Loop, Run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moved:
+class Displacement:
     """A collective that starts, or is waited for, at another time than before.
 
     Example:
-        >>> print(Moved("all-gather-start.3", 32, -120e-6, 40e-6))
+        >>> print(Displacement("all-gather-start.3", 32, -120e-6, 40e-6))
         all-gather-start.3 (x32) starts 120 us earlier, is waited for 40 us later
     """
 
     collective: str
     times: int
-    """How often it runs in a step."""
+    """Runs in a step."""
     start_change_seconds: float
     """Of the kernels before its launch, each alone; below 0 where it starts earlier."""
     wait_change_seconds: float
@@ -30,7 +30,7 @@ class Moved:
 
     @property
     def weight(self) -> float:
-        """How much it moved, over a step."""
+        """Seconds of both changes, over a step."""
         changes = abs(self.start_change_seconds) + abs(self.wait_change_seconds)
         return self.times * changes
 
@@ -47,19 +47,19 @@ def _in_words(seconds: float) -> str:
     return f"{abs(1e6 * seconds):.0f} us {'earlier' if seconds < 0 else 'later'}"
 
 
-def moves_of(
+def displacements_of(
     sequence: UnitSequence,
     order: Order,
     times: int,
     kernel: Callable[[Kernel], tuple[float, KernelLoad]],
-) -> Iterator[Moved]:
-    """What an order changed for the collectives of a computation.
+) -> Iterator[Displacement]:
+    """Displacements of the collectives of a computation by an order.
 
     Args:
         sequence: The computation.
         order: The new order of its units.
-        times: How often a step runs it.
-        kernel: What tells the seconds of a kernel alone.
+        times: Runs of it in a step.
+        kernel: Seconds and load of a kernel alone.
     """
     alone = [_alone(unit.nodes, kernel) for unit in sequence.units]
     before, after = (_begins(alone, o) for o in (sequence.given, order))
@@ -68,18 +68,18 @@ def moves_of(
         for launch in unit.launches:
             if isinstance(launch.task, Collective) and launch.token in waits:
                 wait = waits[launch.token]
-                moved = Moved(
+                displacement = Displacement(
                     launch.task.name,
                     times,
                     after[unit.number] - before[unit.number],
                     after[wait] - before[wait],
                 )
-                if moved.weight > times * 1e-6:
-                    yield moved
+                if displacement.weight > times * 1e-6:
+                    yield displacement
 
 
 def _begins(alone: list[float], order: Order) -> dict[int, float]:
-    """When each unit would begin if there were only kernels."""
+    """By unit the time at which it would begin if there were only kernels."""
     now, found = 0.0, dict[int, float]()
     for number in order:
         found[number] = now
