@@ -71,7 +71,8 @@ def main() -> int:
         traceback.print_exc()
         (first, *_) = str(error).strip().splitlines() or [""]
         raise SystemExit(f"{type(error).__name__}: {first}") from None
-    (module,) = compiled.runtime_executable().hlo_modules()
+    executable: Any = compiled.runtime_executable()
+    (module,) = executable.hlo_modules()
     (folder / "module.pb").write_bytes(module.as_serialized_hlo_module_proto())
     known = {
         "device": devices[0].device_kind,
