@@ -1,4 +1,4 @@
-"""What the model says about pairs, and the constants with which it says it best."""
+"""The model's law of contention for measured pairs, and constants fitted to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from gpu_stages.beside.asked import KernelAsked, SettingAsked
-from gpu_stages.beside.bench import Pair
+from gpu_stages.contention_bench import Pair
+from gpu_stages.contention_cases import CollectiveCase, KernelCase
 from gpu_stages.stage import Spread
 from gpu_stages.steering import RANKS
 from lagom_jax.cluster import Cluster
@@ -24,7 +24,7 @@ from lagom_jax.cost.span import wire_bytes
 
 Floats = npt.NDArray[np.float64]
 _LINK: Final = "the GPU itself"
-# What can be fitted, within which bounds, and where the fit begins.
+# Bounds of each constant that is fitted, and where the fit begins.
 _FITTED: Final = {
     "eviction": (0.0, 3.0, (0.0, 0.05, 0.2, 0.8)),
     "saturating_sm_share": (0.05, 1.0, (0.3, 0.45, 0.6, 0.8)),
@@ -37,10 +37,10 @@ _STARTS: Final = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """A pair, with all that the model is told about it."""
+    """A measured pair, with all that the model takes of it."""
 
-    kernel: KernelAsked
-    setting: SettingAsked
+    kernel: KernelCase
+    collective: CollectiveCase
     channels: int
     """Of each rank, as NCCL has them."""
     nbytes: int
@@ -50,16 +50,16 @@ class Measured:
     @property
     def kept_out(self) -> bool:
         """Whether nothing is fitted to it."""
-        return self.kernel.kept_out or self.setting.kept_out
+        return self.kernel.kept_out or self.collective.kept_out
 
     @property
     def kernel_slowdown(self) -> Spread:
-        """How many times longer the kernel takes beside the collective."""
+        """Slowdown of the kernel by the collective."""
         return Spread.of(self.pair.kernel_slowdowns)
 
     @property
     def collective_slowdown(self) -> Spread:
-        """How many times longer the collective takes beside the kernel."""
+        """Slowdown of the collective by the kernel."""
         return Spread.of(self.pair.collective_slowdowns)
 
 
@@ -71,18 +71,18 @@ class Predictor:
         self._constants = constants
 
     def kernel(self, row: Measured, sharing: SharingConstants) -> float:
-        """How many times longer the kernel takes, by the model."""
+        """Predicted slowdown of the kernel."""
         load = collective_load(row, sharing)
         return slowdown(self.kernel_load(row), [load], self._cluster.gpu, sharing)
 
     def collective(self, row: Measured, sharing: SharingConstants) -> float:
-        """How many times longer the collective takes, by the model."""
+        """Predicted slowdown of the collective."""
         load = collective_load(row, sharing)
         gpu = self._cluster.gpu
         return collective_slowdown(load, [load], self.kernel_load(row), gpu)
 
     def kernel_load(self, row: Measured) -> KernelLoad:
-        """What the kernel takes, with the time that it was measured to take alone."""
+        """Load of the kernel, with its measured time alone."""
         work = row.kernel.work
         price = kernel_price(work, self._cluster, self._constants)
         alone = Spread.of(row.pair.kernel_alone).median
@@ -98,16 +98,16 @@ class Predictor:
 
 
 def collective_load(row: Measured, sharing: SharingConstants) -> CollectiveLoad:
-    """What all ranks together take of the GPU that they share.
+    """Load of all ranks together on the GPU that they share.
 
-    The link between them is the GPU's own memory, so none is shared beside it.
+    The link between them is the GPU's own memory, so no other link is shared.
     """
-    kind = row.setting.function
+    kind = row.collective.function
     sent = wire_bytes(kind, row.nbytes, RANKS)
     alone = Spread.of(row.pair.collective_alone).median
     rate = memory_rate(sent, alone, sharing.passes(kind))
     return CollectiveLoad(
-        RANKS * row.channels, row.setting.chunk_bytes, RANKS * rate, _LINK, 0.0
+        RANKS * row.channels, row.collective.chunk_bytes, RANKS * rate, _LINK, 0.0
     )
 
 
@@ -120,8 +120,8 @@ def fitted(
     grid, with persistent kernels and without.
 
     Args:
-        rows: What it is fitted to.
-        predictor: Says what constants predict.
+        rows: Fitted to.
+        predictor: The law.
         old: Has the constants that are not fitted.
     """
 
@@ -157,7 +157,7 @@ def worth_keeping(
 
     Args:
         rows: That nothing was fitted to.
-        predictor: Says what constants predict.
+        predictor: The law.
         old: Before the fit.
         new: From the fit.
     """

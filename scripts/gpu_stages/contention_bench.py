@@ -1,66 +1,65 @@
-"""Measures what a kernel and a collective take, alone and beside each other."""
+"""Times of a kernel and a collective, alone and together."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from gpu_stages.cuda.nccl import Ranks
-from gpu_stages.cuda.runtime import Gpu, Stream
+from gpu_stages.gpu import Gpu, Ranks
 
-_ROUNDS: Final = 7
+MOST_BYTES: Final = 512 << 20
 # Long enough that starts, ends and the grain of events do not count.
 _KERNEL_SECONDS: Final = 2e-3
 _COLLECTIVE_SECONDS: Final = 1.5e-3
 _COLLECTIVES: Final = 2
 _FIRST_BYTES: Final = 32 << 20
 _GRAIN_BYTES: Final = 1 << 20
-MOST_BYTES: Final = 512 << 20
-# How much longer than alone the one beside is expected to take, to begin with.
+# How much longer than alone the other one is expected to take, to begin with.
 _EXPECTED_SLOWDOWN: Final = 1.5
 _MOST_COVER: Final = 400
 
 
 class NotCoveredError(Exception):
-    """The one beside ended too early, however often it was repeated."""
+    """One ended too early while the other was timed, however often it was repeated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """Something that can be queued again and again."""
+    """Something that can be launched again and again."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[Any, ...]
     launch: Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds for one launch, measured in turns: an entry for each turn."""
+    """Seconds of one launch, measured in turns: an entry for each turn."""
 
     kernel_alone: Sequence[float]
-    kernel_beside: Sequence[float]
+    kernel_together: Sequence[float]
     collective_alone: Sequence[float]
-    collective_beside: Sequence[float]
+    collective_together: Sequence[float]
 
     @property
     def kernel_slowdowns(self) -> list[float]:
-        """How many times longer the kernel took, turn by turn."""
-        return _over(self.kernel_beside, self.kernel_alone)
+        """Time together over time alone of the kernel, turn by turn."""
+        return _over(self.kernel_together, self.kernel_alone)
 
     @property
     def collective_slowdowns(self) -> list[float]:
-        """How many times longer the collective took, turn by turn."""
-        return _over(self.collective_beside, self.collective_alone)
+        """Time together over time alone of the collective, turn by turn."""
+        return _over(self.collective_together, self.collective_alone)
 
 
 class Bench:
     """Measures pairs on one GPU."""
 
-    def __init__(self, gpu: Gpu, ranks: Ranks) -> None:
+    def __init__(self, gpu: Gpu, ranks: Ranks, turns: int) -> None:
         self._gpu = gpu
         self._ranks = ranks
+        self._turns = turns
 
     def alone(self, task: Task, count: int) -> float:
         """Seconds of a launch, of so many in a row."""
@@ -71,12 +70,10 @@ class Bench:
         )
         self._gpu.wait(end)
         self._gpu.finish(*task.streams)
-        seconds = self._gpu.seconds(start, end)
-        self._gpu.forget(start, end)
-        return seconds / count
+        return self._gpu.seconds(start, end) / count
 
     def usual_seconds(self, task: Task) -> float:
-        """What a launch takes about, once everything is warm."""
+        """Approximate seconds of a launch, once everything is warm."""
         once = self.alone(task, 2)
         return self.alone(task, max(2, math.ceil(_KERNEL_SECONDS / once)))
 
@@ -98,12 +95,12 @@ class Bench:
         return Task(self._ranks.streams, lambda: self._ranks.launch(function, per_rank))
 
     def pair(self, kernel: Task, collective: Task) -> Pair:
-        """The two, alone and beside each other, in turns.
+        """The two, alone and together, in turns.
 
         Turns let what changes slowly, such as the clock, meet all alike.
 
         Raises:
-            NotCoveredError: One of them cannot be kept running beside the other.
+            NotCoveredError: One of them cannot be kept running while the other does.
         """
         seconds = self.usual_seconds(kernel), self.usual_seconds(collective)
         kernels = max(2, math.ceil(_KERNEL_SECONDS / seconds[0]))
@@ -112,17 +109,17 @@ class Bench:
         turns = [
             (
                 self.alone(kernel, kernels),
-                self._beside(kernel, kernels, collective, over_kernels),
+                self._together(kernel, kernels, collective, over_kernels),
                 self.alone(collective, _COLLECTIVES),
-                self._beside(collective, _COLLECTIVES, kernel, over_collectives),
+                self._together(collective, _COLLECTIVES, kernel, over_collectives),
             )
-            for _ in range(_ROUNDS)
+            for _ in range(self._turns)
         ]
         self._ranks.check()
         return Pair(*zip(*turns, strict=True))
 
-    def _beside(self, task: Task, count: int, other: Task, cover: _Cover) -> float:
-        """Seconds of a launch while another task runs from before it to after it."""
+    def _together(self, task: Task, count: int, other: Task, cover: _Cover) -> float:
+        """Seconds of a launch while the other runs from before it to after it."""
         while True:
             seconds = self._covered(task, count, other, cover.launches)
             if seconds is not None:
@@ -130,27 +127,25 @@ class Bench:
             cover.lengthen()
 
     def _covered(self, task: Task, count: int, other: Task, cover: int) -> float | None:
-        """None where the other was done before."""
-        gpu, begun, over = self._gpu, self._gpu.event(), self._gpu.event()
+        """Seconds of a launch; None where the other was done before."""
+        gpu = self._gpu
         other.launch()
-        gpu.record(begun, other.streams[0])
+        begun = gpu.record(other.streams[0])
         _repeat(other.launch, cover)
-        gpu.record(over, other.streams[0])
+        over = gpu.record(other.streams[0])
         for stream in task.streams:
-            gpu.hold(stream, until=begun)
+            stream.wait_event(begun)
         task.launch()
         start, end = gpu.timed(task.streams[0], lambda: _repeat(task.launch, count))
         gpu.wait(end)
-        early = gpu.happened(over)
+        early = over.done
         gpu.finish(*task.streams, *other.streams)
-        seconds = gpu.seconds(start, end) / count
-        gpu.forget(begun, over, start, end)
-        return None if early else seconds
+        return None if early else gpu.seconds(start, end) / count
 
 
 @dataclasses.dataclass(slots=True)
 class _Cover:
-    """How often the other task is launched, so that it outlasts what is timed."""
+    """Number of launches of the other task that outlast what is timed."""
 
     ratio: float
     """Time to be covered over the time of one launch, both alone."""

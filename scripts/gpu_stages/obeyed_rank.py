@@ -1,9 +1,9 @@
-"""One rank of several, each a process of its own that NCCL takes for a host of its own.
+"""One rank of several, each a process of its own that NCCL takes for a host.
 
-    python -m gpu_stages.obeying.rank FOLDER RANK
+    python -m gpu_stages.obeyed_rank FOLDER RANK
 
-The folder has `ranks.json`, what all of them are told. What becomes of the calls is
-written by the first rank to `verdicts.json`, again after each generation of rules.
+The folder is below that of the stage, whose `request.json` says what is asked. The
+first rank writes `verdicts.json`, again after each generation of rules.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.cuda import nccl
-from gpu_stages.cuda.libraries import Places, load
-from gpu_stages.cuda.nccl import Ranks
-from gpu_stages.cuda.runtime import Gpu
-from gpu_stages.nccl_sharing import OVER_LOOPBACK, as_host
-from gpu_stages.obeying.asked import BUFFER_BYTES
-from gpu_stages.obeying.asking import ask
-from gpu_stages.steering import RANKS, Steering
+from gpu_stages import gpu as gpus
+from gpu_stages.gpu import Gpu, Libraries, Ranks
+from gpu_stages.obeyed_calls import BUFFER_BYTES, GENERATIONS, verdicts
+from gpu_stages.stage import Request
+from gpu_stages.steering import RANKS, Steering, as_host
 from lagom_jax.files import write_whole
 from lagom_jax.tuner.control import Agree
 
@@ -33,29 +30,21 @@ _CHANNELS: Final = 8
 _POLL_SECONDS: Final = 0.002
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What all ranks are told."""
-
-    places: dict[str, str]
-    """Where the libraries are, as in `Places`."""
-    patience: float
-    takes_chunks: bool
-
-
 def main(folder: Path, rank: int) -> None:
-    told = Told(**json.loads((folder / "ranks.json").read_text()))
+    asked = json.loads((folder.parent / "request.json").read_text())
+    nccl = asked["nccl"] and Path(asked["nccl"])
+    request = Request(**{**asked, "folder": folder, "nccl": nccl})
     steering = Steering(
         folder / f"nccl-{rank}.log",
-        as_host(rank) | OVER_LOOPBACK | {"NCCL_BUFFSIZE": str(BUFFER_BYTES)},
-        agree_in(folder, rank, told.patience),
+        as_host(rank) | {"NCCL_BUFFSIZE": str(BUFFER_BYTES)},
+        agree_in(folder, rank, request.patience),
     )
-    libraries = load(Places(**told.places))
-    gpu = Gpu(libraries, told.patience)
+    libraries = Libraries.load(request)
+    gpu = Gpu(libraries, request.patience)
     name = folder / "communicator"
     if rank == 0:
-        write_whole(name, nccl.unique_id(libraries.nccl))
-    _appears(name, told.patience)
+        write_whole(name, gpus.new_unique_id(libraries))
+    _appears(name, request.patience)
     ranks = Ranks(
         gpu,
         name.read_bytes(),
@@ -63,29 +52,22 @@ def main(folder: Path, rank: int) -> None:
         [rank],
         channels=_CHANNELS,
         most_bytes=MOST_BYTES,
-        patience=told.patience,
     )
-    verdicts = []
+    found: list[dict[str, object]] = []
     try:
-        for some in ask(
-            gpu,
-            ranks,
-            steering,
-            most_bytes=MOST_BYTES,
-            takes_chunks=told.takes_chunks,
-        ):
-            verdicts += map(dataclasses.asdict, some)
+        for some in verdicts(gpu, ranks, steering, MOST_BYTES, GENERATIONS):
+            found += map(dataclasses.asdict, some)
             if rank == 0:
-                write_whole(folder / "verdicts.json", json.dumps(verdicts).encode())
+                write_whole(folder / "verdicts.json", json.dumps(found).encode())
     finally:
         ranks.abort()
 
 
 def agree_in(folder: Path, rank: int, patience: float) -> Agree:
-    """Lets processes agree by files.
+    """Agreement of processes by files.
 
     Args:
-        folder: Where they are.
+        folder: Of the files.
         rank: Of this process.
         patience: Seconds that the others may take.
 
@@ -100,11 +82,11 @@ def agree_in(folder: Path, rank: int, patience: float) -> Agree:
         True
     """
 
-    def agree(point: str, said: str) -> bool:
+    def agree(point: str, state: str) -> bool:
         def place(one: int) -> Path:
             return folder / f"{point.replace(' ', '-')}-{one}"
 
-        write_whole(place(rank), said.encode())
+        write_whole(place(rank), state.encode())
         for other in range(RANKS):
             _appears(place(other), patience)
         return len({place(other).read_text() for other in range(RANKS)}) == 1
