@@ -4,7 +4,6 @@ from lagom_jax.plan.plan import Candidate as Candidate
 from lagom_jax.plan.plan import Evidence as Evidence
 from lagom_jax.plan.plan import HoldsFor as HoldsFor
 from lagom_jax.plan.plan import Lever as Lever
-from lagom_jax.plan.plan import LeverValue as LeverValue
 from lagom_jax.plan.plan import Measured as Measured
 from lagom_jax.plan.plan import Plan as Plan
 from lagom_jax.plan.plan import SiteSetting as SiteSetting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from xla_flags import FlagError, join, known, parse_option, print_flag
+from xla_flags import FlagError, OptionValue, find, join, parse_option, print_flag
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Beyond:
 
 
 def xla_flags_text(
-    options: Mapping[str, bool | int | float | str | bytes], jaxlib: str | None
+    options: Mapping[str, OptionValue], jaxlib: str | None
 ) -> tuple[str, tuple[Beyond, ...]]:
     """The text of `XLA_FLAGS` for compiler options, and what it cannot say.
 
@@ -26,7 +26,7 @@ def xla_flags_text(
     what the catalogue knows for a flag is written.
 
     Args:
-        options: As jax takes them.
+        options: As jax takes them, all of them in the catalogue.
         jaxlib: The version that will read the text, None if it is not known.
 
     Example:
@@ -38,10 +38,8 @@ def xla_flags_text(
     words: list[tuple[str, str]] = []
     beyond: list[Beyond] = []
     for name, value in options.items():
-        flag = known().get(name)
-        if flag is None:
-            why = "not in the catalogue of flags"
-        elif "XLA_FLAGS" not in flag.routes:
+        flag = find(name)
+        if "XLA_FLAGS" not in flag.routes:
             why = "XLA_FLAGS do not know it"
         elif jaxlib is not None and not flag.is_a_flag_in(jaxlib):
             why = f"XLA_FLAGS of jaxlib {jaxlib} do not know it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from lagom_jax.compile.schedule_edit import ScheduleEdit
@@ -13,6 +13,7 @@ from lagom_jax.errors import PlanError, StepError
 from lagom_jax.plan.outside import Beyond, xla_flags_text
 from lagom_jax.search.space import Cap
 from lagom_jax.search.tuning import StepParts
+from xla_flags import FlagError, OptionValue, check_planned, check_tried
 
 COSTS: Final = "fdo_profile"
 """The lever whose value is `Plan.costs`."""
@@ -22,7 +23,6 @@ COLLECTIVE_CAP: Final = "xla_gpu_nccl_collective_max_nchannels"
 POINT_TO_POINT_CAP: Final = "xla_gpu_nccl_p2p_max_nchannels"
 _SUMS = ("all-reduce", "reduce-scatter")
 
-LeverValue: TypeAlias = bool | int | float | str | None
 Status: TypeAlias = Literal[
     "ok",
     "chosen",
@@ -34,6 +34,15 @@ Status: TypeAlias = Literal[
     "not tried",
 ]
 """What became of a candidate."""
+
+
+def _allowed(
+    check: Callable[[str, OptionValue], None], name: str, value: OptionValue
+) -> None:
+    try:
+        check(name, value)
+    except FlagError as error:
+        raise PlanError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Lever:
 
     name: str
     """A compiler option, or `order`: another order than XLA's scheduler chose."""
-    value: LeverValue
+    value: OptionValue | None
     """None for `fdo_profile` and `order`, whose values are the plan's own."""
     why: str
     """The reason, in words."""
@@ -77,6 +86,8 @@ class Lever:
                 )
         elif self.value is None:
             raise PlanError(f"lever {self.name}: it has no value")
+        else:
+            _allowed(check_planned, self.name, self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ class Candidate:
     """
 
     name: str
-    levers: tuple[tuple[str, LeverValue], ...]
+    levers: tuple[tuple[str, OptionValue | None], ...]
     status: Status
     reason: str
     step_seconds: float | None
@@ -101,6 +112,14 @@ class Candidate:
     """With the best settings for this candidate."""
     peak_bytes: int | None
     compile_seconds: float
+
+    def __post_init__(self) -> None:
+        """Checks that this could have been tried."""
+        for name, value in self.levers:
+            if value is not None:
+                _allowed(check_tried, name, value)
+            elif name not in (COSTS, ORDER):
+                raise PlanError(f"candidate {self.name}: {name} has no value")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,12 +311,12 @@ class Plan:
                 )
         self._caps()
 
-    def compiler_options(self) -> dict[str, bool | int | float | str | bytes]:
+    def compiler_options(self) -> dict[str, OptionValue]:
         """What jax takes as `compiler_options`: accepted levers, costs, and caps.
 
         The order is not among them: no option can say it.
         """
-        options: dict[str, bool | int | float | str | bytes] = {}
+        options: dict[str, OptionValue] = {}
         for lever in self.levers:
             if not lever.accepted:
                 continue
@@ -342,10 +361,10 @@ class Plan:
         options.pop(COSTS, None)
         return xla_flags_text(options, self.holds_for.version("jaxlib"))
 
-    def _caps(self) -> dict[str, bool | int | float | str | bytes]:
+    def _caps(self) -> dict[str, OptionValue]:
         """XLA's options for the caps among the settings."""
         stated = {lever.name: lever.value for lever in self.levers if lever.accepted}
-        caps: dict[str, bool | int | float | str | bytes] = {}
+        caps: dict[str, OptionValue] = {}
         for place, setting in enumerate(self.settings):
             if not isinstance(told := setting.told, Cap):
                 continue

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from lagom_jax.levers import Bound, Idea, changes
 from lagom_jax.plan import Candidate, Evidence, HoldsFor, Lever, Plan, SiteSetting
-from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
+from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
 from lagom_jax.planning.trial import Trial, edit_of
 from lagom_jax.search.tuning import Tuning
 from lagom_jax.units import counted
+from xla_flags import OptionValue
 
 _COSTS_WHY = (
     "XLA's scheduler weighs collectives against kernels by our predicted times instead "
@@ -133,7 +134,7 @@ def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
 
 def _lever(
     name: str,
-    value: LeverValue,
+    value: OptionValue | None,
     why: str,
     pair: tuple[Trial, Trial] | None,
     first: Trial,

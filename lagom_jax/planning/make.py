@@ -21,11 +21,12 @@ from lagom_jax.planning.assemble import assemble
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.planning.trial import Asked, Trial
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.search.controls import Controls, named
 from lagom_jax.units import in_bytes
 from xla_flags import (
+    OptionValue,
     Pin,
     known,
     pinned_here,
@@ -194,7 +195,7 @@ class Planner:
 
     def compile(
         self,
-        options: dict[str, CompilerOption],
+        options: dict[str, OptionValue],
         order: ScheduleEdit | None = None,
         *,
         capture: bool = False,

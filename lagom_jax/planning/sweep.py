@@ -29,10 +29,10 @@ from lagom_jax.levers import Idea, cost_profile
 from lagom_jax.ordering.streams import meet_and_clash
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial, edit_of
+from lagom_jax.planning.trial import Asked, Trial, edit_of
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.units import in_bytes
-from xla_flags import known
+from xla_flags import OptionValue, known
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep
@@ -54,7 +54,7 @@ class Compiler(Protocol):
 
     def __call__(
         self,
-        options: dict[str, CompilerOption],
+        options: dict[str, OptionValue],
         order: ScheduleEdit | None,
         *,
         capture: bool,

@@ -46,8 +46,8 @@ def made_by_hand() -> Plan:
             ),
             Lever(THRESHOLD, 1 << 26, "fewer calls", True, "", 0.0, 0, True),
             Lever(
-                "xla_gpu_unheard_of",
-                "on",
+                "xla_gpu_enable_while_loop_unrolling",
+                "WHILE_LOOP_UNROLLING_FULL_UNROLL",
                 "tried",
                 False,
                 "",
@@ -129,7 +129,7 @@ def made_by_hand() -> Plan:
                 ),
                 Candidate(
                     "everything",
-                    (("xla_gpu_memory_limit_slop_factor", 95),),
+                    (("optimization_level", 19),),
                     "over memory",
                     "needs 93 GB of 86 GB",
                     None,

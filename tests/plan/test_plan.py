@@ -45,17 +45,11 @@ def test_xla_reads_the_same_values_from_the_environment():
 
 
 def test_what_the_environment_cannot_say_is_named():
-    more = (
-        lever("optimization_level", 19),
-        lever("xla_gpu_from_the_future", 1),
-        lever("xla_disable_hlo_passes", 3.5),
-    )
-    plan = dataclasses.replace(PLAN, levers=(*PLAN.levers, *more))
+    newer = lever("xla_gpu_pipeline_all_reduce", "COLLECTIVE_PIPELINING_MODE_ON")
+    plan = dataclasses.replace(PLAN, levers=(*PLAN.levers, newer))
     beyond = {part.what: part.why for part in plan.beyond_environment()}
     assert set(beyond) == {
-        "optimization_level",
-        "xla_gpu_from_the_future",
-        "xla_disable_hlo_passes",
+        "xla_gpu_pipeline_all_reduce",
         "fdo_profile",
         "order",
         "reduce-scatter of 33554432 bytes over 8 ranks",
@@ -126,7 +120,9 @@ def test_only_what_the_compiler_took_may_round_differently():
         for one in PLAN.levers
     )
     assert dataclasses.replace(PLAN, levers=kept).deterministic
-    refused = lever("xla_gpu_unheard_of_2", accepted=False, keeps_order=False)
+    refused = lever(
+        "xla_gpu_dot_merger_threshold_mb", 0, accepted=False, keeps_order=False
+    )
     assert dataclasses.replace(PLAN, levers=(*kept, refused)).deterministic
 
 

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import stat
 import string
 
@@ -27,6 +28,7 @@ from lagom_jax.plan import (
 )
 from lagom_jax.plan.plan_file import MIGRATIONS
 from lagom_jax.search.tuning import StepParts
+from xla_flags import find, flags
 
 from .plans import made_by_hand
 
@@ -46,11 +48,19 @@ anything = st.recursive(
 )
 parts = st.builds(StepParts, *[numbers] * 6)
 names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)
+OF_TYPE = {"bool": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1)}
+PLANNED = {
+    flag.name: st.sampled_from(flag.choices) if flag.choices else OF_TYPE[flag.type]
+    for flag in flags()
+    if flag.planned and flag.name != "fdo_profile"
+}
+options = st.sampled_from(sorted(PLANNED)).flatmap(
+    lambda name: st.tuples(st.just(name), PLANNED[name])
+)
 levers = st.lists(
     st.builds(
-        Lever,
-        names.map("xla_".__add__),
-        values,
+        lambda option, *more: Lever(*option, *more),
+        options.filter(lambda option: "nchannels" not in option[0]),
         texts,
         st.booleans(),
         texts,
@@ -64,7 +74,10 @@ levers = st.lists(
 candidates = st.builds(
     Candidate,
     texts,
-    st.lists(st.tuples(texts, st.none() | values), max_size=2).map(tuple),
+    st.lists(
+        options | st.sampled_from([("fdo_profile", None), ("optimization_level", 19)]),
+        max_size=2,
+    ).map(tuple),
     st.sampled_from(["chosen", "ok", "failed", "timed out"]),
     texts,
     st.none() | numbers,
@@ -199,6 +212,7 @@ def test_what_is_no_plan_is_refused(text):
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
+        (("levers", 2, "value"), 1, r"levers\[2\]: .* cannot be 1"),
         (("levers", 2, "value"), [], r"levers\[2\].value: \[\] is not true or false"),
         (("levers", 2, "value"), None, r"levers\[2\]: .* has no value"),
         (("levers", 0, "accepted"), 1, r"levers\[0\].accepted: 1 is not true or false"),
@@ -232,6 +246,60 @@ def test_what_is_no_plan_is_refused(text):
 def test_a_message_names_the_place(path, value, told):
     with pytest.raises(PlanError, match=told):
         from_json(changed(path, value))
+
+
+HARMFUL = (
+    ("xla_dump_to", "/tmp"),
+    ("xla_gpu_cuda_data_dir", "/tmp/evil"),
+    ("xla_gpu_dump_llvmir", True),
+    ("xla_disable_hlo_passes", "rematerialization"),
+    ("optimization_level", 19),
+    ("xla_gpu_unheard_of", 1),
+    ("TF_CPP_MIN_LOG_LEVEL", "0"),
+    ("NCCL_ALGO", "ring"),
+)
+of_another_type = st.sampled_from(sorted(PLANNED)).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        (st.booleans() | counts | numbers | texts).filter(
+            lambda value: not is_of_type(find(name), value)
+        ),
+    )
+)
+
+
+def is_of_type(flag, value):
+    if flag.type == "bool":
+        return isinstance(value, bool)
+    if flag.type == "int":
+        limit = 1 << (flag.bits - 1)
+        return type(value) is int and -limit <= value < limit
+    return value in flag.choices
+
+
+@given(
+    st.sampled_from(HARMFUL)
+    | of_another_type
+    | st.tuples(names.map("xla_".__add__), values)
+)
+def test_a_plan_names_only_what_a_search_comes_up_with(option):
+    name, value = option
+    document = copy.deepcopy(DOCUMENT)
+    document["levers"][0] |= {"name": name, "value": value}
+    with pytest.raises(PlanError, match=re.escape(f"levers[0]: {name} is ")):
+        from_json(json.dumps(document))
+    with pytest.raises(PlanError, match=re.escape(f"{name} is ")):
+        dataclasses.replace(PLAN.levers[0], name=name, value=value)
+
+
+@pytest.mark.parametrize(
+    "option", [("xla_dump_to", "/tmp"), ("optimization_level", 39)]
+)
+def test_candidates_name_only_what_can_be_tried(option):
+    document = copy.deepcopy(DOCUMENT)
+    document["evidence"]["candidates"][1]["levers"] = [list(option)]
+    with pytest.raises(PlanError, match=rf"candidates\[1\]: {option[0]} is"):
+        from_json(json.dumps(document))
 
 
 def test_a_missing_key_is_named():
