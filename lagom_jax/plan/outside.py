@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from xla_flags import FlagError, OptionValue, find, join, parse_option, print_flag
+
+Carrier: TypeAlias = Literal["compiler options", "compiling process", "tuner plugin"]
+"""What can say that which no environment variable can."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,7 +18,8 @@ class Beyond:
 
     what: str
     why: str
-    """Why not, and what can."""
+    """In words: why not, and what can."""
+    carrier: Carrier
 
 
 def xla_flags_text(
@@ -49,5 +54,6 @@ def xla_flags_text(
                 continue
             except FlagError as error:
                 why = str(error)
-        beyond.append(Beyond(name, f"{why}: give it as a compiler option"))
+        why += ": give it as a compiler option"
+        beyond.append(Beyond(name, why, "compiler options"))
     return join(words), tuple(beyond)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.levers import Idea
 from lagom_jax.ordering import Ordering
 from lagom_jax.plan import Candidate, Status
+from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
 from xla_flags import OptionValue

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lagom_jax.plan import Plan
+from lagom_jax.plan import Plan, PlanControls
 from lagom_jax.plan.compare import _differences, differences
 
 from .plans import ALL_GATHER, THRESHOLD, made_by_hand
@@ -60,7 +60,7 @@ def test_true_is_not_one():
 
 
 def test_costs_and_orders_are_compared_whole():
-    order = {**PLAN.order, "sequences": {"2": [0, 1, 2, 3]}}
+    order = dataclasses.replace(PLAN.order, sequences={2: (0, 1, 2, 3)})
     other = dataclasses.replace(PLAN, costs=PLAN.costs * 2, order=order)
     costs, ordered = differences(PLAN, other)
     assert (costs.place, ordered.place) == ("costs", "order")
@@ -98,7 +98,10 @@ def test_candidates_of_one_name_are_counted():
 
 def test_every_part_of_a_plan_is_compared():
     other = dataclasses.replace(
-        PLAN, controls="caps: none", pricing="another", notes=("one", "two")
+        PLAN,
+        controls=PlanControls("caps", "nothing", "none"),
+        pricing="another",
+        notes=("one", "two"),
     )
     places = [difference.place for difference in differences(PLAN, other)]
     assert places == ["controls", "pricing", "notes"]

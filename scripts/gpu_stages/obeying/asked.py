@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from lagom_jax.cost.setting import PROTOCOLS
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner import Answer, Rule, Rules, Scope
 from lagom_jax.tuner.rules import FUNCTIONS
 

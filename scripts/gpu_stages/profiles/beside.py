@@ -62,7 +62,7 @@ class Beside:
         samples = samples_of_match(self.match, self.scheduled.cluster, self.model)
         source = Source(str(self.recording.trace), "profile", len(samples))
         return Calibration.fit(
-            samples, self.scheduled.cluster, model=self.model.source, sources=[source]
+            samples, self.scheduled.cluster, model=self.model.digest, sources=[source]
         )
 
     def prices(self, calibration: Calibration | None) -> Prices:
@@ -70,7 +70,7 @@ class Beside:
         if calibration is None:
             return self.model
         cluster = self.scheduled.cluster
-        return calibration.apply(self.model, cluster, self.model.source)
+        return calibration.apply(self.model, cluster, self.model.digest)
 
     def predicted(self, calibration: Calibration | None) -> float:
         """Milliseconds of the step."""
