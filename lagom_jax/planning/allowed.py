@@ -21,18 +21,17 @@ def allowed(
     """The controls, without what would go against the user.
 
     Args:
-            controls: What NCCL can be told.
-            pinned: Options that the user has set; a cap among them stays.
-            deterministic: Leaves alone what may change the rounding of sums.
-            settings: Whether NCCL may be told anything at all.
+        controls: What NCCL can be told.
+        pinned: Options that the user has set; a cap among them stays.
+        deterministic: Leaves alone what may change the rounding of sums.
+        settings: Whether NCCL may be told anything at all.
 
     Example:
-            >>> from lagom_jax.plan.setting import REDUCING
-    from lagom_jax.search.controls import named
-            >>> allowed(named("tuner"), deterministic=True).leaves
-            ('all-reduce', 'reduce-scatter')
-            >>> allowed(named("caps"), deterministic=True).leaves
-            ('all-gather', 'all-reduce', 'reduce-scatter')
+        >>> from lagom_jax.search.controls import named
+        >>> allowed(named("tuner"), deterministic=True).leaves
+        ('all-reduce', 'reduce-scatter')
+        >>> allowed(named("caps"), deterministic=True).leaves
+        ('all-gather', 'all-reduce', 'reduce-scatter')
     """
     left = {*(controls.leaves if settings else KINDS)}
     if deterministic:
