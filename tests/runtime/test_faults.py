@@ -89,7 +89,7 @@ def told(caplog):
 def with_lever(planner, name, **parts):
     """A plan with a profile or an order, which options cannot say."""
     plan = made(planner)
-    schedule = parts.get("order", {}).get("fingerprint", "")
+    schedule = parts["order"].fingerprint if "order" in parts else ""
     lever = dataclasses.replace(plan.levers[0], name=name, value=None)
     return dataclasses.replace(
         plan,
