@@ -35,7 +35,7 @@ def plan(tmp_path):
     versions = tuple(Toolchain.probe().versions.items())
     here = dataclasses.replace(PLAN.holds_for, versions=versions, pinned=())
     levers = tuple(
-        x for x in PLAN.levers if x.name != "xla_gpu_enable_while_loop_unrolling"
+        x for x in PLAN.levers if x.name != "xla_gpu_enable_while_loop_double_buffering"
     )
     made = dataclasses.replace(PLAN, holds_for=here, levers=levers)
     save(made, tmp_path / "plan.json")

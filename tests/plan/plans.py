@@ -52,8 +52,8 @@ def made_by_hand() -> Plan:
             ),
             Lever(THRESHOLD, 1 << 26, "fewer calls", True, "", 0.0, 0, True),
             Lever(
-                "xla_gpu_enable_while_loop_unrolling",
-                "WHILE_LOOP_UNROLLING_FULL_UNROLL",
+                "xla_gpu_enable_while_loop_double_buffering",
+                True,
                 "tried",
                 False,
                 "",
