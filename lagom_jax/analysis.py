@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
 from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.plan import Plan
-from lagom_jax.plan.settings_of_plan import missing_sites, settings_of
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled

@@ -2,11 +2,10 @@
 
 import dataclasses
 
-from lagom_jax.plan.settings_of_plan import missing_sites, settings_of
-
 from lagom_jax.analysis import report_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import nccl_default
+from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.text import parse_text
