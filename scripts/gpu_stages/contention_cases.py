@@ -11,9 +11,9 @@ import random
 from typing import Final
 
 from gpu_stages.gpu import TRIAD_BYTES
-from lagom_jax.cost.setting import largest_chunk
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
+from lagom_jax.plan.setting import largest_chunk
 from lagom_jax.tuner import Answer
 
 _KEPT_OUT_CHANNELS: Final = (4, 16)

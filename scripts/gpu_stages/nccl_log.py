@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from lagom_jax.cost.setting import PROTOCOLS
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.rules import ALGORITHMS, FUNCTIONS
 
 _FUNCTIONS: Final[dict[str, str]] = dict(

@@ -10,7 +10,7 @@ from gpu_stages import nccl_log
 from gpu_stages.gpu import FIRST_WITH_SHARED_GPUS, Gpu, Ranks, per_rank_bytes
 from gpu_stages.nccl_log import Clamped, Offer, Ran
 from gpu_stages.steering import Steering
-from lagom_jax.cost.setting import PROTOCOLS
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner import Answer, Rule, Rules, Scope
 from lagom_jax.tuner.rules import FUNCTIONS, IN_SLOTS, possible_chunk
 

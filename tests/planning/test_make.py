@@ -9,12 +9,12 @@ import pytest
 
 import lagom_models
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import ScheduleEdit, compile_step, lower
+from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import CompileError, LagomError
 from lagom_jax.plan import load, save, to_json
+from lagom_jax.plan.setting import Setting
 from lagom_jax.planning import Budget, Planner, make_plan
 from lagom_jax.planning.judge import Judge
 from lagom_jax.planning.make import LeverError
@@ -62,9 +62,8 @@ def lowered_of(step):
 
 
 def compiled_again(step, plan):
-    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
     options = plan.compiler_options()
-    return compile_step(lowered_of(step), H100, options, order=order)
+    return compile_step(lowered_of(step), H100, options, order=plan.order)
 
 
 def without_clocks(plan):
@@ -95,7 +94,7 @@ def test_a_plan_compiles_again_to_what_it_says(step):
     view = Judge(H100, named("tuner")).look(scheduled_of(compiled, H100))
     assert view.tuning.after == plan.evidence.tuned
     # And with the plan's own settings, from the first kernel to the last.
-    told = {name: one.told for one in plan.settings for name in one.sites}
+    told = {name: one.setting for one in plan.settings for name in one.sites}
     chosen = {
         site: told[site.name]
         for site, _, _ in view.program.collectives()

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gpu_stages.standin.clock import GPU, Collective, Part
 from gpu_stages.standin.cupy import Array, Stream
-from lagom_jax.cost.setting import CHUNK_GRAIN, PROTOCOLS
+from lagom_jax.plan.setting import CHUNK_GRAIN, PROTOCOLS
 from lagom_jax.tuner import library
 from lagom_jax.tuner.control import VARIABLE
 from lagom_jax.tuner.installed import PLUGIN

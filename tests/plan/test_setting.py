@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagom_jax.cost.setting import (
+from lagom_jax.plan.setting import (
     ALGORITHMS,
     CHUNK_GRAIN,
     PROTOCOLS,

@@ -1,4 +1,4 @@
-"""A setting of one collective: everything that decides how NCCL runs it."""
+"""Settings of collectives, and the calls of NCCL that they are for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from lagom_jax.errors import LagomError
 ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat", "p2p")
 """`p2p` is what all-to-all and permutes run as: sends and receives in a group."""
 PROTOCOLS: Final = ("ll", "ll128", "simple")
+REDUCING: Final = ("all-reduce", "all-gather", "reduce-scatter")
+"""Kinds of collective for which NCCL has algorithms, and asks a tuner."""
 MOST_CHANNELS: Final = 64
 CHUNK_GRAIN: Final = {"ll": 16, "ll128": 1920, "simple": 512}
 """NCCL rounds a chunk down to a multiple of these bytes."""
@@ -61,7 +63,7 @@ class Setting:
         >>> Setting("ring", "ll", 24, 640, 32768)
         Traceback (most recent call last):
         ...
-        lagom_jax.cost.setting.SettingError: 640 threads: ll takes 64 to 512, in warps
+        lagom_jax.plan.setting.SettingError: 640 threads: ll takes 64 to 512, in warps
         of 32
     """
 
@@ -125,6 +127,66 @@ class Setting:
             )
         channels, threads, chunk = map(int, numbers)
         return cls(parts[0], parts[1], channels, threads, chunk)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cap:
+    """At most so many channels, and the rest as NCCL chooses.
+
+    Example:
+        >>> print(Cap(8))
+        at most 8 channels
+    """
+
+    channels: int
+
+    def __post_init__(self) -> None:
+        """Checks the limits of NCCL."""
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise SettingError(
+                f"{self.channels} channels: NCCL has 1 to {MOST_CHANNELS}"
+            )
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"at most {self.channels} channel{'s' if self.channels > 1 else ''}"
+
+    def of(self, usual: Setting) -> Setting:
+        """A setting under the cap.
+
+        Example:
+            >>> str(Cap(8).of(Setting("ring", "simple", 24, 544, 2097152)))
+            'ring/simple/8/544/2097152'
+        """
+        channels = min(usual.channels, self.channels)
+        return dataclasses.replace(usual, channels=channels)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Call:
+    """A call of NCCL as its tuner plugin sees it.
+
+    Example:
+        >>> str(Call("all-gather", 64, 8, 16 << 20))
+        'all-gather of 16777216 bytes over 64 ranks in 8 domains'
+    """
+
+    function: str
+    ranks: int
+    domains: int
+    bytes: int
+    """As NCCL adds them up: on the larger side, over the operands taken together."""
+    operands: int | None = dataclasses.field(default=None, compare=False)
+    """Operands of the collective that makes it, among which channels are divided. The
+    tuner does not see them, so calls that differ in nothing else are the same. None
+    where that was not written down."""
+
+    def __str__(self) -> str:
+        """In words."""
+        return (
+            f"{self.function} of {self.bytes} bytes over {self.ranks} ranks in "
+            f"{self.domains} domain{'s' if self.domains > 1 else ''}"
+        )
 
 
 def _member(what: str, value: str, known: tuple[str, ...]) -> None:

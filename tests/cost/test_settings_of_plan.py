@@ -5,14 +5,15 @@ import dataclasses
 from lagom_jax.analysis import report_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import nccl_default
+from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.text import parse_text
-from lagom_jax.plan.told import told, untold
+from lagom_jax.plan import Cap, Setting
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled
 
-from .plans import made_by_hand
+from ..plan.plans import made_by_hand
 
 H100 = Cluster.parse("h100:1x8")
 GROUPS = "channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true"
@@ -39,16 +40,16 @@ def plan_for(*sites, setting):
 
 
 def test_a_setting_goes_to_the_collectives_that_it_names():
-    plan = plan_for("gather-start.1", setting="ring/ll/4/512/32768")
-    found = told(plan, PROGRAM, H100)
+    plan = plan_for("gather-start.1", setting=Setting("ring", "ll", 4, 512, 32768))
+    found = settings_of(plan, PROGRAM, H100)
     assert {c.name: str(s) for c, s in found.items()} == {
         "gather-start.1": "ring/ll/4/512/32768"
     }
-    assert untold(plan, PROGRAM) == ()
+    assert missing_sites(plan, PROGRAM) == ()
 
 
 def test_a_cap_leaves_the_rest_as_nccl_has_it():
-    found = told(plan_for("other", setting="at most 2 channels"), PROGRAM, H100)
+    found = settings_of(plan_for("other", setting=Cap(2)), PROGRAM, H100)
     ((site, setting),) = found.items()
     usual = nccl_default(site.kind, float(site.bytes), span_of(site.groups, H100), H100)
     assert usual.channels > 2
@@ -56,8 +57,8 @@ def test_a_cap_leaves_the_rest_as_nccl_has_it():
 
 
 def test_what_the_program_lacks_is_said():
-    plan = plan_for("other", "gone", setting="ring/ll/4/512/32768")
-    assert untold(plan, PROGRAM) == ("gone",)
+    plan = plan_for("other", "gone", setting=Setting("ring", "ll", 4, 512, 32768))
+    assert missing_sites(plan, PROGRAM) == ("gone",)
     report = report_scheduled(Scheduled(MODULE, H100, plan=plan))
     assert any(
         "1 collective that this program lacks, such as gone" in n for n in report.notes
