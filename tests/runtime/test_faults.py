@@ -183,10 +183,10 @@ class TestPlanner:
 
     def test_a_compiler_that_does_not_answer(self, monkeypatch):
         command = [sys.executable, "-c", "import time; time.sleep(600)"]
-        ask = child.ask_once
+        ask = child.Child.ask
         monkeypatch.setattr(child, "command", lambda: command)
         monkeypatch.setattr(
-            child, "ask_once", lambda *a, timeout_s: ask(*a, timeout_s=0.5)
+            child.Child, "ask", lambda *a, timeout_s: ask(*a, timeout_s=0.5)
         )
         falls_back("took longer|seconds|time")
 
