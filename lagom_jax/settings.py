@@ -154,9 +154,16 @@ def tune_scheduled(
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
-    refined = refine(program, cluster, model, model.source, calibration=calibration)
+    refined = refine(
+        program,
+        cluster,
+        model,
+        model.source,
+        model=model.digest,
+        calibration=calibration,
+    )
 
-    correction = calibration and calibration.apply(model, cluster, model.source)
+    correction = calibration and calibration.apply(model, cluster, model.digest)
 
     def correct(prices: Prices) -> Prices:
         # The curves are the same for all settings.
@@ -174,5 +181,5 @@ def tune_scheduled(
         name=scheduled.name,
         description=scheduled.description,
         versions=tuple(sorted(scheduled.versions.items())),
-        notes=(*scheduled.notes, *refined.notes),
+        notes=(*scheduled.notes, *scheduled.lists, *refined.notes),
     )

@@ -1,7 +1,7 @@
 """How long a plan and a report take: anew, with kernels kept, and with the store.
 
     python scripts/bench_plan.py                          # prints the table
-    python scripts/bench_plan.py --case demo --rounds 3
+    python scripts/bench_plan.py --case demo --case moe --rounds 3
     python scripts/bench_plan.py --before ../lagom_before # beside another checkout
     python scripts/bench_plan.py --docs                   # rewrites docs/benchmarks
 
@@ -25,27 +25,30 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from planned_cases import CASES as STEPS
+from planned_cases import OPTIONS
+
 from machine import processor
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks" / "plan.md"
 _PLAN = ("--compiles", "5", "--json")
 _FSDP = ("llama-3-8b", "--parallelism", "fsdp", "--cluster", "h100:8x8")
+
+
+def _plan_of(model: str, options: Mapping[str, Any], cluster: str) -> tuple[str, ...]:
+    """The command that plans for one of the cases of the other benchmarks."""
+    words = ["tune", model, "--cluster", cluster]
+    for name, value in options.items():
+        words += ["--unrolled"] if name == "scan" else [f"--{name}", str(value)]
+    xla = (f"--option={name}={str(value).lower()}" for name, value in OPTIONS.items())
+    return (*words, *xla, *_PLAN)
+
+
 CASES: Mapping[str, tuple[str, ...]] = {
     "report": ("report", *_FSDP, "--json"),
     "demo": ("tune", *_FSDP, *_PLAN),
-    "moe": (
-        *("tune", "deepseek-moe-16b", "--parallelism", "ep", "--cluster", "h100:8x8"),
-        *_PLAN,
-    ),
-    "tp, sliced": (
-        *("tune", "llama-3-8b", "--parallelism", "tp-sliced", "--batch", "8"),
-        *("--cluster", "h100:2x8", *_PLAN),
-    ),
-    "fsdp, unrolled": (
-        *("tune", *_FSDP, "--layers", "8", "--batch", "1", "--unrolled"),
-        *_PLAN,
-    ),
+    **{case: _plan_of(m, options, c) for case, (m, c, options) in STEPS.items()},
 }
 # What is measured, not decided.
 _TIMES = ("seconds", "compile_seconds")

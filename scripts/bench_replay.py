@@ -27,7 +27,6 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.baseline import Baseline
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
@@ -39,6 +38,7 @@ from lagom_jax.ordering.parameters import PARAMETERS
 from lagom_jax.ordering.sequence import Inner, sequence_of
 from lagom_jax.ordering.splices import Splice
 from lagom_jax.ordering.terms import Terms
+from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.build import Builder, build_program
 from lagom_jax.search.controls import FINE, named
 from lagom_jax.search.space import space_of

@@ -16,16 +16,22 @@ if TYPE_CHECKING:
     from lagom_jax.compile import Compiler
 
 
-def add_subject(verb: argparse.ArgumentParser) -> None:
-    """Declares the subject and the cluster."""
+def add_subject(verb: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Declares the subject and the cluster.
+
+    Args:
+        verb: The verb.
+        required: False where the verb can do without them.
+    """
     verb.add_argument(
         "subject",
+        nargs=None if required else "?",
         help="a model of the zoo (lagom_models), MODULE:FACTORY or FILE.py:FACTORY, a "
         "dump (*after_optimizations.txt, .hlo.pb, compiled.as_text(), a folder that "
         "--xla_dump_to filled), or - for a dump on standard input",
     )
     verb.add_argument(
-        "--cluster", required=True, help="such as h100:8x8; see `lagom clusters`"
+        "--cluster", required=required, help="such as h100:8x8; see `lagom clusters`"
     )
 
 

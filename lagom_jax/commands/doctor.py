@@ -13,8 +13,8 @@ from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, import_jax, writing
 from lagom_jax.compile.files import own_folder
 from lagom_jax.compile.store import VARIABLE, Store
-from lagom_jax.compile.toolchain import Finding, Toolchain
-from lagom_jax.errors import LagomError, ToolchainError
+from lagom_jax.compile.toolchain import Toolchain
+from lagom_jax.errors import Finding, LagomError, ToolchainError
 from lagom_jax.tuner.installed import findings as tuner_findings
 from lagom_jax.units import counted, in_bytes
 from xla_flags import pinned_here

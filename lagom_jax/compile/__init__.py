@@ -23,18 +23,15 @@ if TYPE_CHECKING:
         compile_step,
     )
     from lagom_jax.compile.lowering import LoweredStep, lower
-    from lagom_jax.compile.schedule_edit import ScheduleEdit
     from lagom_jax.compile.scheduled_order import ScheduledOrder
     from lagom_jax.compile.store import Store
-    from lagom_jax.compile.toolchain import Finding, Toolchain
+    from lagom_jax.compile.toolchain import Toolchain
 
 __all__ = [
     "CompiledStep",
     "Compiler",
-    "Finding",
     "LoweredStep",
     "MemoryUse",
-    "ScheduleEdit",
     "ScheduledOrder",
     "Store",
     "Target",
@@ -52,10 +49,9 @@ _HOMES = {
         "compile_step",
     ),
     "lowering": ("LoweredStep", "lower"),
-    "schedule_edit": ("ScheduleEdit",),
     "scheduled_order": ("ScheduledOrder",),
     "store": ("Store",),
-    "toolchain": ("Finding", "Toolchain"),
+    "toolchain": ("Toolchain",),
 }
 
 

@@ -91,12 +91,15 @@ class Child:
         timed_out, frame = False, None
         try:
             frame = self._exchange(wire.pack(header, payload), timeout_s)
+            if frame is None:
+                self._end()
         except TimeoutError:
             timed_out = True
         finally:
             # Ctrl-C arrives here too: the compiler does not listen to it.
             if frame is None:
-                self._end(wait_s=0.0 if timed_out else _ENDING_S)
+                self._process.kill()
+                self._process.wait()
         self._stderr.seek(self._heard)
         printed = self._stderr.read()
         self._heard += len(printed)
@@ -120,13 +123,10 @@ class Child:
             self._process.stdin.flush()
         return wire.unpack(_Deadline(self._process.stdout.fileno(), timeout_s))
 
-    def _end(self, wait_s: float) -> None:
-        """Ends it, unless it is about to end by itself."""
-        try:
-            self._process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def _end(self) -> None:
+        """Waits for a process that is about to end by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_S)
 
     def kill(self) -> None:
         """Ends it, even while it is asked by another thread, which hears of it."""

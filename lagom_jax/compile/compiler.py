@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from lagom_jax.compile import assembler, kernels, store
+from lagom_jax.compile import assembler, failures, kernels, store
 from lagom_jax.compile.child import Answer, Child, environment
 from lagom_jax.compile.kernels import KernelCache
 from lagom_jax.compile.store import Store
@@ -49,6 +49,7 @@ class Compiler:
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._kernels: dict[str, KernelCache] = {}
+        self._lacking: set[str] = set()
         self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
         self._cuda_root: Path | None = None
@@ -86,9 +87,17 @@ class Compiler:
         Returns:
             What the process answered, or how it ended.
         """
-        with self._cached_kernels(request) as options, self._child() as child:
-            asked = {**request, "options": {**request["options"], **options}}
-            return child.ask(asked, module, timeout_s=timeout_s)
+        with self._cached_kernels(request) as options:
+            while True:
+                with self._child() as child:
+                    asked = {**request, "options": {**request["options"], **options}}
+                    answer = child.ask(asked, module, timeout_s=timeout_s)
+                lacking = failures.unknown_option(answer)
+                if lacking not in options:
+                    return answer
+                # Options come and go with versions of XLA; these only save time.
+                del options[lacking]
+                self._lacking.add(lacking)
 
     def key(self, request: Mapping[str, Any], program: str) -> str | None:
         """What a compile is kept under; None where it is not kept.
@@ -154,7 +163,8 @@ class Compiler:
                 LOG.info("kernels are compiled anew: %s", error)
                 yield {}
             else:
-                yield {kernels.FILE_OPTION: str(file), kernels.SPLIT_OPTION: True}
+                options = {kernels.FILE_OPTION: str(file), kernels.SPLIT_OPTION: True}
+                yield {n: v for n, v in options.items() if n not in self._lacking}
 
     def _cache_for(self, request: Mapping[str, Any]) -> KernelCache:
         """The kernels for a GPU, by this version of the compiler."""

@@ -12,9 +12,10 @@ from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import failures, scheduler_pass
 from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError
+from lagom_jax.plan.order import ScheduleEdit
+from lagom_jax.typed_json import plain
 
 _TRITON = "xla_gpu_enable_triton_gemm"
 _FALLBACK_NOTE = (
@@ -196,7 +197,7 @@ def _request(
         "propagate_to_outputs": lowered.allow_propagation_to_outputs,
         "options": options,
         "settings": lowered.settings,
-        "order": None if order is None else order.to_json(),
+        "order": None if order is None else plain(order),
         "capture": capture,
     }
 

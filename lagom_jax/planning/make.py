@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import LagomError
 from lagom_jax.levers import Idea, bound_of, ideas
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import HoldsFor, Plan
-from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.order import ScheduleEdit
+from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.planning.allowed import allowed
 from lagom_jax.planning.assemble import assemble
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.planning.trial import Asked, Trial
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.search.controls import Controls, named
 from lagom_jax.units import in_bytes
 from xla_flags import (
+    OptionValue,
     Pin,
     known,
     pinned_here,
@@ -91,8 +92,8 @@ class Planner:
         return self._lowered.fingerprint
 
     @property
-    def pinned(self) -> tuple[tuple[str, str], ...]:
-        """What the user has set, as a plan states it."""
+    def pinned(self) -> tuple[Pinned, ...]:
+        """The user's own settings, as a plan states them."""
         return stated(_pins(self._given, self._lowered))
 
     def plan(
@@ -186,7 +187,7 @@ class Planner:
             ),
             bound=bound_of(first.view.timeline),
             memory_limit=sweep.memory_limit,
-            controls=f"{told.name}: {told.meaning}",
+            controls=told.stated(),
             compiles=sweep.compiles,
             seconds=sweep.seconds,
             notes=(*_over(limit, first), *_useless(levers)),
@@ -194,7 +195,7 @@ class Planner:
 
     def compile(
         self,
-        options: dict[str, CompilerOption],
+        options: dict[str, OptionValue],
         order: ScheduleEdit | None = None,
         *,
         capture: bool = False,
@@ -214,8 +215,7 @@ class Planner:
         from lagom_jax.compile import compile_step
 
         asked = {**options, **self._given}
-        edit = None if order is None else order.to_json()
-        key = repr((sorted(asked.items()), edit))
+        key = repr((sorted(asked.items()), order))
         compiled = self._compiled.get(key)
         if compiled is None or (capture and compiled.scheduled_bytes is None):
             compiled = self._compiled[key] = compile_step(

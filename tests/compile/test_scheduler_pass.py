@@ -15,9 +15,9 @@ import jax
 import pytest
 
 import lagom_models
+from lagom_jax import typed_json
 from lagom_jax.compile import (
     ScheduledOrder,
-    ScheduleEdit,
     Target,
     _plugin_pass,
     compile_step,
@@ -26,6 +26,7 @@ from lagom_jax.compile import (
 )
 from lagom_jax.compile.scheduler_pass import SchedulerPass, scheduler_pass
 from lagom_jax.compile.schema import message_class
+from lagom_jax.plan import ScheduleEdit
 from tests.compile import overlapping
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
 from tests.compile.overlapping import OPTIONS, STARTS, overlapping_step
@@ -155,7 +156,9 @@ def test_a_hoisted_collective_is_obeyed(plain, order, hoisted):
 
 
 def test_every_process_makes_the_same_of_an_order(lowered, order, hoisted):
-    edit = ScheduleEdit.from_json(json.loads(json.dumps(hoisting(order).to_json())))
+    edit = typed_json.typed(
+        ScheduleEdit, json.loads(json.dumps(typed_json.plain(hoisting(order))))
+    )
     again = compile_step(lowered, TARGET, OPTIONS, order=edit)
     assert hlo_text(again.module_bytes) == hlo_text(hoisted.module_bytes)
 
@@ -313,7 +316,7 @@ def test_a_training_step_with_loops_and_donation(llama):
     [
         (None, False, 0),
         (None, True, 1),
-        ({"fingerprint": "", "sequences": {}, "aside": {}}, False, 1),
+        ({"fingerprint": "", "sequences": {}, "second_stream": {}}, False, 1),
     ],
 )
 def test_a_pass_is_registered_only_where_one_is_needed(
@@ -327,7 +330,7 @@ def test_a_pass_is_registered_only_where_one_is_needed(
         yield
 
     monkeypatch.setattr(_plugin_pass, "registered", register)
-    edit = None if order is None else ScheduleEdit.from_json(order)
+    edit = None if order is None else typed_json.typed(ScheduleEdit, order)
     with scheduler_pass(edit, capture):
         pass
     assert len(registered) == times

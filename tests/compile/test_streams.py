@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from lagom_jax.compile import ScheduledOrder, ScheduleEdit, Target, compile_step, lower
+from lagom_jax.compile import ScheduledOrder, Target, compile_step, lower
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.hlo import read_module
+from lagom_jax.plan import ScheduleEdit
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Launch, Stream
 from tests.compile.conftest import TARGET_TEXT, hlo_text, mesh

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
+from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.controls import COARSE, FINE, PRESETS
 from lagom_jax.search.exhaustive import Exhaustive, TooManyError
