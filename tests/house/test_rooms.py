@@ -15,6 +15,7 @@ ROOMS = (
     "processes",
     "units",
     "cluster",
+    "regions",
     "compile",
     "hlo",
     "schedule",
