@@ -31,7 +31,7 @@ class Piece:
     """A leaf's part in a fragment."""
 
     leaf: int
-    rows: tuple[int, int, int] | tuple[int, ...] | None
+    rows: tuple[int, ...] | None
     """First, end and step of its rows, or each of them; None for the whole leaf."""
     regular: bool
     """Whether `rows` are first, end and step."""
@@ -158,7 +158,7 @@ def _by_layers(
     leaves: list[tuple[tuple[Name, ...], tuple[int, ...]]], count: int, pattern: Pattern
 ) -> list[int | Sequence[int]] | None:
     if count == 1:
-        return [0] * len(leaves)
+        return [0 for _ in leaves]
     stacked = [any(name in _STACKED for name in names) for names, _ in leaves]
     numbers = [_number(names) for names, _ in leaves]
     depths = {

@@ -7,6 +7,7 @@ float32; parameters keep their own type.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -210,9 +211,7 @@ class _Machine:
                 size,
             )
 
-        change = _switch(
-            chosen, [lambda p=part: gathered(p) for part in fragments.parts]
-        )
+        change = _switch(chosen, gathered, fragments)
         message = compression.encode(change, bits)
         if unsent:
             left = change - compression.decode(message, bits)
@@ -221,9 +220,7 @@ class _Machine:
             def kept(part: Sequence[Piece]) -> list[jax.Array]:
                 return _with_parts(unsent, part, left)
 
-            unsent = _switch(
-                chosen, [lambda p=part: kept(p) for part in fragments.parts]
-            )
+            unsent = _switch(chosen, kept, fragments)
             own = own._replace(
                 residual=jax.tree.unflatten(jax.tree.structure(params), unsent)
             )
@@ -241,15 +238,12 @@ class _Machine:
             )
         slot = number % self.cadence.in_flight
         if self.strategy.compensation:
-            now = _switch(
-                chosen,
-                [
-                    lambda p=part: _joined(
-                        [_float(piece.take(here[piece.leaf])) for piece in p], size
-                    )
-                    for part in fragments.parts
-                ],
-            )
+
+            def as_it_is(part: Sequence[Piece]) -> jax.Array:
+                values = [_float(piece.take(here[piece.leaf])) for piece in part]
+                return _joined(values, size)
+
+            now = _switch(chosen, as_it_is, fragments)
             own = own._replace(snapshot=own.snapshot.at[slot].set(now))
         return params, OuterState(
             common._replace(
@@ -320,9 +314,7 @@ class _Machine:
                         )
             return (*new, moved)
 
-        *leaves, moved = _switch(
-            chosen, [lambda p=part: land(p) for part in fragments.parts]
-        )
+        *leaves, moved = _switch(chosen, land, fragments)
         params, anchor, momentum = (
             jax.tree.unflatten(jax.tree.structure(tree), new)
             for tree, new in zip(trees, leaves, strict=True)
@@ -398,7 +390,11 @@ def _with_parts(
     return new
 
 
-def _switch(chosen: jax.Array, branches: Sequence[Callable[[], Any]]) -> Any:
+def _switch(
+    chosen: jax.Array, function: Callable[[Sequence[Piece]], Any], fragments: Fragments
+) -> Any:
+    """The function of the chosen fragment's pieces."""
+    branches = [functools.partial(function, part) for part in fragments.parts]
     return branches[0]() if len(branches) == 1 else lax.switch(chosen, branches)
 
 

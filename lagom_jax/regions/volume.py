@@ -37,3 +37,36 @@ def sent_bytes(size: int, bits: int, regions: int) -> float:
     if bits == 32:
         return 2 * (regions - 1) / regions * message_bytes(size, bits)
     return (regions - 1) * message_bytes(size, bits)
+
+
+def kept_bytes(
+    parameters: int,
+    *,
+    bits: int,
+    fragment: int,
+    in_flight: int,
+    momentum: bool = True,
+    compensated: bool = True,
+    parameter_bytes: int = 4,
+) -> int:
+    """Bytes that the outer optimiser keeps in each region.
+
+    The global parameters, momentum and what compression left unsent in float32, and for
+    each fragment that is under way the mean and the snapshot that compensation needs.
+
+    Args:
+        parameters: Numbers in the model.
+        bits: Of each number on its way.
+        fragment: Numbers in the largest fragment.
+        in_flight: The most fragments that are under way at once.
+        momentum: Whether the outer optimiser has any.
+        compensated: Whether delays are compensated.
+        parameter_bytes: Of each number of the parameters.
+
+    Example:
+        >>> kept_bytes(1000, bits=4, fragment=64, in_flight=1)
+        12512
+    """
+    whole = parameters * (parameter_bytes + 4 * momentum + 4 * (bits < 32))
+    padded = -(-fragment // BLOCK) * BLOCK
+    return whole + in_flight * padded * 4 * (1 + compensated)
