@@ -16,16 +16,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.regions.cadence import Cadence
+from lagom_jax.regions.meeting import Meeting
 
 if TYPE_CHECKING:
+    from lagom_jax.regions.exchange import Exchange
     from lagom_jax.regions.fragments import Fragments
     from lagom_jax.regions.outer import OuterOptimizer, OuterState
+    from lagom_jax.regions.placing import resized, stacked
     from lagom_jax.regions.strategies import cocodc, diloco, streaming
 
 _LATER = {
     "Fragments": "fragments",
     "OuterOptimizer": "outer",
     "OuterState": "outer",
+    "Exchange": "exchange",
+    "resized": "placing",
+    "stacked": "placing",
     "cocodc": "strategies",
     "diloco": "strategies",
     "streaming": "strategies",
@@ -33,11 +39,15 @@ _LATER = {
 
 __all__ = [
     "Cadence",
+    "Exchange",
     "Fragments",
+    "Meeting",
     "OuterOptimizer",
     "OuterState",
     "cocodc",
     "diloco",
+    "resized",
+    "stacked",
     "streaming",
 ]
 

@@ -79,6 +79,8 @@ class OuterOptimizer(NamedTuple):
 
     init: Callable[[Tree], OuterState]
     update: Callable[[Tree, OuterState], tuple[Tree, OuterState]]
+    join: Callable[[Common], tuple[Tree, OuterState]]
+    """Parameters and a state for a region that comes later, from what all share."""
     cadence: Cadence
     strategy: Strategy
 
@@ -114,7 +116,7 @@ def make_outer(strategy: Strategy, cadence: Cadence, carrier: Carrier) -> Any:
         An `OuterOptimizer`.
     """
     machine = _Machine(strategy, cadence, carrier)
-    return OuterOptimizer(machine.init, machine.update, cadence, strategy)
+    return OuterOptimizer(machine.init, machine.update, machine.join, cadence, strategy)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,20 +127,15 @@ class _Machine:
 
     def init(self, params: Tree) -> OuterState:
         """A state before the first step; every region starts with the same."""
-        fragments, size = self._fragments(params)
+        _, size = self._fragments(params)
         count, slots = self.cadence.fragments, self.cadence.in_flight
-        empty = jax.tree.map(
-            lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype),
-            self.carrier.held(size, self.strategy.bits),
-        )
-        del fragments
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+        empty = self._empty(size)
         return OuterState(
             Common(
                 step=jnp.zeros((), jnp.int32),
                 # A copy, for whoever donates both.
                 anchor=jax.tree.map(jnp.copy, self.carrier.first(params)),
-                momentum=zeros if self.strategy.momentum else (),
+                momentum=_zeros(params) if self.strategy.momentum else (),
                 last=jnp.zeros(count, jnp.int32),
                 rate=jnp.full(count, jnp.inf, jnp.float32),
                 sent=jnp.zeros(count, jnp.int32),
@@ -146,17 +143,43 @@ class _Machine:
                 gap=jnp.ones(slots, jnp.int32),
                 held=empty.common,
             ),
-            Own(
-                residual=jax.tree.map(jnp.zeros_like, zeros)
-                if self.strategy.bits < 32
-                else (),
-                snapshot=jnp.zeros((slots, size), jnp.float32)
-                if self.strategy.compensation
-                else jnp.zeros((slots, 0), jnp.float32),
-                refused=jnp.zeros((), jnp.int32),
-                missed=jnp.zeros((), jnp.int32),
-                held=empty.own,
-            ),
+            self._own(params),
+        )
+
+    def join(self, common: Common) -> tuple[Tree, OuterState]:
+        """The global parameters, and a state that takes in what is under way."""
+        params = jax.tree.map(jnp.copy, common.anchor)
+        own = self._own(params)
+        if self.strategy.compensation:
+            fragments, size = self._fragments(params)
+            leaves = jax.tree.leaves(params)
+
+            def as_they_are(part: Sequence[Piece]) -> jax.Array:
+                return _joined(_values(leaves, part), size)
+
+            # It has not drifted from what it starts with.
+            for slot in range(self.cadence.in_flight):
+                chosen = jnp.maximum(common.fragment[slot], 0)
+                now = _switch(chosen, as_they_are, fragments)
+                own = own._replace(snapshot=own.snapshot.at[slot].set(now))
+        return params, OuterState(common, own)
+
+    def _empty(self, size: int) -> Held:
+        slots = self.cadence.in_flight
+        return jax.tree.map(
+            lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype),
+            self.carrier.held(size, self.strategy.bits),
+        )
+
+    def _own(self, params: Tree) -> Own:
+        _, size = self._fragments(params)
+        kept = size if self.strategy.compensation else 0
+        return Own(
+            residual=_zeros(params) if self.strategy.bits < 32 else (),
+            snapshot=jnp.zeros((self.cadence.in_flight, kept), jnp.float32),
+            refused=jnp.zeros((), jnp.int32),
+            missed=jnp.zeros((), jnp.int32),
+            held=self._empty(size).own,
         )
 
     def update(self, params: Tree, state: OuterState) -> tuple[Tree, OuterState]:
@@ -240,8 +263,7 @@ class _Machine:
         if self.strategy.compensation:
 
             def as_it_is(part: Sequence[Piece]) -> jax.Array:
-                values = [_float(piece.take(here[piece.leaf])) for piece in part]
-                return _joined(values, size)
+                return _joined(_values(here, part), size)
 
             now = _switch(chosen, as_it_is, fragments)
             own = own._replace(snapshot=own.snapshot.at[slot].set(now))
@@ -370,6 +392,14 @@ def _finite(params: Tree) -> jax.Array:
 
 def _float(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
+
+
+def _zeros(params: Tree) -> Tree:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+
+
+def _values(leaves: Sequence[jax.Array], part: Sequence[Piece]) -> list[jax.Array]:
+    return [_float(piece.take(leaves[piece.leaf])) for piece in part]
 
 
 def _joined(parts: Sequence[jax.Array], size: int) -> jax.Array:

@@ -74,7 +74,9 @@ def stacked(outer: OuterOptimizer, mesh: Mesh, axis: str = "region") -> OuterOpt
     )
 
 
-def resized(params: Any, state: OuterState, regions: int) -> tuple[Any, OuterState]:
+def resized(
+    outer: OuterOptimizer, params: Any, state: OuterState, regions: int
+) -> tuple[Any, OuterState]:
     """Stacked parameters and their state for another number of regions.
 
     What all regions share stays, and so do means that are under way. Regions that
@@ -82,6 +84,7 @@ def resized(params: Any, state: OuterState, regions: int) -> tuple[Any, OuterSta
     left unsent in a region that goes is lost.
 
     Args:
+        outer: The optimiser that made the state.
         params: Stacked.
         state: Its `own` is stacked.
         regions: How many there are to be.
@@ -91,10 +94,10 @@ def resized(params: Any, state: OuterState, regions: int) -> tuple[Any, OuterSta
 
     Example:
         >>> from lagom_jax.regions import diloco
-        >>> state = jax.vmap(
-        ...     diloco("region").init, axis_name="region", out_axes=state_axes()
-        ... )(jnp.ones((2, 3)))
-        >>> params, state = resized(jnp.zeros((2, 3)), state, 3)
+        >>> outer = diloco("region")
+        >>> init = jax.vmap(outer.init, axis_name="region", out_axes=state_axes())
+        >>> state = init(jnp.ones((2, 3)))
+        >>> params, state = resized(outer, jnp.zeros((2, 3)), state, 3)
         >>> params.tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
@@ -102,25 +105,14 @@ def resized(params: Any, state: OuterState, regions: int) -> tuple[Any, OuterSta
         raise RegionError("there must be at least one region")
     old = jax.tree.leaves(params)[0].shape[0]
     kept, new = min(old, regions), max(0, regions - old)
+    newcomer, their = outer.join(state.common)
 
-    def grown(leaf: jax.Array, fill: jax.Array) -> jax.Array:
-        filled = jnp.broadcast_to(fill, (new, *leaf.shape[1:])).astype(leaf.dtype)
-        return jnp.concatenate([leaf[:kept], filled])
+    def grown(leaf: Any, other: Any) -> Any:
+        more = jnp.broadcast_to(other, (new, *leaf.shape[1:])).astype(leaf.dtype)
+        return jnp.concatenate([leaf[:kept], more])
 
-    params = jax.tree.map(grown, params, state.common.anchor)
-    # A snapshot of zeros would be taken for a region that has moved: newcomers take
-    # the first region's, and hence its compensation, until the next send.
-    own = state.own._replace(
-        snapshot=grown(state.own.snapshot, state.own.snapshot[0]),
-        **{
-            name: jax.tree.map(
-                lambda leaf: grown(leaf, jnp.zeros_like(leaf[0])),
-                getattr(state.own, name),
-            )
-            for name in ("residual", "refused", "missed", "held")
-        },
-    )
-    return params, state._replace(own=own)
+    params = jax.tree.map(grown, params, newcomer)
+    return params, state._replace(own=jax.tree.map(grown, state.own, their.own))
 
 
 def _one(tree: Any) -> Any:
