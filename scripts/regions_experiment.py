@@ -43,8 +43,12 @@ class Case(NamedTuple):
 
     def outer(self) -> Any:
         """The outer optimiser; None where gradients are averaged in every step."""
-        shape = {"period": self.period, "fragments": FRAGMENTS, "delay": self.delay}
-        full = {
+        shape: dict[str, Any] = {
+            "period": self.period,
+            "fragments": FRAGMENTS,
+            "delay": self.delay,
+        }
+        full: dict[str, Any] = {
             **shape,
             "link_use": LINK_USE,
             "inner_learning_rate": RATE,

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import threading
 from typing import Any
 
 from rich.console import Group
@@ -20,6 +21,7 @@ from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.errors import LagomError
 from lagom_jax.regions.advice import PERIODS, Advice, Choice, advise
 from lagom_jax.regions.links import Wan
+from lagom_jax.regions.meeting import Meeting
 from lagom_jax.regions.utilisation import Workload
 from lagom_jax.report.layout import table as empty_table
 from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
@@ -89,6 +91,24 @@ def add(verbs: Any) -> None:
     plan.add_argument("--all", action="store_true", help="list every choice")
     add_compiled(plan)
     plan.set_defaults(run=_plan)
+    meet = kinds.add_parser(
+        "meet",
+        help="the place where regions that are processes exchange their messages",
+        description="Listens until it is interrupted. It decides whose messages count, "
+        "so that all regions take in the same, whoever is late or gone.",
+    )
+    meet.add_argument(
+        "--listen", required=True, metavar="HOST:PORT", help="such as 0.0.0.0:12400"
+    )
+    meet.add_argument("--regions", required=True, type=positive, help="how many")
+    meet.add_argument(
+        "--patience",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="for which a late region is waited for (default: %(default)s)",
+    )
+    meet.set_defaults(run=_meet)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -110,6 +130,21 @@ def _plan(arguments: argparse.Namespace) -> int:
             screen = console()
             screen.print(_shown(found, source, cluster, every=arguments.all))
     return 0 if found.best else 1
+
+
+def _meet(arguments: argparse.Namespace) -> int:
+    host, _, port = arguments.listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise LagomError(f"--listen={arguments.listen} is no address: write host:port")
+    try:
+        meeting = Meeting((host, int(port)), arguments.regions, arguments.patience)
+    except OSError as error:
+        raise LagomError(f"--listen={arguments.listen}: {error.strerror}") from error
+    with meeting, writing():
+        found = ":".join(map(str, meeting.address))
+        print(f"{counted(arguments.regions, 'region')} can meet at {found}", flush=True)
+        threading.Event().wait()
+    return 0
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload, str]:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
+from lagom_jax.cluster import Link
 from lagom_jax.errors import RegionError
 from lagom_jax.regions import compression
 from lagom_jax.regions.carriers import Held
@@ -49,13 +50,19 @@ class Exchange:
         region: Which region this is, from 0; by default jax's process index.
         patience: For how many seconds an answer is waited for. After that the exchange
             counts as missed, and this region goes on without it.
+        emulated: A link whose bandwidth and latency are imitated, by holding back what
+            this region sends; for trials on one machine.
 
     Raises:
         RegionError: Nobody listens there.
     """
 
     def __init__(
-        self, address: str, region: int | None = None, patience: float = 120.0
+        self,
+        address: str,
+        region: int | None = None,
+        patience: float = 120.0,
+        emulated: Link | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
@@ -63,6 +70,7 @@ class Exchange:
         self.region = jax.process_index() if region is None else region
         self._address = (host, int(port))
         self._patience = patience
+        self._emulated = emulated
         self._since = 0
         self._changed = threading.Condition()
         self._flights: dict[int, _Flight] = {}
@@ -248,6 +256,9 @@ class Exchange:
 
     def _speak(self) -> None:
         while (frame := self._outbox.get()) is not None:
+            if self._emulated is not None and not self._ended:
+                size = len(frame.to_bytes())
+                time.sleep(self._emulated.latency_s + size / self._emulated.bytes_per_s)
             # What is lost with the connection is sent again with the next one.
             with contextlib.suppress(OSError):
                 self._connection.sendall(frame.to_bytes())

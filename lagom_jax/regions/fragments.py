@@ -237,17 +237,16 @@ def _pieces(
         )
     found: list[tuple[int, Piece]] = []
     for fragment in sorted(set(owner)):
-        rows = tuple(row for row, at in enumerate(owner) if at == fragment)
+        rows = [row for row, at in enumerate(owner) if at == fragment]
         found.append((fragment, _rows(leaf, rows, shape)))
     return found
 
 
-def _rows(leaf: int, rows: tuple[int, ...], shape: tuple[int, ...]) -> Piece:
+def _rows(leaf: int, rows: Sequence[int], shape: tuple[int, ...]) -> Piece:
     inner = (len(rows), *shape[1:])
     if len(rows) == shape[0]:
         return Piece(leaf, None, False, shape)
     step = rows[1] - rows[0] if len(rows) > 1 else 1
-    regular = rows == tuple(range(rows[0], rows[-1] + 1, step))
-    return Piece(
-        leaf, (rows[0], rows[-1] + 1, step) if regular else rows, regular, inner
-    )
+    regular = list(rows) == list(range(rows[0], rows[-1] + 1, step))
+    index = (rows[0], rows[-1] + 1, step) if regular else tuple(rows)
+    return Piece(leaf, index, regular, inner)

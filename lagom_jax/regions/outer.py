@@ -323,16 +323,16 @@ class _Machine:
                     else snapshot[start:end].reshape(piece.shape)
                 )
                 start = end
-                old = tuple(
-                    piece.take(leaves[piece.leaf]) if leaves else change
+                old = [
+                    _float(piece.take(leaves[piece.leaf])) if leaves else change
                     for leaves in (here, there, speed)
-                )
-                parts = self._rules(*map(_float, old), change, before)
-                moved += jnp.sum(jnp.square(parts[1] - _float(old[1])))
+                ]
+                parts = self._rules(old[0], old[1], old[2], change, before)
+                moved += jnp.sum(jnp.square(parts[1] - old[1]))
                 for leaves, was, now in zip(new, old, parts, strict=True):
                     if leaves:
                         leaves[piece.leaf] = piece.put(
-                            leaves[piece.leaf], jnp.where(counts, now, _float(was))
+                            leaves[piece.leaf], jnp.where(counts, now, was)
                         )
             return (*new, moved)
 

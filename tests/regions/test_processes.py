@@ -34,7 +34,14 @@ class Peer:
             stderr=subprocess.PIPE,
             text=True,
         )
-        stack.callback(self.process.kill)
+        stack.callback(self.end)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def begins(self):
         line = self.process.stdout.readline()
