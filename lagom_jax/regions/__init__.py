@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lagom_jax.regions.exchange import Exchange
     from lagom_jax.regions.fragments import Fragments
     from lagom_jax.regions.outer import OuterOptimizer, OuterState
-    from lagom_jax.regions.placing import resized, stacked
+    from lagom_jax.regions.placing import resized, stacked, state_axes
     from lagom_jax.regions.strategies import cocodc, diloco, streaming
 
 _LATER = {
@@ -32,6 +32,7 @@ _LATER = {
     "Exchange": "exchange",
     "resized": "placing",
     "stacked": "placing",
+    "state_axes": "placing",
     "cocodc": "strategies",
     "diloco": "strategies",
     "streaming": "strategies",
@@ -48,6 +49,7 @@ __all__ = [
     "diloco",
     "resized",
     "stacked",
+    "state_axes",
     "streaming",
 ]
 
