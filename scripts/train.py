@@ -154,6 +154,7 @@ def train() -> None:
     optimizer, rate = steps.make_optimizer(
         _LEARNING_RATE.value, _WARMUP.value, _STEPS.value
     )
+    state: Any = None
     shapes: Any = steps.state_shapes(model, optimizer, mesh)
     inner_shapes, plain = shapes, steps.make_step(model, optimizer)
     if region:
@@ -199,7 +200,7 @@ def train() -> None:
         jax.block_until_ready(before)
         before = metrics
         if region:
-            region.exchange.offer(state.outer)
+            region.exchange.offer(region.optimizer, state.outer)
         if done == start + 1:
             log.first(done, metrics)
         stopped = stop.after(done)

@@ -107,7 +107,7 @@ class Exchange:
 
         def launch(number: Any, sound: Any, *parts: Any) -> np.ndarray:
             self._give(int(number), bool(sound), parts, bits)
-            return np.int32(1)
+            return np.array(1, np.int32)
 
         token = io_callback(
             launch, jax.ShapeDtypeStruct((), jnp.int32), number, sound, *message
@@ -165,7 +165,7 @@ class Exchange:
             ]
         del params
         params, state = outer.join(jax.tree.unflatten(structure, new))
-        self.enter(outer, state)
+        self._since = _following(outer, state)
         return params, state
 
     def enter(self, outer: OuterOptimizer, state: OuterState) -> None:
@@ -173,9 +173,9 @@ class Exchange:
 
         For the first start of all regions, and where all go on from checkpoints.
         """
-        self._enter(int(state.common.step) // outer.cadence.interval + 1)
+        self._enter(_following(outer, state))
 
-    def offer(self, state: OuterState) -> bool:
+    def offer(self, outer: OuterOptimizer, state: OuterState) -> bool:
         """Gives the state to a region that has asked for it; call it between steps.
 
         Returns:
@@ -193,8 +193,10 @@ class Exchange:
             for n, x in enumerate(arrays)
         }
         np.savez(file, allow_pickle=False, **plain)
+        # From this one on it is waited for, before anything else is sent from here.
+        following = _following(outer, state)
         for region in asked:
-            self._outbox.put(Frame(Kind.STATE, 0, region, file.getvalue()))
+            self._outbox.put(Frame(Kind.STATE, following, region, file.getvalue()))
         return True
 
     # Threads.
@@ -229,9 +231,9 @@ class Exchange:
             del self._flights[number]
         if flight.answer is None:
             self.missed += 1
-            return np.zeros(size, np.float32), np.int32(0)
+            return np.zeros(size, np.float32), np.array(0, np.int32)
         mean, members = flight.answer
-        return mean, np.int32(members)
+        return mean, np.array(members, np.int32)
 
     def _listen(self) -> None:
         while not self._ended:
@@ -297,6 +299,11 @@ class Exchange:
             self._enter(self._since)
         for number, data in waiting:
             self._outbox.put(_given(number, self.region, data))
+
+
+def _following(outer: OuterOptimizer, state: OuterState) -> int:
+    """The number of the next exchange."""
+    return int(state.common.step) // outer.cadence.interval + 1
 
 
 def _given(number: int, region: int, data: bytes) -> Frame:

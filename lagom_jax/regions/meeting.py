@@ -127,6 +127,7 @@ class Meeting:
         elif frame.kind == Kind.STATE:
             asking = self._asking.pop(frame.region, None)
             if asking is not None:
+                asking.region, asking.since = frame.region, frame.number
                 asking.outbox.put(frame)
 
     def _given(self, member: _Member, frame: Frame) -> None:

@@ -35,7 +35,11 @@ def main(told):
     kept = told.get("checkpoint")
     if told.get("resume"):
         with np.load(kept) as arrays:
-            leaves = [jnp.asarray(arrays[str(n)]) for n in range(len(arrays.files))]
+            # numpy's format knows no bfloat16, and float32 holds all of it.
+            leaves = [
+                jnp.asarray(arrays[str(n)], leaf.dtype)
+                for n, leaf in enumerate(jax.tree.leaves((params, state)))
+            ]
         params, state = jax.tree.unflatten(jax.tree.structure((params, state)), leaves)
     joined = exchange.join(outer, params, state) if told.get("rejoin") else None
     if joined is not None:
@@ -58,12 +62,15 @@ def main(told):
         before = time.monotonic()
         params, state = jax.block_until_ready(compiled(params, state, bad))
         longest = max(longest, time.monotonic() - before)
-        if exchange.offer(state) and not asked:
+        if exchange.offer(outer, state) and not asked:
             asked, end = True, now + told["steps"]
         end = end if asked else now + 2
         if now == told.get("saves_at"):
             leaves = jax.tree.leaves((params, state))
-            np.savez(kept, **{str(n): np.asarray(x) for n, x in enumerate(leaves)})
+            plain = [
+                x.astype(jnp.float32) if x.dtype == "bfloat16" else x for x in leaves
+            ]
+            np.savez(kept, **{str(n): np.asarray(x) for n, x in enumerate(plain)})
         print(json.dumps({"step": now}), flush=True)
         if now == told.get("dies_at"):
             os._exit(9)
