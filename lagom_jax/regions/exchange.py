@@ -173,7 +173,9 @@ class Exchange:
 
         For the first start of all regions, and where all go on from checkpoints.
         """
-        self._enter(_following(outer, state))
+        # What is under way in the state may have to be sent again.
+        arriving = int(state.common.step) - outer.cadence.delay
+        self._enter(max(1, arriving // outer.cadence.interval + 1))
 
     def offer(self, outer: OuterOptimizer, state: OuterState) -> bool:
         """Gives the state to a region that has asked for it; call it between steps.

@@ -190,18 +190,9 @@ class _Machine:
         both = (params, state)
         if cadence.delay:
             sent = step - cadence.delay
-            both = lax.cond(
-                (sent > 0) & (sent % cadence.interval == 0),
-                lambda both: self._arrive(*both),
-                lambda both: both,
-                both,
-            )
-        return lax.cond(
-            step % cadence.interval == 0,
-            lambda both: self._send(*both),
-            lambda both: both,
-            both,
-        )
+            due = (sent > 0) & (sent % cadence.interval == 0)
+            both = _if(due, self._arrive, both)
+        return _if(step % cadence.interval == 0, self._send, both)
 
     def _fragments(self, params: Tree) -> tuple[Fragments, int]:
         strategy = self.strategy
@@ -418,6 +409,20 @@ def _with_parts(
         new[piece.leaf] = piece.put(new[piece.leaf], value)
         start += piece.size
     return new
+
+
+def _if(
+    due: jax.Array,
+    function: Callable[[Tree, OuterState], tuple[Tree, OuterState]],
+    both: tuple[Tree, OuterState],
+) -> tuple[Tree, OuterState]:
+    """Parameters and state after a function, if it is due.
+
+    A loop of one turn or none: XLA updates what a loop carries in place, and copies
+    what goes through a conditional where a branch makes it anew.
+    """
+    turns = due.astype(jnp.int32)
+    return lax.fori_loop(0, turns, lambda _, now: function(*now), both)
 
 
 def _switch(
