@@ -225,8 +225,8 @@ def simulated(cadence: Any, takes: float, seed: int) -> tuple[float, int]:
         last[p] = step
         air.append((step, p))
         busy += takes
-    longest = max(longest, *(steps - int(x) for x in last)) if steps else longest
-    return busy / steps, min(longest, int(longest))
+    longest = max(longest, *(steps - int(x) for x in last))
+    return busy / steps, longest
 
 
 def link() -> None:
