@@ -171,3 +171,89 @@ def test_without_a_meeting_a_region_says_what_to_start(tmp_path):
         alone = Peer(stack, ("127.0.0.1", 1), 0, patience=0.5)
         _, errors = alone.process.communicate(timeout=120)
     assert "lagom regions meet" in errors
+LINK = ("lagtestA", "lagtestB")
+
+
+@pytest.fixture
+def namespaces():
+    """Two network namespaces with 8 Mbit/s between them, where that can be had."""
+
+    def ip(*words):
+        return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+    def inside(name, *words):
+        return subprocess.run(
+            ["ip", "netns", "exec", name, *words], capture_output=True, text=True
+        )
+
+    try:
+        made = [ip("netns", "add", name) for name in LINK]
+    except OSError:
+        pytest.skip("no `ip` here, and so no network namespaces")
+    try:
+        if any(one.returncode for one in made):
+            pytest.skip(f"no network namespaces here: {made[-1].stderr.strip()}")
+        veth = ("type", "veth", "peer", "name", "lagt1", "netns", LINK[1])
+        made = [ip("link", "add", "lagt0", "netns", LINK[0], *veth)]
+        for name, end, host in ((LINK[0], "lagt0", 1), (LINK[1], "lagt1", 2)):
+            shape = ["root", "tbf", "rate", "8mbit", "burst", "16kb", "latency", "2s"]
+            made += [
+                inside(name, "ip", "addr", "add", f"10.78.0.{host}/24", "dev", end),
+                inside(name, "ip", "link", "set", end, "up"),
+                inside(name, "ip", "link", "set", "lo", "up"),
+                inside(name, "tc", "qdisc", "add", "dev", end, *shape),
+            ]
+        wrong = [one.stderr.strip() for one in made if one.returncode]
+        if wrong:
+            pytest.skip(f"no shaped links here: {wrong[0]}")
+        yield LINK
+    finally:
+        for name in LINK:
+            ip("netns", "del", name)
+
+
+def over_link(stack, names, delay):
+    told = {
+        "size": 200_000,
+        "computes": 0.3,
+        "steps": 24,
+        "meeting": "10.78.0.1:12912",
+        "outer": {
+            "period": 12,
+            "fragments": 2,
+            "delay": delay,
+            "bits": 8,
+            "adaptive": False,
+        },
+    }
+    enter = ("ip", "netns", "exec")
+    command = [*enter, names[0], sys.executable, "-m", "lagom_jax", "regions", "meet"]
+    meeting = subprocess.Popen(
+        [*command, "--listen", "10.78.0.1:12912", "--regions", "2"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        peers = [
+            Peer(stack, ("", 0), n, prefix=(*enter, name), **told)
+            for n, name in enumerate(names)
+        ]
+        go_together(peers)
+        return [peer.result() for peer in peers]
+    finally:
+        meeting.kill()
+        meeting.wait()
+
+
+def test_over_a_shaped_link_no_step_waits_for_what_is_shorter_than_its_delay(
+    namespaces,
+):
+    """A message takes a fifth of a second and a step 0.3: one delay has room for it."""
+    with contextlib.ExitStack() as stack:
+        ample = over_link(stack, namespaces, delay=5)
+        # At once: someone has to wait for the link each time.
+        tight = over_link(stack, namespaces, delay=0)
+    assert ample[0]["sum"] == ample[1]["sum"]
+    arrivals = sum(tight[0]["sent"])
+    # The link carries each message in 0.2 s.
+    assert tight[1]["waited_s"] > 0.15 * arrivals
+    assert ample[0]["waits"] + ample[1]["waits"] <= 1
