@@ -5,9 +5,9 @@
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A
 question is the step under another setting of some collectives; a search asks what the
-step takes in one order after another. Times are CPU seconds of the one thread that
-works, with Python's garbage collector held off, as `timeit` does; how long it takes
-once is measured apart.
+step takes in one order after another, each replayed as far as a move changed it. Times
+are CPU seconds of the one thread that works, with Python's garbage collector held off,
+as `timeit` does; how long it takes once is measured apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench_analysis import CLUSTER, DOCS, compile_real
@@ -27,19 +27,28 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.baseline import Baseline
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.find import Ordering, find_order
-from lagom_jax.schedule.build import build_program
-from lagom_jax.search.controls import named
+from lagom_jax.ordering.incremental import IncrementalReplay
+from lagom_jax.ordering.neighbours import Neighbours
+from lagom_jax.ordering.parameters import PARAMETERS
+from lagom_jax.ordering.sequence import Inner, sequence_of
+from lagom_jax.ordering.splices import Splice
+from lagom_jax.ordering.terms import Terms
+from lagom_jax.plan.setting import Setting
+from lagom_jax.schedule.build import Builder, build_program
+from lagom_jax.search.controls import FINE, named
+from lagom_jax.search.space import space_of
+from lagom_jax.search.stage import Stage
 
 REPETITIONS = 7
 RINGS = ("all-gather", "reduce-scatter", "all-reduce")
 AT_ONCE = 20
 ORDERS = 20_000
+MOVED = 40
 SEARCHES = 3
 SEED = 1
 
@@ -146,12 +155,44 @@ def table(module: Module) -> str:
                 "what if all are changed, prices known",
                 ask(baseline.what_if, [rings] * REPETITIONS),
             ),
+            *orders(module, cluster),
             row(
                 f"search for an order, {ORDERS:,} tried",
                 [seconds(lambda: order(module, cluster)) for _ in range(SEARCHES)],
             ),
         ]
     )
+
+
+def orders(module: Module, cluster: Cluster) -> Iterator[str]:
+    """An order after another, of the computation that launches most."""
+    builder, program = Builder(module), build_program(module)
+    space = space_of(program, cluster, named("tuner"), FINE)
+    stage = Stage(program, space, CostModel.of(cluster))
+    found = max(
+        (
+            sequence_of(builder, computation, Inner({}, {}))
+            for computation in module.computations.values()
+            if computation.sequence is not None
+        ),
+        key=lambda sequence: sum(len(unit.launches) for unit in sequence.units),
+    )
+    replay_of = IncrementalReplay(
+        found, Terms(stage, cluster, stage.untouched), found.given
+    )
+    neighbours = Neighbours(found.units, found.given, PARAMETERS)
+    ends = [unit.number for unit in found.units if unit.launches or unit.tokens]
+    units = random.Random(SEED).sample(ends, min(MOVED, len(ends)))
+    moves = [neighbour for unit in units for neighbour in neighbours.shifted(unit)]
+    whole = [Splice(0, found.given)]
+    length = f"{len(found.units):,} units"
+    kept = repeated(lambda: replay_of.take(whole))
+    yield row(f"an order of {length}, all of it", kept)
+    times = [seconds(lambda m=m: replay_of.seconds_with(m)) for m in moves]
+    yield row(f"an order of {length}, where a move changed it", times)
+    limit = replay_of.seconds
+    times = [seconds(lambda m=m: replay_of.seconds_with(m, limit)) for m in moves]
+    yield row("the same, until it cannot be better than before", times)
 
 
 def order(module: Module, cluster: Cluster) -> Ordering:

@@ -17,11 +17,11 @@ from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.structure import on_link
 from lagom_jax.cost.surface import Surface, load_surfaces
 from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.plan.setting import Setting
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 

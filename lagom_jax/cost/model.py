@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.between_regions import wan_price
@@ -18,12 +23,12 @@ from lagom_jax.cost.loads import (
     memory_rate,
 )
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu, load_sharing_constants
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
+from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.program import Kernel
 
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
@@ -91,6 +96,21 @@ def _work_of(kernel: Kernel) -> Work:
     return kernel.work
 
 
+def _plain(value: object) -> object:
+    """The value as JSON has it."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        return {str(name): _plain(item) for name, item in items}
+    if isinstance(value, np.ndarray):
+        return cast("list[Any]", value.tolist())
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast("list[object]", value)]
+    return value
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CostModel:
     """Prices on a cluster, and contention, under settings of the collectives.
@@ -131,6 +151,14 @@ class CostModel:
         What either has worked out, the other knows.
         """
         return dataclasses.replace(self, settings={**self.settings, **settings})
+
+    @property
+    def digest(self) -> str:
+        """A hash of every constant: the same in all processes, another for others."""
+        gpu = self.cluster.gpu
+        parts = (self.constants, load_sharing_constants(gpu), load_surfaces(gpu.name))
+        text = json.dumps([_plain(part) for part in parts], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def source(self) -> str:

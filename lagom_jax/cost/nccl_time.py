@@ -14,8 +14,8 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import offered
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import parts_on
-from lagom_jax.cost.setting import Setting, SettingError
 from lagom_jax.cost.span import Span, wire_bytes
+from lagom_jax.plan.setting import Setting, SettingError
 
 _FULL_THREADS = 512
 # Payload in what a protocol sends: LL has a flag of 4 bytes for every 4 bytes, LL128

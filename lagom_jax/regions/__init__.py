@@ -21,14 +21,14 @@ from lagom_jax.regions.meeting import Meeting
 if TYPE_CHECKING:
     from lagom_jax.regions.exchange import Exchange
     from lagom_jax.regions.fragments import Fragments
-    from lagom_jax.regions.outer import OuterOptimizer, OuterState
+    from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
     from lagom_jax.regions.placing import resized, stacked, state_axes
     from lagom_jax.regions.strategies import cocodc, diloco, streaming
 
 _LATER = {
     "Fragments": "fragments",
-    "OuterOptimizer": "outer",
-    "OuterState": "outer",
+    "OuterOptimizer": "outer_state",
+    "OuterState": "outer_state",
     "Exchange": "exchange",
     "resized": "placing",
     "stacked": "placing",

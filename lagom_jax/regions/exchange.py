@@ -27,7 +27,7 @@ from lagom_jax.regions import compression
 from lagom_jax.regions.carriers import Held
 from lagom_jax.regions.compression import Message
 from lagom_jax.regions.frames import Frame, Kind, read_frame, unpack
-from lagom_jax.regions.outer import OuterOptimizer, OuterState
+from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
 
 _RETRY_S = 0.2
 

@@ -27,7 +27,7 @@ _STACKED = ("layers", "layer", "blocks", "block", "h", "stages", "decoder")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class LeafPart:
     """A leaf's part in a fragment."""
 
     leaf: int
@@ -70,7 +70,7 @@ class Fragments:
         [(0, 3, 2)]
     """
 
-    parts: tuple[tuple[Piece, ...], ...]
+    parts: tuple[tuple[LeafPart, ...], ...]
 
     @classmethod
     def of(
@@ -105,7 +105,7 @@ class Fragments:
             chosen = _by_layers(leaves, count, pattern) or _by_size(leaves, count)
         else:
             chosen = [rule(names, shape) for names, shape in leaves]
-        parts: list[list[Piece]] = [[] for _ in range(count)]
+        parts: list[list[LeafPart]] = [[] for _ in range(count)]
         for number, ((names, shape), owner) in enumerate(
             zip(leaves, chosen, strict=True)
         ):
@@ -227,26 +227,26 @@ def _pieces(
     names: tuple[Name, ...],
     shape: tuple[int, ...],
     owner: int | Sequence[int],
-) -> list[tuple[int, Piece]]:
+) -> list[tuple[int, LeafPart]]:
     if isinstance(owner, int):
-        return [(owner, Piece(leaf, None, False, shape))]
+        return [(owner, LeafPart(leaf, None, False, shape))]
     if not shape or len(owner) != shape[0]:
         raise RegionError(
             f"the rule gives {len(owner)} fragments for the rows of {_path(names)}, "
             f"whose shape is {shape}"
         )
-    found: list[tuple[int, Piece]] = []
+    found: list[tuple[int, LeafPart]] = []
     for fragment in sorted(set(owner)):
         rows = [row for row, at in enumerate(owner) if at == fragment]
         found.append((fragment, _rows(leaf, rows, shape)))
     return found
 
 
-def _rows(leaf: int, rows: Sequence[int], shape: tuple[int, ...]) -> Piece:
+def _rows(leaf: int, rows: Sequence[int], shape: tuple[int, ...]) -> LeafPart:
     inner = (len(rows), *shape[1:])
     if len(rows) == shape[0]:
-        return Piece(leaf, None, False, shape)
+        return LeafPart(leaf, None, False, shape)
     step = rows[1] - rows[0] if len(rows) > 1 else 1
     regular = list(rows) == list(range(rows[0], rows[-1] + 1, step))
     index = (rows[0], rows[-1] + 1, step) if regular else tuple(rows)
-    return Piece(leaf, index, regular, inner)
+    return LeafPart(leaf, index, regular, inner)

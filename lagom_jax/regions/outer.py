@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,89 +19,9 @@ from lagom_jax.regions import compression
 from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.carriers import Carrier, Held
 from lagom_jax.regions.choice import choose
-from lagom_jax.regions.fragments import Fragments, Pattern, Piece, Rule
+from lagom_jax.regions.fragments import Fragments, LeafPart
 
 Tree = Any
-
-
-class Common(NamedTuple):
-    """Part of the state that is the same in all regions."""
-
-    step: jax.Array
-    """Inner steps so far."""
-    anchor: Tree
-    """The global parameters."""
-    momentum: Tree
-    """Of the outer optimiser, in float32; nothing where it has none."""
-    last: jax.Array
-    """The step after which each fragment was last sent; 0 for never."""
-    rate: jax.Array
-    """Change of each fragment of the global parameters per step; infinite at first."""
-    sent: jax.Array
-    """Sends of each fragment so far."""
-    fragment: jax.Array
-    """Of each exchange that is under way: its fragment, -1 for none."""
-    gap: jax.Array
-    """Of each exchange that is under way: steps since the fragment's send before."""
-    held: Any
-    """What the carrier keeps of each exchange that is under way."""
-
-
-class Own(NamedTuple):
-    """Part of the state that is each region's own."""
-
-    residual: Tree
-    """What compression has left unsent, in float32; nothing for 32 bits."""
-    snapshot: jax.Array
-    """Of each exchange that is under way: the fragment as it was when it was sent."""
-    refused: jax.Array
-    """Messages of this region that were not finite, and did not count."""
-    missed: jax.Array
-    """Exchanges in which no region's message counted."""
-    held: Any
-    """What the carrier keeps of each exchange that is under way."""
-
-
-class OuterState(NamedTuple):
-    """State of the outer optimiser, a tree that is saved and restored as any other."""
-
-    common: Common
-    own: Own
-
-
-class OuterOptimizer(NamedTuple):
-    """A pair of functions in the manner of optax.
-
-    `init(params)` makes a state; `update(params, state)` belongs after every inner
-    step, and returns both anew. Both can be jitted; where regions lie along an axis of
-    a mesh, they are called under `shard_map`.
-    """
-
-    init: Callable[[Tree], OuterState]
-    update: Callable[[Tree, OuterState], tuple[Tree, OuterState]]
-    join: Callable[[Common], tuple[Tree, OuterState]]
-    """Parameters and a state for a region that comes later, from what all share."""
-    cadence: Cadence
-    strategy: Strategy
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Strategy:
-    """Everything that decides what an outer optimiser does, but its cadence."""
-
-    outer_learning_rate: float
-    momentum: float
-    mixing: float
-    """The share of a region's own value in what it goes on with, from 0 to 1."""
-    compensation: float
-    """Strength of the second-order term of delay compensation; 0 for neither."""
-    inner_learning_rate: float
-    """By which `compensation` is divided."""
-    bits: int
-    pattern: Pattern = "strided"
-    rule: Rule | None = None
-    within: tuple[str, ...] = ()
-    """Mesh axes that cut one region's parameters."""
 
 
 def make_outer(strategy: Strategy, cadence: Cadence, carrier: Carrier) -> Any:
@@ -154,7 +74,7 @@ class _Machine:
             fragments, size = self._fragments(params)
             leaves = jax.tree.leaves(params)
 
-            def as_they_are(part: Sequence[Piece]) -> jax.Array:
+            def as_they_are(part: Sequence[LeafPart]) -> jax.Array:
                 return _joined(_values(leaves, part), size)
 
             # It has not drifted from what it starts with.
@@ -214,7 +134,7 @@ class _Machine:
         here, there = jax.tree.leaves(params), jax.tree.leaves(common.anchor)
         unsent = jax.tree.leaves(own.residual)
 
-        def gathered(part: Sequence[Piece]) -> jax.Array:
+        def gathered(part: Sequence[LeafPart]) -> jax.Array:
             return _joined(
                 [
                     _float(piece.take(there[piece.leaf]))
@@ -231,7 +151,7 @@ class _Machine:
             left = change - compression.decode(message, bits)
             left = jnp.where(sound, left, 0.0)
 
-            def kept(part: Sequence[Piece]) -> list[jax.Array]:
+            def kept(part: Sequence[LeafPart]) -> list[jax.Array]:
                 return _with_parts(unsent, part, left)
 
             unsent = _switch(chosen, kept, fragments)
@@ -253,7 +173,7 @@ class _Machine:
         slot = number % self.cadence.in_flight
         if self.strategy.compensation:
 
-            def as_it_is(part: Sequence[Piece]) -> jax.Array:
+            def as_it_is(part: Sequence[LeafPart]) -> jax.Array:
                 return _joined(_values(here, part), size)
 
             now = _switch(chosen, as_it_is, fragments)
@@ -302,7 +222,7 @@ class _Machine:
         trees = (params, common.anchor, common.momentum)
         here, there, speed = map(jax.tree.leaves, trees)
 
-        def land(part: Sequence[Piece]) -> tuple[Any, ...]:
+        def land(part: Sequence[LeafPart]) -> tuple[Any, ...]:
             new = ([*here], [*there], [*speed])
             moved, start = jnp.zeros(()), 0
             for piece in part:
@@ -389,7 +309,7 @@ def _zeros(params: Tree) -> Tree:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
 
 
-def _values(leaves: Sequence[jax.Array], part: Sequence[Piece]) -> list[jax.Array]:
+def _values(leaves: Sequence[jax.Array], part: Sequence[LeafPart]) -> list[jax.Array]:
     return [_float(piece.take(leaves[piece.leaf])) for piece in part]
 
 
@@ -401,7 +321,7 @@ def _joined(parts: Sequence[jax.Array], size: int) -> jax.Array:
 
 
 def _with_parts(
-    leaves: Sequence[jax.Array], part: Sequence[Piece], values: jax.Array
+    leaves: Sequence[jax.Array], part: Sequence[LeafPart], values: jax.Array
 ) -> list[jax.Array]:
     new, start = [*leaves], 0
     for piece in part:
@@ -426,7 +346,9 @@ def _if(
 
 
 def _switch(
-    chosen: jax.Array, function: Callable[[Sequence[Piece]], Any], fragments: Fragments
+    chosen: jax.Array,
+    function: Callable[[Sequence[LeafPart]], Any],
+    fragments: Fragments,
 ) -> Any:
     """The function of the chosen fragment's pieces."""
     branches = [functools.partial(function, part) for part in fragments.parts]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from lagom_jax.errors import RegionError
-from lagom_jax.regions.outer import OuterOptimizer, OuterState
+from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
 
 
 def state_axes() -> OuterState:

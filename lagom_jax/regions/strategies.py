@@ -9,7 +9,8 @@ from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.carriers import Alone, AlongAxis, Carrier
 from lagom_jax.regions.compression import check_bits
 from lagom_jax.regions.fragments import Pattern, Rule
-from lagom_jax.regions.outer import OuterOptimizer, Strategy, make_outer
+from lagom_jax.regions.outer import make_outer
+from lagom_jax.regions.outer_state import OuterOptimizer, Strategy
 
 if TYPE_CHECKING:
     from lagom_jax.regions.exchange import Exchange

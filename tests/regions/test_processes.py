@@ -171,6 +171,8 @@ def test_without_a_meeting_a_region_says_what_to_start(tmp_path):
         alone = Peer(stack, ("127.0.0.1", 1), 0, patience=0.5)
         _, errors = alone.process.communicate(timeout=120)
     assert "lagom regions meet" in errors
+
+
 LINK = ("lagtestA", "lagtestB")
 
 
