@@ -20,6 +20,13 @@ from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.carriers import Carrier, Held
 from lagom_jax.regions.choice import choose
 from lagom_jax.regions.fragments import Fragments, LeafPart
+from lagom_jax.regions.outer_state import (
+    Common,
+    OuterOptimizer,
+    OuterState,
+    Own,
+    Strategy,
+)
 
 Tree = Any
 
