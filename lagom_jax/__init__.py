@@ -6,6 +6,7 @@ Example:
     64
 """
 
+from lagom_jax import regions as regions
 from lagom_jax.analysis import analyze as analyze
 from lagom_jax.analysis import analyze_dump as analyze_dump
 from lagom_jax.cluster import Cluster as Cluster
@@ -36,5 +37,6 @@ __all__ = [
     "find_settings_of_dump",
     "init",
     "make_plan",
+    "regions",
     "tune",
 ]

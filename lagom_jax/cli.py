@@ -21,6 +21,7 @@ from lagom_jax.commands import (
     flags,
     plan,
     predict,
+    regions,
     report,
     tracebacks,
     tune,
@@ -32,7 +33,7 @@ from lagom_jax.errors import LagomError
 
 _VERBS = (
     *(report, tune, plan, tuner, predict, validate, calibrate),
-    *(clusters, flags, doctor),
+    *(regions, clusters, flags, doctor),
 )
 
 

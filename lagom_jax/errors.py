@@ -72,3 +72,7 @@ class PlanError(LagomError):
 
 class TunerError(LagomError):
     """Rules that NCCL's tuner plugin cannot have, or a file that holds none."""
+
+
+class RegionError(LagomError):
+    """A strategy for regions, or a link between them, that cannot be as asked."""

@@ -7,6 +7,7 @@ mention `lagom_jax` are all that it takes to tune its step with `--lagom=tune`.
 import functools
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import lagom_jax.flags
 import lagom_models
 from lagom_jax.errors import LagomError
 from lagom_models.model import Model
-from training import corpus, devices, steps
+from training import corpus, devices, regional, steps
 from training.batches import Batches
 from training.checkpoints import Checkpoints
 from training.errors import TrainingError
@@ -72,8 +73,10 @@ def main(arguments: list[str]) -> int:
         if len(arguments) > 1:
             raise TrainingError(f"what is {arguments[1]!r}? Flags begin with --")
         devices.start(
-            _DEVICES.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
+            _devices_here(), _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
         )
+        if regional.REGIONS.value is not None and regional.REGION.value is None:
+            return start_regions()
         train()
     except (LagomError, TrainingError) as error:
         print(f"train.py: {error}", file=sys.stderr)
@@ -81,21 +84,83 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _devices_here() -> int | None:
+    count, among = _DEVICES.value, regional.REGIONS.value
+    if not among:
+        return count
+    if count is None:
+        # Each region is a process of this machine, and they cannot share its GPUs.
+        return 1
+    if count % among:
+        raise TrainingError(
+            f"--devices={count} cannot be shared out over --regions={among}: it has to "
+            "be a multiple"
+        )
+    return count // among
+
+
+def start_regions() -> int:
+    """Measures a step, decides for all regions, and starts them."""
+    if _PROCESSES.value is not None:
+        raise TrainingError("--regions starts its own processes: leave out --processes")
+    built = build()
+    mesh, model = devices.mesh_of(built), built.model
+    seconds = regional.STEP_SECONDS.value or measure_step(built)
+    shapes = lagom_models.state_shapes(model, steps.make_optimizer(1.0, 0, 1)[0])
+    delay, sends = regional.derive(shapes.weights, seconds)
+    if regional.DELAY.value is None:
+        flags.FLAGS["delay"].value = 0 if regional.OUTER.value == "diloco" else delay
+    if regional.SEND_STEPS.value is None:
+        flags.FLAGS["send_steps"].value = sends
+    outer = regional.make_outer(None, _LEARNING_RATE.value)
+    cadence = outer.cadence
+    found = (
+        f"{regional.REGIONS.value} regions of {mesh.size} devices, "
+        f"{regional.OUTER.value} over {regional.WAN.value}: a step takes "
+        f"{seconds:.3g} s by itself; a send every {cadence.interval} steps takes "
+        f"{sends:.3g} and arrives after {cadence.delay}"
+    )
+    print(found, flush=True)
+    decided = [
+        f"--delay={cadence.delay}",
+        f"--send_steps={regional.SEND_STEPS.value}",
+    ]
+    return regional.launch(sys.argv, decided, _OUT.value)
+
+
+def measure_step(built: lagom_models.TrainingStep) -> float:
+    """Seconds of one inner step, by trying."""
+    state, tokens = built.initialise(devices.mesh_of(built))
+    times: list[float] = []
+    for _ in range(4):
+        began = time.perf_counter()
+        state, loss = built.function(state, tokens)
+        jax.block_until_ready(loss)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
 def train() -> None:
+    region = regional.Region.here(_LEARNING_RATE.value)
     built = build()
     model, mesh = built.model, devices.mesh_of(built)
     text = corpus.read(_TEXT.value) if _TEXT.value else corpus.generate()
     cut = NamedSharding(mesh, model.batch_spec())
-    size = (_BATCH.value, _SEQUENCE.value, _SEED.value)
-    batches = Batches(text.tokens, *size, cut)
-    held_out = Batches(text.held_out, *size, cut)
+    size = (_BATCH.value, _SEQUENCE.value)
+    own = region.seed if region else 0
+    batches = Batches(text.tokens, *size, _SEED.value + own, cut)
+    held_out = Batches(text.held_out, *size, _SEED.value, cut)
 
     optimizer, rate = steps.make_optimizer(
         _LEARNING_RATE.value, _WARMUP.value, _STEPS.value
     )
-    shapes = steps.state_shapes(model, optimizer, mesh)
+    state: Any = None
+    shapes: Any = steps.state_shapes(model, optimizer, mesh)
+    inner_shapes, plain = shapes, steps.make_step(model, optimizer)
+    if region:
+        shapes = region.shapes(shapes, mesh)
     step = jax.jit(
-        steps.make_step(model, optimizer),
+        region.step(plain) if region else plain,
         donate_argnums=0,
         out_shardings=(steps.shardings(shapes), None),
     )
@@ -107,12 +172,21 @@ def train() -> None:
     if checkpoints and start:
         state, notes = checkpoints.restore(shapes)
     else:
-        state = steps.initial_state(model, optimizer, shapes, _SEED.value)
+        state = steps.initial_state(model, optimizer, inner_shapes, _SEED.value)
+        if region:
+            state = regional.RegionState(
+                state, jax.jit(region.optimizer.init)(state.weights)
+            )
+            state = jax.device_put(state, steps.shardings(shapes))
+    if region:
+        state = region.begin(state, shapes)
+        start = int(state.outer.common.step)
 
     log = Progress(
         Path(_OUT.value) / "metrics.jsonl" if _OUT.value else None,
         kept=start,
         tokens=_BATCH.value * _SEQUENCE.value,
+        speaks=region is None or region.number == 0,
     )
     log.say(built.describe())
     log.say(text.describe())
@@ -125,6 +199,8 @@ def train() -> None:
         # Never more than a step ahead, so that asking to stop is answered soon.
         jax.block_until_ready(before)
         before = metrics
+        if region:
+            region.exchange.offer(region.optimizer, state.outer)
         if done == start + 1:
             log.first(done, metrics)
         stopped = stop.after(done)
@@ -136,11 +212,16 @@ def train() -> None:
         if stopped:
             log.say(f"stopped after step {done}, as asked")
             break
+    if region:
+        log.say(region.describe(state))
     if not stopped:
-        loss = evaluate(model, state.weights, held_out)
+        weights = state.outer.common.anchor if region else state.weights
+        loss = evaluate(model, weights, held_out)
         log.evaluation(max(start, _STEPS.value), loss)
     if checkpoints:
         checkpoints.close()
+    if region:
+        region.exchange.close()
 
 
 def build() -> lagom_models.TrainingStep:

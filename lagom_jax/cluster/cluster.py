@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from lagom_jax.cluster.hardware import Gpu, Link, System
 from lagom_jax.cluster.records import read_system, system_names
+from lagom_jax.cluster.wan import parse_wan
 from lagom_jax.errors import ClusterError
 
 # XLA numbers devices with 32 bits and builds tables of them; past this a typing
@@ -37,6 +38,10 @@ class Cluster:
     hosts: int
     gpus_per_host: int
     """GPUs in use on each host, at most what the system has."""
+    regions: int = 1
+    """Parts of the same number of hosts, joined by `wan` alone."""
+    wan: Link | None = None
+    """Between regions: the link of a whole region; None where there is but one."""
 
     @classmethod
     def parse(cls, text: str) -> Cluster:
@@ -47,7 +52,8 @@ class Cluster:
                 full hosts, or on one that is not full (`h100:64`, `h100:4`), or
                 `NAME` for one full scale-up domain (`h100` is `h100:1x8`,
                 `gb200-nvl72` is `gb200-nvl72:18x4`). NAME is one of `names()` or the
-                path of a system record.
+                path of a system record. `4*h100:8x8@10gbps,80ms` is four such
+                clusters in regions with a WAN between them.
 
         Returns:
             The cluster, under its canonical name.
@@ -62,6 +68,9 @@ class Cluster:
             >>> Cluster.parse("h100:64").name
             'h100:8x8'
         """
+        inside, at, link = text.strip().partition("@")
+        if at:
+            return cls._of_regions(text, inside, link)
         name, colon, size = text.strip().rpartition(":")
         if not colon:
             name, size = size, ""
@@ -72,6 +81,25 @@ class Cluster:
         if name.lower() == system.name:
             name = system.name
         return cls(f"{name}:{hosts}x{gpus_per_host}", system, hosts, gpus_per_host)
+
+    @classmethod
+    def _of_regions(cls, text: str, inside: str, link: str) -> Cluster:
+        count, star, name = inside.partition("*")
+        if not star or not count.isdecimal() or int(count) < 2:
+            raise ClusterError(
+                f"{text!r}: say how many regions the WAN joins, two or more, as in "
+                "2*h100:8x8@10gbps,80ms"
+            )
+        wan, one = parse_wan(link), cls.parse(name)
+        if int(count) * one.devices > _MOST_DEVICES:
+            raise ClusterError(f"{text!r}: more than {_MOST_DEVICES} GPUs are too many")
+        return dataclasses.replace(
+            one,
+            name=f"{int(count)}*{one.name}@{wan.name}",
+            hosts=int(count) * one.hosts,
+            regions=int(count),
+            wan=wan,
+        )
 
     @classmethod
     def of_gpus(cls, device_name: str, groups: int, gpus: int) -> Cluster:
@@ -145,6 +173,16 @@ class Cluster:
         return self.system.between
 
     @property
+    def levels(self) -> tuple[Link, ...]:
+        """The links between GPUs, from the nearest to the farthest.
+
+        Example:
+            >>> [link.kind for link in Cluster.parse("2*h100:8x8@10gbps,80ms").levels]
+            ['nvlink', 'network', 'wan']
+        """
+        return (self.inside, self.between, *([self.wan] if self.wan else []))
+
+    @property
     def to_host(self) -> Link:
         """Between a GPU and its host's processor."""
         return self.system.to_host
@@ -162,7 +200,8 @@ class Cluster:
             >>> Cluster.parse("gb200-nvl72:36x4").scale_up_size
             72
         """
-        return min(self.hosts, self.system.hosts_per_domain) * self.gpus_per_host
+        hosts = self.hosts // self.regions
+        return min(hosts, self.system.hosts_per_domain) * self.gpus_per_host
 
     def domains_of(self, ranks: Iterable[int]) -> int:
         """How many scale-up domains the GPUs with these ids are in.
@@ -183,6 +222,28 @@ class Cluster:
             2
         """
         return self._groups_of(ranks, self.gpus_per_host)
+
+    def regions_of(self, ranks: Iterable[int]) -> int:
+        """How many regions the GPUs with these ids are in.
+
+        Raises:
+            ClusterError: an id is not in the cluster.
+
+        Example:
+            >>> Cluster.parse("2*h100:1x8@10gbps,80ms").regions_of(range(0, 16, 8))
+            2
+        """
+        return self._groups_of(ranks, self.region_size)
+
+    @property
+    def region_size(self) -> int:
+        """GPUs in one region.
+
+        Example:
+            >>> Cluster.parse("2*h100:8x8@10gbps,80ms").region_size
+            64
+        """
+        return self.devices // self.regions
 
     def _groups_of(self, ranks: Iterable[int], size: int) -> int:
         ids = set(ranks)
@@ -212,6 +273,9 @@ class Cluster:
             "inside": self.inside.as_dict(),
             "between": self.between.as_dict(),
             "to_host": self.to_host.as_dict(),
+            **(
+                {"regions": self.regions, "wan": self.wan.as_dict()} if self.wan else {}
+            ),
         }
 
 

@@ -74,9 +74,9 @@ class Link:
     name: str
     title: str
     kind: str
-    """`nvlink`, `pcie` or `network`."""
+    """`nvlink`, `pcie`, `network` or `wan`."""
     bytes_per_s: float
-    """Per GPU and direction, at the link's nominal rate."""
+    """Each direction, at the link's nominal rate: per GPU, of a WAN per region."""
     latency_s: float
     """From one end to the other for the smallest message."""
     sources: Mapping[str, str] = dataclasses.field(compare=False, repr=False)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.between_regions import wan_price
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
@@ -70,6 +71,11 @@ class _Memory:
     def _collective(
         self, collective: Collective, setting: Setting | None
     ) -> tuple[Price, CollectiveLoad]:
+        over = wan_price(
+            collective.kind, float(collective.bytes), collective.groups, self._cluster
+        )
+        if over is not None:
+            return over, _NO_CHANNELS
         terms = self._terms(collective)
         price = terms.price(setting)
         used = setting or terms.usual

@@ -34,6 +34,11 @@ def cause(
     if collective.one_shot_kernel:
         return "runs as XLA's own small all-reduce kernel, on the compute stream"
     each = in_seconds(times.exposed_seconds / times.executions)
+    if price.bound == "wan":
+        return (
+            f"computation stands still for it {each} a run. Its link is a WAN, which "
+            "no setting makes faster."
+        )
     start = (
         f"synchronous, {each} a run."
         if around.synchronous

@@ -19,6 +19,7 @@ from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.provenance import compiled_for_gpu
 from lagom_jax.report.causes import Surroundings, cause
+from lagom_jax.report.wan_report import between_regions, wan_seconds
 from lagom_jax.schedule.program import (
     Block,
     Branch,
@@ -110,6 +111,8 @@ class Report:
     communication_seconds: float
     exposed_seconds: float
     waiting_seconds: float
+    wan_seconds: float
+    """The part of `communication_seconds` on links between regions."""
     contention_seconds: float
     """The part of `compute_seconds` by which collectives slowed kernels down."""
     peak_memory_bytes: int | None
@@ -134,6 +137,15 @@ class Report:
         if not self.communication_seconds:
             return 1.0
         return 1.0 - self.exposed_seconds / self.communication_seconds
+
+    @property
+    def wan_excess(self) -> float:
+        """Communication between regions over what computation could hide at best.
+
+        Where it is above 1, no setting and no order hides it: so many times less must
+        be sent in a step.
+        """
+        return self.wan_seconds / self.compute_seconds if self.compute_seconds else 0.0
 
     def to_json(self) -> str:
         """The report as JSON text; docs/report.md describes the keys."""
@@ -178,6 +190,7 @@ def report_program(
         notes: What the reader must know of how the program came here.
     """
     timeline = replay(program, prices, contention)
+    over_wan = wan_seconds(timeline)
     return Report(
         program=name or program.name,
         description=description,
@@ -188,6 +201,7 @@ def report_program(
         communication_seconds=timeline.totals.communication_seconds,
         exposed_seconds=timeline.totals.exposed_seconds,
         waiting_seconds=timeline.totals.waiting_seconds,
+        wan_seconds=over_wan,
         contention_seconds=timeline.totals.contention_seconds,
         peak_memory_bytes=peak_memory_bytes,
         memory_bytes=cluster.gpu.memory_bytes,
@@ -195,7 +209,11 @@ def report_program(
         collectives=_collectives(program, timeline, cluster),
         collective_kinds=_collective_kinds(timeline),
         kernel_kinds=_kernel_kinds(timeline),
-        notes=(*notes, *_notes(program, timeline, cluster)),
+        notes=(
+            *notes,
+            *between_regions(over_wan, timeline.totals.compute_seconds, cluster),
+            *_notes(program, timeline, cluster),
+        ),
         versions=dict(versions or {}),
         measured=measured,
     )

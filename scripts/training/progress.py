@@ -19,11 +19,14 @@ class Progress:
         kept: Lines of an earlier run up to this step stay in the file; what it did
             after its last checkpoint is done again.
         tokens: In one step.
+        speaks: Whether this one prints at all.
     """
 
-    def __init__(self, file: Path | None, kept: int, tokens: int):
-        self._first = jax.process_index() == 0
-        self._file = file if self._first else None
+    def __init__(
+        self, file: Path | None, kept: int, tokens: int, *, speaks: bool = True
+    ):
+        self._first = jax.process_index() == 0 and speaks
+        self._file = file if jax.process_index() == 0 else None
         self._tokens = tokens
         self._started = self._since = time.monotonic()
         self._after = kept

@@ -16,6 +16,7 @@ ROOMS = (
     "typed_json",
     "units",
     "cluster",
+    "regions",
     "plan",
     "compile",
     "hlo",

@@ -1,0 +1,61 @@
+"""Training across slow links: an outer optimiser around any training step.
+
+Planning needs no jax; the optimiser is imported when it is first asked for.
+
+Example:
+    >>> import jax.numpy as jnp
+    >>> from lagom_jax import regions
+    >>> outer = regions.cocodc(axis=None, period=100, fragments=1, delay=5)
+    >>> state = outer.init(jnp.ones(8))
+    >>> params, state = outer.update(jnp.ones(8), state)
+    >>> int(state.common.step)
+    1
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lagom_jax.regions.cadence import Cadence
+from lagom_jax.regions.meeting import Meeting
+
+if TYPE_CHECKING:
+    from lagom_jax.regions.exchange import Exchange
+    from lagom_jax.regions.fragments import Fragments
+    from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
+    from lagom_jax.regions.placing import resized, stacked, state_axes
+    from lagom_jax.regions.strategies import cocodc, diloco, streaming
+
+_LATER = {
+    "Fragments": "fragments",
+    "OuterOptimizer": "outer_state",
+    "OuterState": "outer_state",
+    "Exchange": "exchange",
+    "resized": "placing",
+    "stacked": "placing",
+    "state_axes": "placing",
+    "cocodc": "strategies",
+    "diloco": "strategies",
+    "streaming": "strategies",
+}
+
+__all__ = [
+    "Cadence",
+    "Exchange",
+    "Fragments",
+    "Meeting",
+    "OuterOptimizer",
+    "OuterState",
+    "cocodc",
+    "diloco",
+    "resized",
+    "stacked",
+    "state_axes",
+    "streaming",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs jax, when it is asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
