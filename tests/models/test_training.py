@@ -15,19 +15,26 @@ import lagom_models
 SCRIPT = Path(__file__).with_name("train_on_cpu.py")
 STEPS = 12
 
+# A dense model in every way, a mixture in its own, and each other block once: layouts
+# share their code. The rest is for the night.
 CASES = [
     *(("llama-3-8b", way) for way in lagom_models.parallelisms("llama-3-8b")),
     ("phi-2", "fsdp"),
-    ("phi-2", "tp-sp"),
     ("mpt-7b", "fsdp"),
-    ("mpt-7b", "tp-sliced"),
     ("olmoe-1b-7b", "fsdp"),
-    ("olmoe-1b-7b", "tp"),
     ("olmoe-1b-7b", "ep"),
-    ("olmoe-1b-7b", "pp"),
-    ("deepseek-moe-16b", "fsdp"),
-    ("deepseek-moe-16b", "ep"),
-    ("deepseek-moe-16b", "tp-sp"),
+    *(
+        pytest.param(*case, marks=pytest.mark.nightly)
+        for case in [
+            ("phi-2", "tp-sp"),
+            ("mpt-7b", "tp-sliced"),
+            ("olmoe-1b-7b", "tp"),
+            ("olmoe-1b-7b", "pp"),
+            ("deepseek-moe-16b", "fsdp"),
+            ("deepseek-moe-16b", "ep"),
+            ("deepseek-moe-16b", "tp-sp"),
+        ]
+    ),
 ]
 
 
@@ -59,7 +66,7 @@ def test_loss_falls(name: str, parallelism: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "parallelism"), [case for case in CASES if case[1] != "fsdp"]
+    ("name", "parallelism"), [case for case in CASES if "fsdp" not in str(case)]
 )
 def test_every_parallelism_has_the_same_gradients(name: str, parallelism: str) -> None:
     # Losses alone would not tell: adamw forgives a gradient that is too large.
@@ -75,7 +82,9 @@ def test_every_parallelism_has_the_same_gradients(name: str, parallelism: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", ["fsdp", "pp"])
+@pytest.mark.parametrize(
+    "parallelism", ["fsdp", pytest.param("pp", marks=pytest.mark.nightly)]
+)
 def test_unrolled_layers_train_the_same_model(parallelism: str) -> None:
     scanned = trained("llama-3-8b", parallelism)["losses"]
     unrolled = trained("llama-3-8b", parallelism, "unrolled")["losses"]

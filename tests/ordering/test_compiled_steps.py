@@ -13,7 +13,7 @@ from lagom_jax.search.tuning import tune_program
 
 CASES = [
     ("fsdp", "h100:1x8", {"scan": True}),
-    ("fsdp", "h100:2x8", {"scan": False}),
+    pytest.param("fsdp", "h100:2x8", {"scan": False}, marks=pytest.mark.nightly),
     ("tp-sliced", "h100:2x8", {"scan": True}),
 ]
 

@@ -81,7 +81,8 @@ STEPS = pytest.mark.parametrize(
     [
         "chain",
         pytest.param("fsdp", marks=pytest.mark.slow),
-        pytest.param("tp-sliced", marks=pytest.mark.slow),
+        # Another parallelism goes the same way.
+        pytest.param("tp-sliced", marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
 )
 

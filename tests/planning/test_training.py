@@ -32,7 +32,9 @@ def losses(plan):
     return [float.fromhex(word) for word in done.stdout.split()]
 
 
+# `tests/scripts/test_tuned.py` holds the same of whole jobs.
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_losses_bit_by_bit(tmp_path):
     """On the CPU only options can act, and they are about when, not about what."""
     step = lagom_models.build("llama-3-8b", devices=8, tiny=True, learning_rate=3e-3)

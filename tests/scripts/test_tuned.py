@@ -88,8 +88,12 @@ class Runs:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "steps"),
-    # The devices of two processes share what cores there are, and take turns.
-    [("alone", 60), ("together", 10)],
+    [
+        # One process is the easier half of two.
+        pytest.param("alone", 60, marks=pytest.mark.nightly),
+        # The devices of two processes share what cores there are, and take turns.
+        ("together", 10),
+    ],
 )
 def test_the_same_losses(tmp_path, kept_programs, processes, steps):
     run = getattr(Runs(tmp_path, kept_programs), processes)
