@@ -50,7 +50,7 @@ class Training:
 
         Example:
             >>> model = Workload(1e9, 24, 0.1)
-            >>> Training(model, 16, 100, 8, delay=1).utilisation(1e12)
+            >>> round(Training(model, 16, 100, 8, delay=1).utilisation(1e12), 6)
             1.0
         """
         return _replayed(self, bytes_per_s, latency_s)
