@@ -219,7 +219,6 @@ def over_link(stack, names, delay):
         "size": 200_000,
         "computes": 0.3,
         "steps": 24,
-        "meeting": "10.78.0.1:12912",
         "outer": {
             "period": 12,
             "fragments": 2,
@@ -236,7 +235,7 @@ def over_link(stack, names, delay):
     )
     try:
         peers = [
-            Peer(stack, ("", 0), n, prefix=(*enter, name), **told)
+            Peer(stack, ("10.78.0.1", 12912), n, prefix=(*enter, name), **told)
             for n, name in enumerate(names)
         ]
         go_together(peers)
