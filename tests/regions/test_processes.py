@@ -115,6 +115,7 @@ def test_a_region_that_is_killed_returns_from_the_global_state(whole):
         assert found["loss"] == pytest.approx(usual["loss"], rel=0.3)
 
 
+@pytest.mark.nightly
 def test_a_late_region_is_not_waited_for_beyond_patience():
     with world(2, patience=1.0) as (stack, meeting):
         peers = [
@@ -128,6 +129,8 @@ def test_a_late_region_is_not_waited_for_beyond_patience():
     assert one["waited_s"] < 10
 
 
+# `test_state.py` refuses one, too, in one process.
+@pytest.mark.nightly
 def test_a_fragment_that_is_not_finite_is_refused_and_said(whole):
     with world(2) as (stack, meeting):
         peers = [Peer(stack, meeting, 0), Peer(stack, meeting, 1, nan_at=7)]
@@ -245,6 +248,8 @@ def over_link(stack, names, delay):
         meeting.wait()
 
 
+# It goes by the clock, and so needs a machine that does nothing else.
+@pytest.mark.nightly
 def test_over_a_shaped_link_no_step_waits_for_what_is_shorter_than_its_delay(
     namespaces,
 ):

@@ -47,6 +47,8 @@ def test_two_regions_train_one_model(kept_programs, tmp_path):
     assert one[-2]["loss"] < one[0]["loss"]
 
 
+# `tests/regions/test_processes.py` kills one, too, without the training binary.
+@pytest.mark.nightly
 def test_a_region_that_is_killed_is_started_again_and_returns(kept_programs, tmp_path):
     process = train(kept_programs, "--steps=60", f"--out={tmp_path}")
     try:
