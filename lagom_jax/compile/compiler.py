@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lagom_jax.compile import assembler, failures, kernels, store
-from lagom_jax.compile.child import Answer, Child, environment
+from lagom_jax.compile.child import Child, WorkerAnswer, environment
 from lagom_jax.compile.kernels import KernelCache
 from lagom_jax.compile.store import Store
 from lagom_jax.compile.toolchain import Toolchain
@@ -76,7 +76,7 @@ class Compiler:
 
     def ask(
         self, request: dict[str, Any], module: bytes, *, timeout_s: float
-    ) -> Answer:
+    ) -> WorkerAnswer:
         """Has one of the processes compile.
 
         Args:

@@ -77,12 +77,12 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Surface:
+class CurvesByRanks:
     """Curves for some sizes of groups, and what lies between and beside them.
 
     Example:
         >>> two, eight = Curve(((20.0, 0.0),)), Curve(((20.0, 1.0),))
-        >>> surface = Surface(((2, two), (8, eight)))
+        >>> surface = CurvesByRanks(((2, two), (8, eight)))
         >>> surface.factor(2**20, 8), surface.factor(2**20, 4) == 2**0.5
         (2.0, True)
         >>> surface.factor(2**20, 8 * 2**4)

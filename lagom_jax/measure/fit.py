@@ -28,7 +28,7 @@ class Error:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Correction:
+class FittedCurve:
     """A curve for one kind of task, and how good it is."""
 
     key: Key
@@ -48,7 +48,7 @@ class Correction:
     """On sizes that the fit had not seen; None with too few sizes to ask."""
 
 
-def fit_corrections(samples: Iterable[Sample]) -> tuple[Correction, ...]:
+def fit_corrections(samples: Iterable[Sample]) -> tuple[FittedCurve, ...]:
     """A correction for each kind of task that was measured.
 
     A correction that does not make sizes better that were kept out of its fit is
@@ -76,7 +76,7 @@ def errors(samples: Sequence[Sample], factors: Sequence[float]) -> Error:
     return Error(float(np.median(off)), float(np.quantile(off, 0.9)))
 
 
-def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
+def _correction(key: Key, samples: Sequence[Sample]) -> FittedCurve:
     curve = _fit(samples)
     before = errors(samples, [1.0] * len(samples))
     kept_out = _kept_out(samples)
@@ -88,7 +88,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
         for sample, factor in zip(samples, factors, strict=True)
     ]
     sizes = [sample.size for sample in samples]
-    return Correction(
+    return FittedCurve(
         key=key,
         unit=unit_of(key),
         curve=curve,

@@ -93,11 +93,11 @@ class Lever:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
+class PlanCandidate:
     """One set of levers that was compiled, or that could have been.
 
     Example:
-        >>> tried = Candidate(
+        >>> tried = PlanCandidate(
         ...     "pipelined", (("xla_gpu_enable_pipelined_all_gather", True),),
         ...     "over memory", "needs 90 GB", None, None, 90_000_000_000, 4.0)
         >>> tried.status
@@ -240,7 +240,7 @@ class Evidence:
     """Bytes of device memory at the fullest moment."""
     tuned_peak: int | None
     memory_limit: int | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     compiles: int
     seconds: float
     """How long the decision took."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from lagom_jax.levers import Bound, Idea, changes
 from lagom_jax.plan import (
-    Candidate,
     Evidence,
     HoldsFor,
     Lever,
     Plan,
+    PlanCandidate,
     PlanControls,
     SiteSetting,
 )
@@ -89,7 +89,7 @@ def assemble(
     )
 
 
-def _candidate(trial: Trial, best: Trial) -> Candidate:
+def _candidate(trial: Trial, best: Trial) -> PlanCandidate:
     made = trial.candidate()
     if trial.number == best.number:
         return dataclasses.replace(made, status="chosen")

@@ -49,7 +49,7 @@ _MENTIONED = 4
 """Candidates that are listed although nobody tried them."""
 
 
-class Compiler(Protocol):
+class StepCompiler(Protocol):
     """Compiles the step that is planned for."""
 
     def __call__(
@@ -81,7 +81,7 @@ class Sweep:
 
     def __init__(
         self,
-        compiler: Compiler,
+        compiler: StepCompiler,
         judge: Judge,
         budget: Budget,
         memory_limit: int,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lagom_jax.levers import Idea
 from lagom_jax.ordering import Ordering
-from lagom_jax.plan import Candidate, Status
+from lagom_jax.plan import PlanCandidate, Status
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
@@ -120,14 +120,14 @@ class Trial:
         """Of device memory."""
         return None if self.view is None else self.view.scheduled.peak_memory_bytes
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> PlanCandidate:
         """As a plan keeps it."""
         view = self.view
         levers: Mapping[str, OptionValue | None] = {
             name: None if isinstance(value, bytes) else value
             for name, value in self.asked.options.items()
         } | ({ORDER: None} if self.ordered else {})
-        return Candidate(
+        return PlanCandidate(
             name=f"{self.label} {self.asked.name}",
             levers=tuple(levers.items()),
             status=self.status,

@@ -9,7 +9,14 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.plan import Candidate, HoldsFor, Lever, MeasuredSteps, Plan, SiteSetting
+from lagom_jax.plan import (
+    HoldsFor,
+    Lever,
+    MeasuredSteps,
+    Plan,
+    PlanCandidate,
+    SiteSetting,
+)
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
@@ -256,7 +263,7 @@ _LEVERS: Final[Mapping[str, Callable[[Lever], str | Text]]] = {
     "keeps rounding": lambda one: _yes(one.keeps_order),
 }
 _SPARE_OF_LEVERS = ("keeps rounding", "memory", "changed", "step")
-_CANDIDATES: Final[Mapping[str, Callable[[Candidate], str | Text]]] = {
+_CANDIDATES: Final[Mapping[str, Callable[[PlanCandidate], str | Text]]] = {
     "candidate": lambda one: one.name,
     "status": lambda one: Text(one.status, _STYLES.get(one.status, "yellow")),
     "step": lambda one: _seconds(one.step_seconds),

@@ -31,7 +31,7 @@ Run: TypeAlias = Any
 """Something to be called as the step; jax's own has more to it."""
 
 
-class Source(Protocol):
+class ProgramSource(Protocol):
     """Something that programs for one set of arguments are made of."""
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,7 +193,7 @@ class Built:
 
 
 def build(
-    source: Source,
+    source: ProgramSource,
     plan: Plan | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -29,7 +29,7 @@ from lagom_jax.runtime.decision import (
 )
 from lagom_jax.runtime.jitted import UnknownArgumentsError
 from lagom_jax.runtime.options import AUTO, Options
-from lagom_jax.runtime.programs import Run, Source
+from lagom_jax.runtime.programs import ProgramSource, Run
 from lagom_jax.runtime.say import LOG
 from lagom_jax.tuner import InDoubtError, Rules
 from lagom_jax.typed_json import typed
@@ -39,7 +39,7 @@ from lagom_jax.units import in_percent, in_seconds
 class Variant:
     """What was decided for one set of arguments; until then, the program as it is."""
 
-    def __init__(self, source: Source, options: Options, cache: Cache) -> None:
+    def __init__(self, source: ProgramSource, options: Options, cache: Cache) -> None:
         """Takes what programs are made of; nothing happens yet."""
         self._source = source
         self._options = options

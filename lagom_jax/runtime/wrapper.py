@@ -24,8 +24,8 @@ from lagom_jax.runtime.options import Mode, OptionError, Options
 from lagom_jax.runtime.programs import (
     JittedSource,
     LoweredSource,
+    ProgramSource,
     Run,
-    Source,
     StageSource,
 )
 from lagom_jax.runtime.variant import Variant
@@ -220,7 +220,7 @@ def _attributes_of(function: Any) -> dict[str, Any]:
     }
 
 
-def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], Source]]:
+def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], ProgramSource]]:
     """A jitted function, or what takes its place, and what programs are made of."""
     if isinstance(function, jax.stages.Compiled):
         raise OptionError(

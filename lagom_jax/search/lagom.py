@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.search.frontier import path, points, rungs, seconds_alone
-from lagom_jax.search.neighbours import Neighbours
+from lagom_jax.search.neighbours import NearbyCandidates
 from lagom_jax.search.policy import (
     Found,
     Move,
@@ -207,7 +207,7 @@ class _Component:
 
     def _look_around(self, choice: Choice) -> Choice:
         groups = self._stage.space.groups
-        near = {group: Neighbours(groups[group]) for group in self._members}
+        near = {group: NearbyCandidates(groups[group]) for group in self._members}
         # Where nothing has changed since the last look there is nothing new to see.
         news = set(self._members)
         for _ in range(_SWEEPS):

@@ -8,7 +8,7 @@ from lagom_jax.plan.setting import Cap, Setting, largest_chunk
 from lagom_jax.search.space import Group, SettingOrCap
 
 
-class Neighbours:
+class NearbyCandidates:
     """The candidates of a group one step away from one of them.
 
     A step goes to the next number of channels, threads or bytes in a chunk, or to

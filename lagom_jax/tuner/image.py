@@ -106,7 +106,7 @@ def unpack(image: bytes, origin: str = "the image") -> Rules:
     if size != len(image) or stated != checksum(image):
         raise TunerError(f"{origin} is damaged or cut short: write it again")
     try:
-        return _Reader(image, counts[: len(_SECTIONS)]).rules()
+        return _ImageReader(image, counts[: len(_SECTIONS)]).rules()
     except (IndexError, struct.error) as error:
         raise TunerError(f"{origin} is damaged: {error}") from None
 
@@ -294,7 +294,7 @@ def _setting(
     )
 
 
-class _Reader:
+class _ImageReader:
     """Takes the sections apart."""
 
     def __init__(self, image: bytes, counts: Sequence[int]) -> None:

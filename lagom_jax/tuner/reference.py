@@ -68,14 +68,14 @@ class _Noted:
     clash: bool = False
 
 
-class Communicator:
+class ReferenceCommunicator:
     """One communicator on one rank: call by call, what it is told.
 
     Example:
         >>> from lagom_jax.tuner.rules import Scope
         >>> ring = Answer("ring", "simple", 4, 1 << 20)
         >>> rules = Rules((Scope(8, rules=(Rule("all-gather", 1, 99, ring),)),))
-        >>> one = Communicator(rules, ranks=8, hosts=1, domains=1)
+        >>> one = ReferenceCommunicator(rules, ranks=8, hosts=1, domains=1)
         >>> str(one.asked("all-gather", 50, possible={("ring", "simple")}))
         'ring/simple, 4 channels, chunk 1048576'
         >>> one.chunk("all-gather", "ring", "simple", 2097152)
