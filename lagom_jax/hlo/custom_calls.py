@@ -57,7 +57,7 @@ _NORM_BACKWARD = 13
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CustomCall:
-    """What one custom call computes.
+    """The work of one custom call.
 
     Example:
         >>> CustomCall("sort", flops=1e6, extra_read=4096).matmuls
@@ -74,7 +74,7 @@ class CustomCall:
 
 
 def is_silent(target: str) -> bool:
-    """Whether a custom call with this target runs no kernel.
+    """True if a custom call with this target runs no kernel.
 
     Example:
         >>> is_silent("AllocateBuffer"), is_silent("__cublas$gemm")
@@ -101,7 +101,7 @@ def result_shapes(instruction: Instruction) -> list[Shape]:
 
 
 def read_call(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
-    """What a custom call computes; kind `custom` and no flops where that is unknown.
+    """The work of a custom call; kind `custom` and no flops where that is unknown.
 
     Args:
         instruction: An instruction with opcode `custom-call`.

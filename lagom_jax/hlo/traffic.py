@@ -1,4 +1,4 @@
-"""What one kernel reads, writes and computes, from the operations inside it.
+"""Memory traffic and operations of one kernel, from the instructions inside it.
 
 A kernel is walked from its results back to its inputs. Every instruction is asked
 for a number of elements and asks its operands for those it needs in turn: a slice of
