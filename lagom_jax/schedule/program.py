@@ -19,7 +19,7 @@ from lagom_jax.hlo.work import Work
 
 
 class Stream(enum.Enum):
-    """Where a task runs. Each stream runs its tasks one after another."""
+    """The stream of a task. Each stream runs its tasks one after another."""
 
     COMPUTE = "compute"
     COLLECTIVE = "collective"
@@ -137,7 +137,7 @@ def nodes_in(block: Block) -> Iterator[Node]:
 
 
 def is_closed(block: Block) -> bool:
-    """Whether a block waits for all that it launches, and for nothing else.
+    """True if a block waits for all that it launches, and for nothing else.
 
     Example:
         >>> is_closed((Wait((1,)),))
