@@ -40,7 +40,7 @@ class Difference:
 
 
 def differences(one: Plan, other: Plan) -> tuple[Difference, ...]:
-    """Where two plans differ.
+    """The differences between two plans.
 
     Levers and candidates are compared by name, settings by what they bind, costs and
     orders as a whole. How long the work took does not count.
@@ -140,7 +140,7 @@ def _name(item: Any) -> str | None:
 
 
 def _value(item: Any) -> Any:
-    """What a named part says: of a pair the second."""
+    """The value of a named part: of a pair the second."""
     return cast("list[Any]", item)[1] if isinstance(item, list) else item
 
 

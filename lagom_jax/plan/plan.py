@@ -176,7 +176,9 @@ class PlanControls:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HoldsFor:
-    """What a plan was made for; `lagom_jax.plan.check` compares it with what is here.
+    """The step, cluster and versions that a plan was made for.
+
+    `lagom_jax.plan.check` compares them with those in use.
 
     Example:
         >>> HoldsFor("step", "", "", "h100:1x8", 8, (("jax", "0.10.2"),), ()).version(
@@ -225,7 +227,7 @@ class MeasuredSteps:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the decision rests on. All times of steps are predicted, but `measured`."""
+    """Figures that a plan rests on; `measured` is the only time not predicted."""
 
     default: StepParts
     """With XLA's and NCCL's own choices."""
@@ -235,7 +237,7 @@ class Evidence:
     """The program as it is with all communication hidden, and free of charge. A plan
     that also takes work away may be shorter."""
     bound: str
-    """What the bound is: `computation alone` or `the busiest link alone`."""
+    """The kind of bound: `computation alone` or `the busiest link alone`."""
     default_peak: int | None
     """Bytes of device memory at the fullest moment."""
     tuned_peak: int | None
@@ -300,7 +302,7 @@ class Plan:
         self._caps()
 
     def compiler_options(self) -> dict[str, OptionValue]:
-        """What jax takes as `compiler_options`: accepted levers, costs, and caps.
+        """The `compiler_options` for jax: accepted levers, costs, and caps.
 
         The order is not among them: no option can say it.
         """
@@ -323,7 +325,7 @@ class Plan:
         return {"XLA_FLAGS": text} if text else {}
 
     def beyond_environment(self) -> tuple[Beyond, ...]:
-        """What no environment variable can say, and what can."""
+        """Parts that no environment variable can carry, and the means that can."""
         _, beyond = self._xla_flags()
         found = list(beyond)
         if self.costs is not None:
@@ -377,7 +379,7 @@ class Plan:
 
     @property
     def deterministic(self) -> bool:
-        """Whether all that the compiler is told keeps the order of reductions.
+        """True if all options of the plan keep the order of reductions.
 
         NCCL's settings may change the order of its own: `SiteSetting.keeps_order`.
         """
@@ -385,7 +387,7 @@ class Plan:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with XLA's and NCCL's own choices."""
+        """Time with XLA's and NCCL's own choices, over the time with the plan."""
         default = self.evidence.default.step_seconds
         tuned = self.evidence.tuned.step_seconds
         return default / tuned if tuned else 1.0

@@ -52,7 +52,7 @@ def threads_range(algorithm: str, protocol: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """How NCCL runs one collective.
+    """Algorithm, protocol, channels, threads and chunk size of one collective.
 
     Example:
         >>> setting = Setting("ring", "simple", 24, 544, 2097152)
