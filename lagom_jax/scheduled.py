@@ -107,7 +107,7 @@ def compile_scheduled(
 def _doubts(
     plan: Plan, lowered: LoweredStep, cluster: Cluster, given: Mapping[str, Any]
 ) -> list[str]:
-    """What may make a plan's figures wrong here.
+    """Reasons why a plan's figures may be wrong here.
 
     Raises:
         PlanError: The plan is for something else.
@@ -133,7 +133,7 @@ def scheduled_of(
     description: str = "",
     notes: Iterable[str] = (),
 ) -> Scheduled:
-    """What the compiler made, as the analysis takes it.
+    """A compiled step, in the form that the analysis takes.
 
     Args:
         compiled: The compiled step.
