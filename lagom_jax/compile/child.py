@@ -26,7 +26,7 @@ _ENDING_S = 10.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What became of one request.
+    """The worker's answer to one request, or the way in which it ended.
 
     Example:
         >>> WorkerAnswer(None, b"", -9, False, ()).exit_status
@@ -72,7 +72,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again."""
+        """True if the process runs and can be asked again."""
         return self._process.poll() is None
 
     def ask(

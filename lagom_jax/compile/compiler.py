@@ -100,7 +100,7 @@ class Compiler:
                 self._lacking.add(lacking)
 
     def key(self, request: Mapping[str, Any], program: str) -> str | None:
-        """What a compile is kept under; None where it is not kept.
+        """The key of a compile in the store; None where it is not kept.
 
         Args:
             request: What `worker` takes.

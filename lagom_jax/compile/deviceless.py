@@ -30,7 +30,7 @@ _WARNING = re.compile(r"[WE]\d{4} ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What the compiler is told about the machines it compiles for."""
+    """The machines that the compiler compiles for."""
 
     name: str
     """What the user called it, as in `h100:8x8`."""
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many GPUs there are.
+        """The number of GPUs.
 
         Example:
             >>> Target("h100:8x8", "...", "8x1x8").devices
@@ -205,7 +205,10 @@ def _request(
 def _found(
     compiler: Compiler, request: dict[str, Any], lowered: LoweredStep
 ) -> tuple[dict[str, Any], bytes] | None:
-    """What was compiled before; with the captured module it will do without it, too."""
+    """The stored result of the same compile, if any.
+
+    One with the captured module also serves a request without it.
+    """
     ways = [request] if request["capture"] else [request, {**request, "capture": True}]
     for way in ways:
         key = compiler.key(way, lowered.digest)
@@ -224,7 +227,7 @@ def _compiled(
     target: Target,
     timeout_s: float,
 ) -> tuple[dict[str, Any], bytes]:
-    """What the compiler makes, with what it said, and what had to be done otherwise."""
+    """The compiler's result, with its warnings and the options added as a fallback."""
     fallback: dict[str, Any] = {}
     answer = compiler.ask(request, lowered.stablehlo, timeout_s=timeout_s)
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:

@@ -59,7 +59,7 @@ _BROKEN_TOOLCHAIN = re.compile(
 
 
 def lacks_tiles(answer: WorkerAnswer) -> bool:
-    """Whether XLA found no tiles for one of its own matmul kernels.
+    """True if XLA found no tiles for one of its own matmul kernels.
 
     Example:
         >>> refused = {"ok": False, "message": "INTERNAL: Couldn't find output tile "}

@@ -1,4 +1,4 @@
-"""Which compiler options the XLA that is installed here knows.
+"""Compiler options that the installed XLA knows.
 
 The catalogue of `xla_flags` says what some versions knew; this asks the compiler
 itself, option by option, with a program of one line. Answers are kept for the process.
@@ -35,7 +35,7 @@ _TIMEOUT_S = 300.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionSupport:
-    """What the compiler said to one option.
+    """The compiler's verdict on one option.
 
     Example:
         >>> OptionSupport("xla_gpu_x", 1, "unknown", "No such compile option").usable
@@ -51,7 +51,7 @@ class OptionSupport:
 
     @property
     def usable(self) -> bool:
-        """Whether the option can be handed to this compiler."""
+        """True if the option can be passed to this compiler."""
         return self.verdict == "known"
 
 

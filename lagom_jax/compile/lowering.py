@@ -94,7 +94,7 @@ class LoweredStep:
 
     @property
     def device_count(self) -> int:
-        """How many devices the step is made for."""
+        """The number of devices that the step is made for."""
         return self.num_partitions * self.num_replicas
 
 
