@@ -1,4 +1,4 @@
-"""What NCCL can be told on a given installation, and how finely."""
+"""Controls: the parts of a setting that an installation of NCCL lets one set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ControlsError(LagomError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controls:
-    """What can be set, and which collectives can be told apart.
+    """Parts of a setting that can be set, and collectives that can be distinguished.
 
     Example:
         >>> named("tuner").sets
@@ -112,7 +112,7 @@ def named(name: str) -> Controls:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grid:
-    """Which values are tried."""
+    """Values that a search tries."""
 
     channels: tuple[int, ...]
     chunk_shares: tuple[float, ...]

@@ -266,7 +266,7 @@ class _Component:
 
 
 def _carried(coarse: Found, space: Space) -> Found:
-    """What was found in the coarser space, said in this one."""
+    """A result in the coarser space, expressed in this one."""
     moves = (
         dataclasses.replace(move, group=group, before=before, after=after)
         for move in coarse.moves
@@ -287,5 +287,5 @@ def _nearest(stage: Stage, group: int) -> list[int]:
 
 
 def _is_hidden(score: Score) -> bool:
-    """Whether compute never stands still for a collective."""
+    """True if compute hardly ever stands still for a collective."""
     return score.totals.exposed_seconds <= _WORTH * score.step_seconds

@@ -1,4 +1,4 @@
-"""Which candidates are next to which."""
+"""Neighbouring candidates of a group."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _chunk(setting: Setting) -> float:
 def _distance(
     one: Setting, other: Setting, along: Callable[[Setting], float] | None = None
 ) -> tuple[float, ...]:
-    """How far apart; along one axis, what differs otherwise counts first."""
+    """The distance of two settings; along one axis, other differences count first."""
     axes = (_channels, _threads, _chunk)
     across = sum(
         abs(axis(one) - axis(other)) / max(axis(one), axis(other))

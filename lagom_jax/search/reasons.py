@@ -11,7 +11,7 @@ _NOTHING = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """What a choice changes, in seconds of a step; less is better."""
+    """Differences that a choice makes, in seconds of a step; less is better."""
 
     communication: float
     """The group's collectives."""

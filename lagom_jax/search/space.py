@@ -1,4 +1,4 @@
-"""What can be set in a program: groups of collectives, and the choices of each."""
+"""The search space of a program: groups of collectives, and candidates of each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Group:
     """What can be tried; the first is None."""
 
     def setting(self, site: int, candidate: SettingOrCap) -> Setting:
-        """How a site runs under a candidate."""
+        """The setting of a site under a candidate."""
         usual = self.usual[site]
         if candidate is None:
             return usual
@@ -98,7 +98,7 @@ class Space:
 def space_of(
     program: Program, cluster: Cluster, controls: Controls, grid: Grid = FINE
 ) -> Space:
-    """What can be set in a program.
+    """The search space of a program.
 
     Args:
         program: The step.

@@ -1,4 +1,4 @@
-"""What a search decided for a program, what it gives, and why: a record for people."""
+"""Results of a search for one program: settings, predicted times, and reasons."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PolicyError(LagomError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupTuning:
-    """What was decided for collectives that have one setting in common."""
+    """The setting of a group of collectives, with the times before and after."""
 
     name: str
     kind: str
@@ -78,7 +78,7 @@ class GroupTuning:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """What one policy makes of the program."""
+    """The predicted step time under one policy."""
 
     policy: str
     step_seconds: float
@@ -88,7 +88,7 @@ class PolicyResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a policy decided for one program, and what the model says it gives.
+    """A policy's settings for one program, and the times that the model predicts.
 
     All times are predicted.
     """
@@ -116,7 +116,7 @@ class Tuning:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with NCCL's own choices."""
+        """Time with NCCL's own choices, over the time with these."""
         before, after = self.before.step_seconds, self.after.step_seconds
         return before / after if after else 1.0
 
