@@ -190,7 +190,7 @@ def _sequences(
     here: Sequence[_Site],
     split: set[Call],
 ) -> tuple[tuple[tuple[Place, ...], ...], list[str]]:
-    """What the communicators repeat that run calls with different answers."""
+    """The sequences of those communicators whose equal calls have unequal answers."""
     followed = list(
         dict.fromkeys(site.members for site in here if not split.isdisjoint(site.calls))
     )

@@ -50,7 +50,7 @@ _64: Final = (1 << 64) - 1
 
 
 def checksum(image: bytes) -> int:
-    """What tells two images apart; it stands in each.
+    """The checksum of an image, which is stored in it.
 
     Example:
         >>> checksum(pack(Rules(()))) == checksum(pack(Rules((Scope(8),))))

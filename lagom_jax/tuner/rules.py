@@ -1,4 +1,4 @@
-"""What the plugin is told: for which calls of NCCL which answers hold."""
+"""Rules of the plugin: answers to NCCL's calls, by size or by place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_BYTES: Final = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What NCCL is told for a call; None leaves that part to NCCL.
+    """The answer to a call; None leaves that part to NCCL.
 
     Example:
         >>> str(Answer("ring", "simple", 8, 1 << 20)), str(Answer(channels=4)), str(
@@ -180,7 +180,7 @@ class Scope:
             raise TunerError("a sequence without a call repeats nothing")
 
     def takes(self, ranks: int, hosts: int, domains: int) -> bool:
-        """Whether a communicator is one of these."""
+        """True if a communicator is one of these."""
         return (
             self.ranks == ranks
             and self.hosts in (None, hosts)
@@ -201,7 +201,7 @@ class Rules:
     """A communicator has the rules of the first that takes it, and no others."""
 
     def scope_of(self, ranks: int, hosts: int, domains: int) -> Scope | None:
-        """What holds for a communicator.
+        """The scope that matches a communicator.
 
         Example:
             >>> wide, narrow = Scope(8), Scope(8, domains=1)
@@ -212,7 +212,7 @@ class Rules:
 
 
 def without_places(rules: Rules) -> Rules:
-    """What holds for a call of which only the size is known.
+    """The rules without sequences, for a call of which only the size is known.
 
     Example:
         >>> rules = Rules((Scope(8, sequences=((Place("reduce", 1, None),),)),))

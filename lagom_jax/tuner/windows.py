@@ -1,4 +1,4 @@
-"""Which calls in a row say where in its sequence a communicator is."""
+"""Runs of calls that determine a communicator's position in its sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call: TypeAlias = tuple[str, int]
 
 
 def shortest_period(sequence: tuple[Place, ...]) -> tuple[Place, ...]:
-    """What a sequence repeats, where it is itself a repetition.
+    """The shortest part whose repetition is the sequence.
 
     Example:
         >>> call = Place("all-gather", 64, None)
