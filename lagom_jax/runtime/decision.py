@@ -1,4 +1,4 @@
-"""Which plans come into question for a step, agreed on by all processes."""
+"""The choice of plans for a step, agreed on by all processes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class _Word:
 
 
 def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ...]:
-    """What all say, unless one was too late, now or before."""
+    """The words of all processes, unless one was too late, now or before."""
     if _late and peers.count > 1:
         raise NoAgreementError(_late[0])
     try:
@@ -204,7 +204,7 @@ def share(
     making: float,
     patience: float,
 ) -> T:
-    """What the first process makes, read by all, or by none.
+    """Makes something in the first process, to be read by all, or by none.
 
     Args:
         peers: The processes.
@@ -302,7 +302,7 @@ def _plans(
 
 
 def _image(planner: Planner, plan: Plan) -> str:
-    """What NCCL's tuner plugin is to say, as text."""
+    """The rules for NCCL's tuner plugin, as base64 text; empty where there are none."""
     if not any(isinstance(one.setting, Setting) for one in plan.settings):
         return ""
     rules = rules_by_size(plan)

@@ -1,4 +1,4 @@
-"""What NCCL is told in this process, through the tuner plugin's control page.
+"""NCCL's rules in this process, through the tuner plugin's control page.
 
 NCCL looks for a tuner when it makes its first communicator, which is when the first
 collective runs, so that a plan that is made before that can still be told to it. A
@@ -112,7 +112,7 @@ HERE: Final = Nccl()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Agreed:
-    """Whether all processes say the same."""
+    """A check that all processes have the same word; false where it cannot be known."""
 
     peers: Peers
     seconds: float = 60.0
@@ -129,7 +129,7 @@ class _Agreed:
 
 
 def merged(all_rules: Iterable[Rules]) -> Rules:
-    """What several programs of one job want, where they do not contradict each other.
+    """The union of several programs' rules, where they do not contradict each other.
 
     Calls that two of them want differently are left to NCCL, for it cannot tell which
     program a call belongs to. Sequences are only followed where there is one program.

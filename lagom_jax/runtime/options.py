@@ -1,4 +1,4 @@
-"""What a user asks of the wrapper: arguments beat flags, flags beat the environment."""
+"""Options of the wrapper: arguments beat flags, flags beat the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OptionError(LagomError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for.
+    """The wrapper's options, checked.
 
     Example:
         >>> Options(mode="tune", levers=("options", "magic"))
@@ -74,7 +74,7 @@ class Options:
 def resolve(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> Options:
-    """What was asked for, by whatever way.
+    """The options from arguments, flags and the environment.
 
     Args:
         given: Arguments of `tune`; those that are None were not given.

@@ -35,12 +35,12 @@ class ProgramSource(Protocol):
     """Something that programs for one set of arguments are made of."""
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `lagom_jax.compile.lower` takes."""
+        """The traced step, as `lagom_jax.compile.lower` takes it."""
         ...
 
     @property
     def shardings(self) -> tuple[Any, ...]:
-        """What it says about where arguments and results go, where that is known."""
+        """The shardings of arguments and results, where they are known."""
         ...
 
     def usual(self) -> Run:
@@ -149,7 +149,7 @@ class LoweredSource:
 
 
 class StageSource:
-    """What `.lower(...)` of a jitted function returned: for one set of arguments."""
+    """The source of one program: the result of a jitted function's `.lower(...)`."""
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
         """Takes the stage."""

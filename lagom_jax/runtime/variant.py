@@ -37,7 +37,7 @@ from lagom_jax.units import in_percent, in_seconds
 
 
 class Variant:
-    """What was decided for one set of arguments; until then, the program as it is."""
+    """The program for one set of arguments: as it is, until a plan is decided on."""
 
     def __init__(self, source: ProgramSource, options: Options, cache: Cache) -> None:
         """Takes what programs are made of; nothing happens yet."""
@@ -59,7 +59,7 @@ class Variant:
 
     @property
     def settled(self) -> bool:
-        """Whether `run` stays what it is."""
+        """True if `run` stays what it is."""
         return self._guarded is None
 
     def decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Variant:
         self._take(decision, args, kwargs, peers)
 
     def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
-        """What to plan for; None where there is nothing to plan."""
+        """The cluster to plan for; None where there is nothing to plan."""
         asked = self._options.cluster
         if isinstance(asked, Cluster):
             return asked
@@ -363,7 +363,7 @@ class _Guarded:
         self._times.append((side, seconds))
 
     def conclude(self) -> MeasuredSteps:
-        """What the first process measured, which decides for all.
+        """The measurement of the first process, which decides for all.
 
         Raises:
             NoAgreementError: Not all processes know it.
@@ -404,7 +404,7 @@ def _release(run: Run) -> None:
 
 
 def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the step cannot be run again: it has taken what was donated."""
+    """True if the step cannot be run again, since donated arguments are gone."""
     arrays = jax.tree.leaves((args, kwargs))
     return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
 

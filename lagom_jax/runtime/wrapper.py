@@ -38,7 +38,10 @@ _config: Any = jax.config
 
 
 class _Shortcut(NamedTuple):
-    """What the next call probably runs. One value, since threads may replace it."""
+    """The program that the next call probably runs.
+
+    It is one value, since threads may replace it.
+    """
 
     run: Run
     programs: Callable[[], int]
@@ -114,7 +117,7 @@ class Tuned:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        """What is wrapped, and to what end."""
+        """The wrapped function and the mode."""
         return f"<lagom_jax.tune of {self._function!r}, mode {self._options.mode!r}>"
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +215,7 @@ class Tuned:
 
 
 def _attributes_of(function: Any) -> dict[str, Any]:
-    """What a user has written on a function, and would look for on its wrapper."""
+    """Attributes that a user has set on a function and expects on its wrapper."""
     return {
         name: value
         for name, value in getattr(function, "__dict__", {}).items()
