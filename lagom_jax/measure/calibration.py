@@ -102,16 +102,16 @@ class Calibration:
 
     @property
     def rows(self) -> int:
-        """How many measurements it rests on."""
+        """The number of measurements that it rests on."""
         return sum(correction.rows for correction in self.corrections)
 
     def words(self) -> str:
-        """Where it comes from, for a report."""
+        """Its origin in words, for a report."""
         when = f" of {self.date}" if self.date else ""
         return f"{self.rows} measurements{when} on {self.cluster}"
 
     def pricing(self, source: str) -> str:
-        """Where prices come from that it corrects, in words.
+        """The origin of prices that it corrects, in words.
 
         Args:
             source: Where the model's own come from.

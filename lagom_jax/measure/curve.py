@@ -59,7 +59,7 @@ class Curve:
             raise MeasurementError(f"a factor is beyond {2**LARGEST:g}")
 
     def factor(self, size: float) -> float:
-        """What to multiply the model's time for this size with."""
+        """The factor for the model's time at this size."""
         if not self.knots:
             return 1.0
         x = math.log2(max(size, 1.0))
@@ -93,7 +93,7 @@ class CurvesByRanks:
     """By the devices in a group, from few to many; 0 where there are no groups."""
 
     def factor(self, size: float, ranks: int) -> float:
-        """What to multiply the model's time for this size and group with."""
+        """The factor for the model's time at this size and number of ranks."""
         x = math.log2(max(ranks, 1))
         places = [math.log2(max(known, 1)) for known, _ in self.curves]
         heights = [math.log2(curve.factor(size)) for _, curve in self.curves]

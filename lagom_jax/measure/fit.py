@@ -20,7 +20,7 @@ _WORST_MAY_GROW = 1.25
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Error:
-    """How far predictions are from measurements, as parts of the measured time."""
+    """Errors of predictions, as parts of the measured time."""
 
     median: float
     worst_tenth: float
@@ -68,7 +68,7 @@ def fit_corrections(samples: Iterable[Sample]) -> tuple[FittedCurve, ...]:
 
 
 def errors(samples: Sequence[Sample], factors: Sequence[float]) -> Error:
-    """How far the model is off, with each of its times multiplied by a factor."""
+    """Errors of the model with each of its times multiplied by a factor."""
     off = [
         abs(sample.predicted * factor / sample.measured - 1)
         for sample, factor in zip(samples, factors, strict=True)
@@ -102,7 +102,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> FittedCurve:
 
 
 def better(after: Error, before: Error) -> bool:
-    """Whether it is nearer as a rule, and not much further off where it is worst."""
+    """True if the median error is smaller, and the worst tenth not much larger."""
     worst = before.worst_tenth * _WORST_MAY_GROW
     return after.median < before.median and after.worst_tenth <= worst
 

@@ -31,11 +31,11 @@ _BUS_FACTOR = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NcclTests:
-    """What was read of one file."""
+    """Rows of one file, and the lines that could not be used."""
 
     rows: tuple[CollectiveRow, ...]
     skipped: tuple[str, ...]
-    """What could not be used, with line numbers."""
+    """Lines that could not be used, with their numbers."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -186,7 +186,7 @@ def _rows(run: _Run, gpu: str, ranks: int | None, origin: str) -> list[Collectiv
 
 
 def _ranks_from_bandwidths(run: _Run) -> int:
-    """How many ranks the two bandwidths tell of; 0 if they do not."""
+    """The number of ranks that follows from the two bandwidths; 0 if none does."""
     factor = _BUS_FACTOR.get(run.kind)
     algorithm, bus = max(row[3:] for row in run.rows)
     share = bus / factor / algorithm if factor and algorithm else 0.0
