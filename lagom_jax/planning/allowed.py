@@ -1,4 +1,4 @@
-"""What NCCL may be told, beside what the user has set and wants kept."""
+"""The settings allowed for NCCL, given the variables that the user has set."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
 
 
 def _moved(best: Trial) -> str:
-    """What has a stream of its own, and what moved most, as an example."""
+    """The number of collectives on a second stream, and the largest move, in words."""
     if best.ordering is None:
         return ""
     aside = sum(map(len, best.ordering.on_second_stream.values()))

@@ -1,4 +1,4 @@
-"""What a compiled program is worth: replayed with the best settings of its own."""
+"""Evaluation of a compiled program: its replay with the best settings of its own."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class Judge:
         return other
 
     def correct(self, prices: Prices) -> Prices:
-        """What the user's own measurements make of the model's prices."""
+        """The model's prices, corrected by the user's own measurements."""
         if self._correction is None:
             return prices
         return dataclasses.replace(self._correction, base=prices)
 
     def seconds(self, site: Collective) -> float:
-        """What a collective takes alone with NCCL's own choice."""
+        """Seconds of a collective alone with NCCL's own choice."""
         return self.correct(self.model).collective(site).seconds
 
     def look(self, scheduled: Scheduled) -> View:

@@ -380,7 +380,7 @@ def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
 
 
 def _recipes(jaxlib: str, pins: Iterable[Pin]) -> Iterator[Asked]:
-    """What others recommend, as far as compiler options can say it."""
+    """Published recipes, as far as compiler options can express them."""
     pinned = {pin.name for pin in pins}
     for recipe in recipes():
         options = {

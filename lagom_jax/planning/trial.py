@@ -16,7 +16,7 @@ from xla_flags import OptionValue
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What the compiler is to be asked for.
+    """The request for one compile: ideas, costs, given options.
 
     Example:
         >>> one = Idea("double", {"xla_gpu_enable_while_loop_double_buffering": True},
@@ -43,7 +43,7 @@ class Asked:
 
     @property
     def options(self) -> dict[str, OptionValue]:
-        """What the compiler gets, beside what the user gives it."""
+        """The compiler options of the request, without the user's own."""
         options: dict[str, OptionValue] = dict(self.given)
         for idea in self.ideas:
             options.update(idea.options)
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def keys(self) -> frozenset[frozenset[tuple[str, OptionValue]]]:
-        """What its ideas ask for, each by itself."""
+        """The keys of its ideas."""
         return frozenset(idea.key for idea in self.ideas)
 
     def with_(self, idea: Idea, base: str = "") -> Asked:
@@ -78,7 +78,7 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What became of it."""
+    """The result of one request."""
 
     asked: Asked
     status: Status
@@ -99,12 +99,12 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What others call it."""
+        """Display label."""
         return f"#{self.number}"
 
     @property
     def usable(self) -> bool:
-        """Whether a plan may be made of it."""
+        """True if a plan may be made of it."""
         return self.view is not None and self.status in ("ok", "slower", "no effect")
 
     @property
@@ -140,7 +140,7 @@ class Trial:
 
 
 def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
-    """What the compiler is to change so that a step runs in an order.
+    """The change of XLA's schedule that makes a step run in an order.
 
     Args:
         schedule: The fingerprint of the schedule that the order was found for.
