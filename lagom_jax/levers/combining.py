@@ -1,4 +1,4 @@
-"""Where a combine threshold changes which collectives go together.
+"""Combine thresholds at which other collectives are put together.
 
 XLA's combiner goes through a computation and puts collectives of one kind and the same
 groups together for as long as their results stay within a threshold, and none of them
@@ -30,7 +30,7 @@ _LOOP_BODY = "while/body"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grouping:
-    """What a threshold would do to a program."""
+    """The effect of a threshold on a program."""
 
     threshold: int
     saved_seconds: float
