@@ -67,7 +67,7 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
 
 
 def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was said about a model of the zoo, as `lagom_models.build` takes it."""
+    """The options for a model of the zoo, as `lagom_models.build` takes them."""
     wanted = {
         "parallelism": arguments.parallelism,
         "layers": arguments.layers,
@@ -83,7 +83,7 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def scheduled_step(
     arguments: argparse.Namespace, subject: Subject | None = None
 ) -> Scheduled:
-    """What the arguments name: a step compiled for the cluster, or a dump of one.
+    """The step that the arguments name, compiled for the cluster or read from a dump.
 
     Args:
         arguments: What was said.

@@ -53,7 +53,7 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What one file gave."""
+    """Samples and remarks of one file."""
 
     source: MeasurementFile
     samples: list[Sample]

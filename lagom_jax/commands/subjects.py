@@ -1,4 +1,4 @@
-"""What a command is about: a dump, a model of the zoo, or a step of the user's own."""
+"""The subject of a command: a dump, a model of the zoo, or a step of the user's own."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
 def _factory_arguments(
     text: str, make: Any, devices: int
 ) -> tuple[tuple[int, ...], dict[str, int]]:
-    """How to tell a factory the number of devices, if it wants to know."""
+    """Arguments that tell a factory the number of devices, if it takes them."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):
