@@ -95,7 +95,7 @@ class KindTotal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Where the time of one training step goes, on one device of a cluster.
+    """The time of one training step by its parts, on one device of a cluster.
 
     All times are predicted. `step_seconds` is the sum of `compute_seconds`,
     `exposed_seconds` and `waiting_seconds`.

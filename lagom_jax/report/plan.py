@@ -66,7 +66,7 @@ def plan_to_text(plan: Plan, *, width: int = WIDTH) -> str:
 
 
 def in_words(found: MeasuredSteps) -> str:
-    """What a job measured, in a line.
+    """The measurements of a job, in a line.
 
     Example:
         >>> in_words(MeasuredSteps(0.4, 0.35, 0.01, 12, True))
