@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import ClusterError, HloError, PlanError
+from lagom_jax.errors import ClusterTypeError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import require
@@ -189,13 +189,14 @@ def cluster_named(named: object) -> Cluster:
     """A cluster, by its name or as it is.
 
     Raises:
-        ClusterError: It is neither.
+        ClusterError: No such cluster.
+        ClusterTypeError: It is neither.
     """
     if isinstance(named, Cluster):
         return named
     if isinstance(named, str):
         return Cluster.parse(named)
-    raise ClusterError(
+    raise ClusterTypeError(
         f"cluster={named!r} is {type(named).__name__}; give a name such as "
         '"h100:8x8", or a lagom_jax.Cluster'
     )

@@ -13,7 +13,7 @@ from lagom_jax.compile import failures, scheduler_pass
 from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.errors import StepError
+from lagom_jax.errors import StepError, StepTypeError
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.typed_json import plain
 
@@ -294,13 +294,13 @@ def _check_device_count(lowered: LoweredStep, target: Target) -> None:
 def _checked_options(options: dict[str, object]) -> dict[str, Any]:
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, bytes)):
-            raise StepError(
+            raise StepTypeError(
                 f"compiler option {name} is {value!r} of type {type(value).__name__}: "
                 "options are bool, int, float or str, and fdo_profile is bytes."
             )
         if isinstance(value, bytes) != (name == "fdo_profile"):
             expected = "bytes" if name == "fdo_profile" else "bool, int, float or str"
-            raise StepError(
+            raise StepTypeError(
                 f"compiler option {name} is {type(value).__name__}, not {expected}."
             )
     return options

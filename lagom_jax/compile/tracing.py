@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from lagom_jax.compile import _jax_internals
-from lagom_jax.errors import StepError
+from lagom_jax.errors import StepError, StepTypeError
 
 
 def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,7 +42,7 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             )
         return stage
     if not callable(step):
-        raise StepError(
+        raise StepTypeError(
             f"a training step is a function, not {described(step)}: give the function "
             "that takes the state and the batch."
         )

@@ -21,7 +21,7 @@ _THREADS: Final = {"ll": (64, 512), "ll128": (160, 640), "simple": (64, 640)}
 _SIMPLE_ONLY: Final = ("nvls", "nvls_tree")
 
 
-class SettingError(LagomError):
+class SettingError(LagomError, ValueError):
     """A setting that NCCL could not run, or a text that is none."""
 
 

@@ -10,8 +10,8 @@ from lagom_jax.errors import LagomError
 _MOST_AT_ONCE = 4
 
 
-class BudgetError(LagomError):
-    """A budget that nothing can be done with."""
+class BudgetError(LagomError, ValueError):
+    """A budget with a limit that is out of range."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ LEVERS: Final = ("options", "costs", "order", "streams", "settings")
 of instructions and in it a second stream for collectives, NCCL's settings."""
 
 
-class LeverError(LagomError):
+class LeverError(LagomError, ValueError):
     """No such lever."""
 
 

@@ -111,7 +111,7 @@ class Watched:
 
     @property
     def shardings(self) -> tuple[Any, ...]:
-        """Leaves of `in_shardings` and `out_shardings`; not all of them are shardings."""
+        """Leaves of `in_shardings` and `out_shardings`; some are no shardings."""
         return (*self._info.in_shardings_leaves, *self._info.out_shardings_leaves)
 
     def jitted(self, options: Mapping[str, Any]) -> Any:

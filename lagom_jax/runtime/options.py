@@ -14,6 +14,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.planning import Budget
 from lagom_jax.planning.make import LEVERS
+from lagom_jax.scheduled import cluster_named
 
 Mode: TypeAlias = Literal["off", "report", "tune", "load"]
 Verify: TypeAlias = Literal["model", "measure"]
@@ -22,8 +23,12 @@ FLAGS_MODULE: Final = "lagom_jax.flags"
 PREFIX: Final = "LAGOM_"
 
 
-class OptionError(LagomError):
-    """Something that the wrapper cannot be asked for."""
+class OptionError(LagomError, ValueError):
+    """An option that the wrapper does not have, or a function that it cannot take."""
+
+
+class OptionTypeError(OptionError, TypeError):
+    """A value of a type that the wrapper cannot take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,9 +71,9 @@ class Options:
             raise OptionError(
                 f"levers: no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
             )
-        if not isinstance(self.cluster, Cluster) and self.cluster != AUTO:
+        if self.cluster != AUTO:
             # A wrong name is better known now than after the first batch was read.
-            Cluster.parse(self.cluster)
+            cluster_named(self.cluster)
 
 
 def resolve(

@@ -20,7 +20,7 @@ from lagom_jax.runtime.jitted import (
     statics_of,
     trace_is_clean,
 )
-from lagom_jax.runtime.options import Mode, OptionError, Options
+from lagom_jax.runtime.options import Mode, OptionError, Options, OptionTypeError
 from lagom_jax.runtime.programs import (
     JittedSource,
     LoweredSource,
@@ -226,7 +226,7 @@ def _attributes_of(function: Any) -> dict[str, Any]:
 def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], ProgramSource]]:
     """A jitted function, or what takes its place, and what programs are made of."""
     if isinstance(function, jax.stages.Compiled):
-        raise OptionError(
+        raise OptionTypeError(
             "a compiled step cannot be compiled otherwise: give lagom_jax.tune the "
             "function, or what .lower(...) returned"
         )
@@ -246,7 +246,7 @@ def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], ProgramSour
     if hasattr(function, "lower"):
         return function, functools.partial(LoweredSource, function)
     if not callable(function):
-        raise OptionError(
+        raise OptionTypeError(
             f"lagom_jax.tune takes a function, not an object of type "
             f"{type(function).__name__}"
         )

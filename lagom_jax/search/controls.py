@@ -11,7 +11,7 @@ from lagom_jax.plan.plan import Apart, PlanControls
 from lagom_jax.plan.setting import MOST_CHANNELS
 
 
-class ControlsError(LagomError):
+class ControlsError(LagomError, ValueError):
     """No such controls."""
 
 

@@ -36,7 +36,7 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
 """The ways to choose, by name."""
 
 
-class PolicyError(LagomError):
+class PolicyError(LagomError, ValueError):
     """No such policy."""
 
 
