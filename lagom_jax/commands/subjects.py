@@ -41,7 +41,7 @@ def find_subject(
     Args:
         text: A path, a model's name, or `MODULE:FACTORY`.
         cluster: What the step will be compiled for.
-        zoo_options: What the user said about a model of the zoo.
+        zoo_options: Options for a model of the zoo.
 
     Raises:
         LagomError: There is nothing of that name, or options were given that only

@@ -1,4 +1,4 @@
-"""`lagom tuner`: the plugin that tells NCCL, call by call, what a plan says."""
+"""`lagom tuner`: the plugin that gives NCCL, call by call, the settings of a plan."""
 
 from __future__ import annotations
 

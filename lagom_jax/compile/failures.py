@@ -91,7 +91,7 @@ def explain(
     """The error to raise for an answer that holds no module.
 
     Args:
-        answer: What the child said, or how it ended.
+        answer: The child's answer, or the way in which it ended.
         step: The step's name.
         target: The target's name.
         timeout_s: The time it had.

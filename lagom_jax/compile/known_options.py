@@ -62,7 +62,7 @@ def known_options(options: Mapping[str, object]) -> dict[str, OptionSupport]:
         options: Values by name, as `jax.jit(compiler_options=...)` would get them.
 
     Returns:
-        What the compiler said, by name.
+        The compiler's verdicts, by name.
 
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
@@ -86,7 +86,7 @@ def known_flags(flags: Iterable[Flag] | None = None) -> dict[str, OptionSupport]
         flags: Which; all that are compiler options by default.
 
     Returns:
-        What the compiler said, by name.
+        The compiler's verdicts, by name.
 
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.

@@ -76,7 +76,7 @@ class Calibration:
         """Fits a calibration.
 
         Args:
-            samples: What was measured beside what the model says.
+            samples: Pairs of a measured and a predicted time.
             cluster: Where it was measured.
             model: The digest of the model's constants.
             date: When it was measured.

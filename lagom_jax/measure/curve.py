@@ -78,7 +78,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CurvesByRanks:
-    """Curves for some sizes of groups, and what lies between and beside them.
+    """Curves for some sizes of groups, interpolated between and faded out beyond.
 
     Example:
         >>> two, eight = Curve(((20.0, 0.0),)), Curve(((20.0, 1.0),))

@@ -72,8 +72,8 @@ def read_nccl_tests(
     Args:
         text: What the program printed.
         gpu: What to write into the rows' column of that name.
-        ranks: How many GPUs took part, where the output does not tell.
-        operation: The program, such as `all_gather_perf`, where it does not tell.
+        ranks: The number of GPUs, where the output does not show it.
+        operation: The program, such as `all_gather_perf`, where it shows none.
         origin: The name of the file, for messages.
 
     Raises:
@@ -125,7 +125,7 @@ def read_nccl_tests(
 
 
 def _bare(name: str) -> str:
-    """The kind that a file's name tells: `all_reduce-8gpus`, `alltoall`."""
+    """The kind in a file's name: `all_reduce-8gpus`, `alltoall`."""
     found = [kind for word, kind in _KINDS.items() if word in name.replace("-", "_")]
     return found[0] if len(found) == 1 else ""
 

@@ -178,7 +178,7 @@ def _parse(content: bytes) -> Any:
 def _gpu_events(plane: Any, host: int) -> Iterator[Event]:
     """The kernels of one GPU: each line is a stream.
 
-    Tools add lines that tell the same events once more, sorted by other views.
+    Tools add lines that repeat the same events, sorted by other views.
     """
     if not str(plane.name).startswith("/device:GPU:"):
         return

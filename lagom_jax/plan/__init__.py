@@ -1,4 +1,4 @@
-"""The decision: what the compiler and NCCL are told for a step, with its evidence."""
+"""Plans: the options and settings chosen for a step, with the evidence."""
 
 from lagom_jax.plan.order import ScheduleEdit as ScheduleEdit
 from lagom_jax.plan.pinned import Pinned as Pinned

@@ -1,4 +1,4 @@
-"""A plan: what the compiler and NCCL are told for a step, what it gives, and why."""
+"""A plan: the options and settings chosen for a step, their gain, and the reasons."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class SiteSetting:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanControls:
-    """The means by which NCCL can be told settings.
+    """The means by which NCCL can be given settings.
 
     Example:
         >>> print(PlanControls("tuner", "sizes", "a tuner plugin on a stock NCCL"))

@@ -54,7 +54,7 @@ def assemble(
         holds_for: What the plan is for.
         bound: How short the step could become.
         memory_limit: Bytes on a device.
-        controls: The means by which NCCL can be told settings.
+        controls: The means by which NCCL can be given settings.
         compiles: Runs of the compiler.
         seconds: How long it all took.
         notes: What else is to be known.

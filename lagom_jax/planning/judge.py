@@ -60,7 +60,7 @@ class Judge:
 
         Args:
             cluster: What the programs run on.
-            controls: What NCCL can be told.
+            controls: The parts of a setting that can be set.
             calibration: Corrections to the model.
             streams: Whether collectives may have a second stream in another order.
         """
@@ -76,7 +76,7 @@ class Judge:
             self.pricing = calibration.pricing(self.pricing)
 
     def coarsest(self) -> Judge:
-        """One that tells the least apart; itself where nothing tells less."""
+        """The judge with the coarsest controls; itself where there are none coarser."""
         controls = self._controls
         while (fewer := controls.coarser()) is not None:
             controls = fewer

@@ -97,7 +97,7 @@ class Sweep:
             budget: When to stop.
             memory_limit: Bytes on a device that no candidate may exceed.
             orders: Whether another order of instructions may be used.
-            say: Is told what is being done.
+            say: Called with a line for each thing that is done.
         """
         self._compiler = compiler
         # What is compiled is decided as coarser controls would: finer ones then only

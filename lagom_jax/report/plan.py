@@ -1,4 +1,4 @@
-"""A plan for a terminal: what it wins, what it tells whom, and what it rests on."""
+"""A plan for a terminal: its gain, its options and settings, and its evidence."""
 
 from __future__ import annotations
 

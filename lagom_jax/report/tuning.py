@@ -95,7 +95,7 @@ def parts_of_step(before: StepParts, after: StepParts | None) -> Text:
 
     Args:
         before: The step as it was.
-        after: The step as told; None where it is told nothing.
+        after: The step with new settings; None where there are none.
     """
     text = Text()
     for what, name in _PARTS.items():

@@ -132,7 +132,7 @@ class Peers:
 
         Args:
             topic: What it is about.
-            said: What this process says about it; short.
+            said: The word of this process on it; short.
             seconds: How long the first to come waits for the last.
 
         Raises:
@@ -165,7 +165,7 @@ class Peers:
 
         Args:
             topic: What it is about.
-            said: What this process says about it.
+            said: The word of this process on it.
             seconds: How long the first to come waits for the last.
 
         Raises:

@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    """A plan, and what it lets NCCL's tuner plugin say."""
+class PlanWithRules:
+    """A plan, with its rules for NCCL's tuner plugin."""
 
     plan: Plan
     rules: Rules | None
-    """None where NCCL is told nothing."""
+    """None where NCCL gets no rules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """Plans for a step, the best first; none where it is to stay as it is."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[PlanWithRules, ...]
     how: str
-    """Where they come from, in words."""
+    """Their origin, in words."""
     parts: Mapping[str, str]
     """The key that they are kept under."""
 
@@ -137,8 +137,8 @@ def decide(
         cluster: What it runs on.
         peers: The processes that run it.
         cache: Where decisions are kept; only the first process looks.
-        nccl: What can be told to NCCL here; None where the step does not run on GPUs,
-            and the plan is for elsewhere.
+        nccl: The means to give NCCL rules here; None where the step does not run on
+            GPUs, and the plan is for elsewhere.
 
     Raises:
         LagomError: There is no plan, in any of the processes.
@@ -315,10 +315,10 @@ def _image(planner: Planner, plan: Plan) -> str:
     return base64.b64encode(pack(rules)).decode()
 
 
-def _choice(told: Mapping[str, str]) -> Choice:
+def _choice(told: Mapping[str, str]) -> PlanWithRules:
     origin = "what process 0 said"
     image = base64.b64decode(told["rules"])
-    return Choice(
+    return PlanWithRules(
         from_json(told["plan"], origin), unpack(image, origin) if image else None
     )
 

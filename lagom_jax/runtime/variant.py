@@ -20,8 +20,8 @@ from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import (
-    Choice,
     Decision,
+    PlanWithRules,
     agree,
     decide,
     reasons,
@@ -66,8 +66,8 @@ class Variant:
         """Looks for a plan and builds its program; nothing is executed.
 
         Raises:
-            LagomError: There is none, and the user wants to be told so; or processes
-                may have told NCCL different things, so that they must stop.
+            LagomError: There is none, and the user asked for an error; or processes
+                may have given NCCL different rules, so that they must stop.
         """
         try:
             self._peers = Peers.here()
@@ -337,7 +337,7 @@ class _Guarded:
 
     def __init__(
         self,
-        choice: Choice,
+        choice: PlanWithRules,
         decision: Decision,
         cache: Cache,
         peers: Peers,

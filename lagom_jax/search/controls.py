@@ -54,10 +54,10 @@ class Controls:
         return dataclasses.replace(self, leaves=("all-reduce", "reduce-scatter"))
 
     def coarser(self) -> Controls | None:
-        """The same with less told apart: whatever it can say, these can say, too.
+        """Coarser controls, whose settings these controls can express, too.
 
         Caps are below no tuner, which names a call's algorithm, protocol and chunk
-        along with its channels, the same for all calls that it cannot tell apart.
+        along with its channels, the same for all calls that it cannot distinguish.
 
         Example:
             >>> named("sequence").coarser().tells_apart, named("tuner").coarser()

@@ -147,7 +147,7 @@ _Kernels = dict[KernelLoad, float]
 def _sites(
     stage: Stage, group: int
 ) -> tuple[list[tuple[Collective, int, _Kernels]], list[tuple[Collective, int]]]:
-    """Sites with kernels beside them, with how often they run; and those without."""
+    """Sites that overlap with kernels, with the times they run; and the others."""
     beside: list[tuple[Collective, int, _Kernels]] = []
     alone: list[tuple[Collective, int]] = []
     own = frozenset(stage.space.groups[group].sites)
@@ -169,7 +169,7 @@ def _sites(
 
 
 def _lost(stage: Stage, kernels: _Kernels, load: CollectiveLoad) -> float:
-    """The part of a collective's time that the kernels beside it lose."""
+    """The part of a collective's time that the overlapping kernels lose."""
     total = sum(kernels.values())
     lost = sum(
         seconds * (1.0 - 1.0 / stage.slowdown(kernel, load))

@@ -40,7 +40,7 @@ Choice: TypeAlias = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Collectives that cannot be told apart, and so are told the same."""
+    """Collectives that cannot be distinguished, and so share one setting."""
 
     name: str
     sites: tuple[Collective, ...]
@@ -72,12 +72,12 @@ class Space:
     """What could be set with less told apart; None where that is nothing else."""
 
     def carried(self, choice: Choice) -> Choice:
-        """A choice for the coarser space, said in this one."""
+        """A choice for the coarser space, expressed in this one."""
         said = (self.said(group, picked) for group, picked in enumerate(choice))
         return tuple(picked for _, picked in sorted(itertools.chain(*said)))
 
     def said(self, coarse: int, candidate: int) -> tuple[tuple[int, int], ...]:
-        """A candidate of a group of the coarser space, said in this one.
+        """A candidate of a group of the coarser space, expressed in this one.
 
         Args:
             coarse: The number of that group.
@@ -103,7 +103,7 @@ def space_of(
     Args:
         program: The step.
         cluster: What it runs on.
-        controls: What can be set, and told apart.
+        controls: The parts of a setting that can be set, and how finely.
         grid: Which values are tried.
 
     Example:

@@ -131,7 +131,7 @@ class Tuning:
         return took / could if could > 0 else 0.0
 
     def __str__(self) -> str:
-        """A line for the step, and one for each group that is told something."""
+        """A line for the step, and one for each group that gets a setting."""
         before, after = self.before.step_seconds, self.after.step_seconds
         head = (
             f"{self.program} on {self.cluster}: {1e3 * before:.4g} ms -> "
@@ -186,7 +186,7 @@ def tune_program(
         program: The step.
         cluster: What it runs on.
         model: Prices and contention.
-        controls: What can be set, and told apart.
+        controls: The parts of a setting that can be set, and how finely.
         policies: How to choose; the first decides, the others are compared with it.
         grid: Which values are tried.
         correct: What the user's own measurements make of the model's prices.

@@ -41,7 +41,7 @@ class InDoubtError(TunerError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generation:
-    """Rules that lie in a page: which in a row, and what tells them from others.
+    """Rules that lie in a page: their number, and their checksum.
 
     Example:
         >>> str(Generation(3, 0xABC))

@@ -25,7 +25,7 @@ def code_of(above: int, linear: int, bits: int) -> int:
     Args:
         above: By how much the size exceeds the least one that has a code.
         linear: The exponent up to which codes are equally wide.
-        bits: Binary digits that tell codes of one exponent apart.
+        bits: Binary digits that distinguish codes of one exponent.
 
     Example:
         >>> [code_of(above, 2, 1) for above in range(12)]

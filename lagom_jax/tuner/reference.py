@@ -69,7 +69,7 @@ class _Noted:
 
 
 class ReferenceCommunicator:
-    """One communicator on one rank: call by call, what it is told.
+    """One communicator on one rank: the answers to its calls, one by one.
 
     Example:
         >>> from lagom_jax.tuner.rules import Scope

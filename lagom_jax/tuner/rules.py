@@ -190,7 +190,7 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """All that the plugin is told.
+    """All rules of the plugin.
 
     Example:
         >>> Rules((Scope(8), Scope(16))).scope_of(4, 1, 1) is None

@@ -55,7 +55,7 @@ def unique_windows(
         with the number of its last call, counted through all sequences.
 
     Raises:
-        TunerError: No window of at most `LONGEST_WINDOW` calls tells a place.
+        TunerError: No window of at most `LONGEST_WINDOW` calls determines a place.
 
     Example:
         >>> one, two = Place("all-gather", 64, None), Place("all-reduce", 64, None)
