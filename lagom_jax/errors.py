@@ -13,7 +13,7 @@ class Finding:
     severity: Literal["ok", "warning", "error"]
     text: str
     remedy: str = ""
-    """What to type; empty where nothing is wrong."""
+    """A command or a change to make; empty where nothing is wrong."""
 
 
 class LagomError(Exception):

@@ -33,7 +33,7 @@ class Scheduled:
     cluster: Cluster
     name: str = ""
     description: str = ""
-    """What it is, in a line."""
+    """A description in a line."""
     peak_memory_bytes: int | None = None
     """Device memory at the fullest moment; None where only a dump is known."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])

@@ -30,7 +30,7 @@ class Subject:
     step: Any = None
     arguments: tuple[Any, ...] = ()
     description: str = ""
-    """What it is, in a line; empty where nobody says."""
+    """A description in a line; may be empty."""
 
 
 def find_subject(

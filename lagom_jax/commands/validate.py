@@ -24,7 +24,7 @@ LARGE = 1 << 20
 NOT_KEPT_OUT = "not kept out"
 """Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
-"""What rows are to the model, where they are not kept out."""
+"""The label of rows that the model was fitted to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Target:
     """The machines that the compiler compiles for."""
 
     name: str
-    """What the user called it, as in `h100:8x8`."""
+    """The user's name for it, as in `h100:8x8`."""
     text: str = dataclasses.field(repr=False)
     """The GPU, as a `GpuTargetConfigProto` in text form."""
     topology: str
@@ -73,7 +73,7 @@ class CompiledStep:
     target: str
     device_kind: str
     device_order: tuple[int, ...] = dataclasses.field(repr=False)
-    """Which device each partition runs on, counted host by host."""
+    """The device of each partition, counted host by host."""
     memory: MemoryUse
     start_seconds: float
     """Importing jax and loading the compiler, in the child."""
@@ -83,9 +83,9 @@ class CompiledStep:
     options: dict[str, Any]
     """The compiler options in effect, the user's own among them."""
     warnings: tuple[str, ...] = ()
-    """What the compiler itself warned of, as when memory cannot be made to suffice."""
+    """The compiler's own warnings, as when memory cannot be made to suffice."""
     notes: tuple[str, ...] = ()
-    """What had to be done otherwise than asked."""
+    """Departures from the request."""
     scheduled_bytes: bytes | None = dataclasses.field(default=None, repr=False)
     """The module as XLA's scheduler left it, before an order was applied and before the
     passes that follow; only where it was to be captured."""
@@ -94,7 +94,7 @@ class CompiledStep:
     order_outcome: str | None = None
     """`applied`, or why the order was not; None without an order."""
     stored: bool = False
-    """Whether it was compiled before and has been kept; its times are 0 then."""
+    """True if it was compiled before and has been kept; its times are 0 then."""
 
 
 def compile_step(

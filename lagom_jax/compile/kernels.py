@@ -43,7 +43,7 @@ class Kernels:
     by_fingerprint: Mapping[bytes, tuple[bytes, bytes]]
     """The name of each, and what is known of it."""
     rest: bytes = b""
-    """What comes behind them."""
+    """The bytes behind them."""
 
     @classmethod
     def read(cls, data: bytes) -> Kernels:

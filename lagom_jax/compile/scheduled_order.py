@@ -58,7 +58,7 @@ class ScheduledOrder:
     computations: tuple[ScheduledComputation, ...]
     """Those that have a sequence, as they stand in the module."""
     donated: bytes
-    """Which results live in the memory of which arguments, serialised; or empty."""
+    """Results that live in the memory of arguments, as serialised pairs; or empty."""
 
     @property
     def donates(self) -> bool:

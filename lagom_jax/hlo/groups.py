@@ -40,7 +40,7 @@ class Groups:
     """Device numbers, a row per group."""
     point_to_point: bool = False
     assumed: bool = False
-    """Whether only the number of pairs is known, and not who sends to whom."""
+    """True if only the number of pairs is known, and not who sends to whom."""
 
     @property
     def count(self) -> int:

@@ -93,7 +93,7 @@ class Module:
     proto: Any
     """The compiler's own HloModuleProto."""
     placement: Sequence[int] = ()
-    """Which device runs partition p of replica r, at place r × partitions + p; devices
+    """The device of partition p of replica r, at place r × partitions + p; devices
     are counted in the order of their ids. Empty where the module does not say."""
 
     def called(self, instruction: Instruction) -> list[Computation]:

@@ -51,7 +51,7 @@ class Walk:
         self.table = table
         self.tally = tally
         self.demand: dict[int, Demand] = {}
-        """What is asked for, by instruction."""
+        """The elements asked for, by instruction."""
         self._current = WHOLE
         self._parts: dict[tuple[int, int], int] = {}
 
@@ -283,4 +283,4 @@ RULES: dict[str, Rule] = {
     "call": _nested,
     "fusion": _nested,
 }
-"""What to do with every opcode that is not elementwise."""
+"""The rule for every opcode that is not elementwise."""

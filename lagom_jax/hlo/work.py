@@ -13,7 +13,7 @@ from lagom_jax.hlo.tally import HEROES, Tally
 from lagom_jax.hlo.traffic import Walk, hand_over
 
 KINDS = frozenset({*HEROES, "host-copy", "nothing"})
-"""What a kernel can be.
+"""The kinds of kernels.
 
 - `matmul`: a matrix product, whoever computes it, with what is fused to it
 - `attention`: a fused attention kernel

@@ -25,7 +25,7 @@ COMBINED: Final = {
 """The kinds that XLA combines, and the option that says how far."""
 _MOST_SUMS = 64
 _LOOP_BODY = "while/body"
-"""How jax names the inside of a loop."""
+"""jax's name for the inside of a loop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Grouping:
     saved_seconds: float
     """Time of the collectives alone that it would save in a step."""
     launches: int
-    """How many there would be in a step."""
+    """The number that there would be in a step."""
 
 
 Family = tuple[tuple[Collective, ...], int]

@@ -68,7 +68,7 @@ class Idea:
     keeps_order: bool = True
     """False where reductions may be added up in another order."""
     first: bool = True
-    """Whether it is tried together with the others at once; if not, only by itself."""
+    """True if it is tried together with the others at once; if not, only by itself."""
     instead_of: tuple[str, ...] = ()
     """Other options that make no sense beside it."""
 

@@ -25,7 +25,7 @@ class Event:
     """The instruction that launched it; empty where the profile does not say."""
     module: str = ""
     run: str = ""
-    """Which execution of the program it belongs to, where the profile says so."""
+    """The execution of the program that it belongs to, where the profile has it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class FittedCurve:
 
     key: Key
     unit: str
-    """What sizes count: `bytes` or `operations`."""
+    """The unit of sizes: `bytes` or `operations`."""
     curve: Curve
     """Empty where a correction would not have helped."""
     rows: int

@@ -72,7 +72,7 @@ class Readings(Generic[Row]):
 
     rows: tuple[Row, ...]
     skipped: tuple[str, ...]
-    """What could not be used, with line numbers."""
+    """Rows that could not be used, with line numbers."""
 
 
 def collective_row(cells: Cells) -> CollectiveRow:

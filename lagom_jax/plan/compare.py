@@ -13,11 +13,11 @@ from lagom_jax.plan.plan import Plan
 from lagom_jax.typed_json import plain, typed
 
 CLOCKS: Final = ("compile_seconds", "seconds")
-"""How long this and that took: no two plans agree, and nothing was decided by it."""
+"""Durations of the work: no two plans agree, and nothing was decided by them."""
 _NAMED: Final = ("name", "sites")
 """By what parts of a list are told apart."""
 _SAYS: Final = ("setting", "status", "value")
-"""What stands for a part that only one plan has."""
+"""The placeholder for a part that only one plan has."""
 _DIGEST: Final = 12
 
 
@@ -28,7 +28,7 @@ class Difference:
     place: str
     """Such as `levers.order.changed` or `evidence.tuned.step_seconds`."""
     before: str | None
-    """What stands there; None where there is no such place."""
+    """The value there; None where there is no such place."""
     after: str | None
 
     def __str__(self) -> str:

@@ -32,9 +32,9 @@ Status: TypeAlias = Literal[
     "timed out",
     "not tried",
 ]
-"""What became of a candidate."""
+"""The outcome of a candidate."""
 Apart: TypeAlias = Literal["nothing", "sizes", "places"]
-"""Which collectives can have different settings: none, so that there is one choice for
+"""Collectives that can have different settings: none, so that there is one choice for
 all of a step; those whose calls differ in function, ranks, domains or bytes; or all."""
 
 
@@ -66,9 +66,9 @@ class Lever:
     why: str
     """The reason, in words."""
     accepted: bool
-    """Whether the compiler took it; what it refused is not part of the options."""
+    """True if the compiler took it; a refused one is not part of the options."""
     changed: str
-    """What it changed in the program, in words; empty where it changed nothing."""
+    """The change of the program, in words; empty where there is none."""
     step_change: float | None
     """Seconds that it adds to the step beside all the others, predicted; negative
     where it gains, None where nobody asked for it alone."""
@@ -220,9 +220,9 @@ class MeasuredSteps:
     noise_seconds: float
     """By how much the medians may differ though nothing else does."""
     steps: int
-    """That were measured of each."""
+    """The number of measured steps of each."""
     kept: bool
-    """Whether the plan was faster by more than the noise, and so stayed."""
+    """True if the plan was faster by more than the noise, and so stayed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,9 +245,9 @@ class Evidence:
     candidates: tuple[PlanCandidate, ...]
     compiles: int
     seconds: float
-    """How long the decision took."""
+    """Seconds that the decision took."""
     measured: MeasuredSteps | None = None
-    """What a job that used the plan found."""
+    """The measurement of a job that used the plan."""
 
     @property
     def recovered(self) -> float | None:
@@ -275,7 +275,7 @@ class Plan:
     controls: PlanControls
     evidence: Evidence
     pricing: str
-    """Where the prices come from."""
+    """The origin of the prices."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
 LEVERS: Final = ("options", "costs", "order", "streams", "settings")
-"""What a plan may make use of: XLA's options, our costs as its profile, another order
+"""The levers of a plan: XLA's options, our costs as its profile, another order
 of instructions and in it a second stream for collectives, NCCL's settings."""
 
 

@@ -29,7 +29,7 @@ class Asked:
     costs: str | None = None
     """The text of a profile, made for the program that `ideas` give."""
     title: str = ""
-    """How it came about, in words; by default what it is made of."""
+    """Its origin in words; by default its parts."""
     given: tuple[tuple[str, OptionValue], ...] = ()
     """Options that do not come from an idea."""
 
@@ -93,7 +93,7 @@ class Trial:
     captured: bytes = b""
     """The module as XLA's scheduler left it."""
     ordered: bool = False
-    """Whether it was compiled in another order than XLA's."""
+    """True if it was compiled in another order than XLA's."""
     number: int = 0
     """Its place among the candidates."""
 

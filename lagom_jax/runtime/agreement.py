@@ -77,9 +77,9 @@ class Peers:
     """
 
     index: int
-    """Which of them this is."""
+    """The index of this process."""
     count: int
-    """How many they are."""
+    """The number of processes."""
 
     @classmethod
     def here(cls) -> Peers:

@@ -49,7 +49,7 @@ class Options:
     budget: Budget = dataclasses.field(default_factory=Budget)
     plan: Plan | str | Path | None = None
     cache: str | Path | bool = True
-    """Where decisions are kept; True for the usual place, False for nowhere."""
+    """The folder of kept decisions; True for the usual one, False for none."""
     deterministic: bool = False
     strict: bool = False
     verify: Verify = "model"
@@ -155,7 +155,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "patience": float,
 }
 NAMES: Final = tuple(_READERS)
-"""What flags and variables can say, by its name."""
+"""The names of options that flags and variables can set."""
 
 
 def _flag(name: str) -> str:

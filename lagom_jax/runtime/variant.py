@@ -55,7 +55,7 @@ class Variant:
         self.run: Run = self._usual
         self.plan: Plan | None = None
         self.leaves_all_alone = False
-        """Whether no arguments whatever could have a plan here."""
+        """True if no arguments whatever could have a plan here."""
 
     @property
     def settled(self) -> bool:

@@ -45,7 +45,7 @@ class _Shortcut(NamedTuple):
 
     run: Run
     programs: Callable[[], int]
-    """How many programs jax has for it; when this was written, `known`."""
+    """The number of programs that jax has for it; when this was written, `known`."""
     known: int
     variant: Variant
 

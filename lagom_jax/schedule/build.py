@@ -27,7 +27,7 @@ from lagom_jax.schedule.program import (
 from lagom_jax.schedule.tokens import Launches
 
 CALLERS = frozenset({"while", "conditional", "call"})
-"""What these do depends on the order inside the computations that they call."""
+"""Opcodes whose nodes depend on the order inside the computations they call."""
 _STREAMS = {"send": Stream.SEND, "recv": Stream.RECEIVE}
 
 

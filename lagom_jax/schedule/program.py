@@ -57,7 +57,7 @@ class Launch:
     task: Task
     stream: Stream
     token: int
-    """What a wait names; several launches may share one."""
+    """The token that a wait names; several launches may share one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +97,9 @@ class Program:
     name: str
     body: Block
     devices: int
-    """How many devices run the step together."""
+    """The number of devices that run the step together."""
     module: Module | None = None
-    """Where it came from; None for a program made by hand."""
+    """The module that it came from; None for a program made by hand."""
 
     def tasks(self) -> Iterator[tuple[Task, int, bool]]:
         """Every task with its executions per step and whether it is synchronous.

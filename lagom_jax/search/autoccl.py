@@ -33,7 +33,7 @@ _HOPELESS, _BEHIND = 3.0, 1.5
 _FIRST_LOOK = 5
 
 Place = tuple[int, ...]
-"""Where a candidate lies in its subspace: channels, threads and chunk, as ranks."""
+"""A candidate's place in its subspace: channels, threads and chunk, as ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

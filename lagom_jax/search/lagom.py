@@ -43,10 +43,10 @@ class Lagom:
     name: str = "lagom"
     objective: Objective = step_time
     look_around: bool = True
-    """Whether the descent is followed by a local search, which may take an allocation
+    """True if the descent is followed by a local search, which may take an allocation
     back or change algorithm and protocol."""
     jointly: bool = True
-    """Whether that search also moves two groups at once that share a window."""
+    """True if that search also moves two groups at once that share a window."""
     least_gain: float = 5e-4
     """Groups are left alone where that costs less than their part of this share of the
     step: all of them together cost less than the share."""

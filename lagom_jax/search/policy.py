@@ -10,7 +10,7 @@ from lagom_jax.search.space import Choice
 from lagom_jax.search.stage import Score, Stage
 
 Objective: TypeAlias = Callable[[Score, int], float]
-"""What a policy wants to be small, of a score and the group that is being changed."""
+"""The objective to minimise, of a score and the group that is being changed."""
 
 
 def step_time(score: Score, _: int) -> float:

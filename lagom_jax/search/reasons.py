@@ -19,7 +19,7 @@ class Change:
     """The kernels in its windows."""
     step: float
     most_to_win: float
-    """What no setting of it could exceed, from where the choice has led."""
+    """An upper bound of the gain by any further setting of it."""
     exposed: float
     """Before the choice, in its windows."""
     contention: float

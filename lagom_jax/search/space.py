@@ -33,7 +33,7 @@ _LEAST_CHUNK = 16 << 10
 
 
 SettingOrCap: TypeAlias = Setting | Cap | None
-"""What a group can be told; None leaves it alone."""
+"""A candidate of a group; None leaves the group alone."""
 Choice: TypeAlias = tuple[int, ...]
 """For each group the position of its candidate; 0 leaves it alone."""
 
@@ -45,11 +45,11 @@ class Group:
     name: str
     sites: tuple[Collective, ...]
     calls: tuple[Call, ...]
-    """What NCCL sees of them; empty where a cap binds them."""
+    """Their calls, as NCCL sees them; empty where a cap binds them."""
     usual: tuple[Setting, ...]
-    """What NCCL chooses for each site by itself."""
+    """NCCL's own choice for each site."""
     candidates: tuple[SettingOrCap, ...]
-    """What can be tried; the first is None."""
+    """The candidates to try; the first is None."""
 
     def setting(self, site: int, candidate: SettingOrCap) -> Setting:
         """The setting of a site under a candidate."""
@@ -69,7 +69,7 @@ class Space:
     fixed: tuple[tuple[Collective, str], ...]
     """Collectives that cannot be set, and why."""
     coarser: Space | None = None
-    """What could be set with less told apart; None where that is nothing else."""
+    """The space under coarser controls; None where it is the same."""
 
     def carried(self, choice: Choice) -> Choice:
         """A choice for the coarser space, expressed in this one."""

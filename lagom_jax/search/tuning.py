@@ -53,11 +53,11 @@ class GroupTuning:
     sites: tuple[str, ...]
     """The collectives, as the program names them."""
     calls: tuple[Call, ...]
-    """What NCCL sees of them; empty where a cap binds them all."""
+    """Their calls, as NCCL sees them; empty where a cap binds them all."""
     usual: Setting
-    """What NCCL chooses by itself for the largest."""
+    """NCCL's own choice for the largest."""
     chosen: Setting | Cap | None
-    """What it is told; None where it is left alone."""
+    """The chosen setting or cap; None where it is left alone."""
     communication_seconds: float
     """Its collectives' time in a step as it was."""
     communication_change: float
@@ -65,7 +65,7 @@ class GroupTuning:
     """Of the kernels in its windows; all three of these as if the others' settings
     had been chosen already."""
     step_change: float
-    """What the choice adds to the step: negative, or 0 where it is left alone."""
+    """The change of the step's time: negative, or 0 where it is left alone."""
     most_to_win: float
     """No setting of it could take more than this from the step as chosen."""
     price: float | None

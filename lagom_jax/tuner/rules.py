@@ -15,7 +15,7 @@ FUNCTIONS: Final = (
     "reduce-scatter",
     "all-reduce",
 )
-"""What a tuner is asked about, as NCCL numbers it."""
+"""Functions that a tuner is asked about, in the order of NCCL's numbers."""
 ALGORITHMS: Final = (
     "tree",
     "ring",
@@ -164,7 +164,7 @@ class Scope:
     rules: tuple[Rule, ...] = ()
     """The first that fits a call counts."""
     sequences: tuple[tuple[Place, ...], ...] = ()
-    """What a communicator repeats; several where communicators of this shape do
+    """Repeated calls of a communicator; several where communicators of this shape do
     different things. A place goes before the rules."""
 
     def __post_init__(self) -> None:
