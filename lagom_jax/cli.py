@@ -112,5 +112,5 @@ def _close_stdout() -> None:
 
 
 def entry_point() -> None:
-    """What the console script `lagom` starts."""
+    """Entry point of the console script `lagom`."""
     sys.exit(main())

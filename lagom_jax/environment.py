@@ -33,7 +33,7 @@ class BackendStartedError(LagomError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Environment:
-    """What was set for a plan, and what could not be."""
+    """The variables that were set for a plan, and notes on what could not be set."""
 
     variables: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]

@@ -13,7 +13,7 @@ class Finding:
     severity: Literal["ok", "warning", "error"]
     text: str
     remedy: str = ""
-    """What to type; empty where nothing is wrong."""
+    """A command or a change to make; empty where nothing is wrong."""
 
 
 class LagomError(Exception):
@@ -32,8 +32,12 @@ class LagomError(Exception):
     exit_code = 2
 
 
-class ClusterError(LagomError):
+class ClusterError(LagomError, ValueError):
     """An unknown or impossible cluster."""
+
+
+class ClusterTypeError(ClusterError, TypeError):
+    """A value that is neither a cluster nor the name of one."""
 
 
 class ToolchainError(LagomError):
@@ -53,9 +57,13 @@ class CompileTimeoutError(CompileError):
 
 
 class StepError(CompileError):
-    """The step, or what was asked for it, has to change before it can be compiled."""
+    """The step, or an option of it, has to change before it can be compiled."""
 
     exit_code = 2
+
+
+class StepTypeError(StepError, TypeError):
+    """A step, or a compiler option, of a type that cannot be used."""
 
 
 class HloError(LagomError):

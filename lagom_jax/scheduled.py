@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import ClusterError, HloError, PlanError
+from lagom_jax.errors import ClusterTypeError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import require
@@ -33,7 +33,7 @@ class Scheduled:
     cluster: Cluster
     name: str = ""
     description: str = ""
-    """What it is, in a line."""
+    """A description in a line."""
     peak_memory_bytes: int | None = None
     """Device memory at the fullest moment; None where only a dump is known."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
@@ -107,7 +107,7 @@ def compile_scheduled(
 def _doubts(
     plan: Plan, lowered: LoweredStep, cluster: Cluster, given: Mapping[str, Any]
 ) -> list[str]:
-    """What may make a plan's figures wrong here.
+    """Reasons why a plan's figures may be wrong here.
 
     Raises:
         PlanError: The plan is for something else.
@@ -133,7 +133,7 @@ def scheduled_of(
     description: str = "",
     notes: Iterable[str] = (),
 ) -> Scheduled:
-    """What the compiler made, as the analysis takes it.
+    """A compiled step, in the form that the analysis takes.
 
     Args:
         compiled: The compiled step.
@@ -189,13 +189,14 @@ def cluster_named(named: object) -> Cluster:
     """A cluster, by its name or as it is.
 
     Raises:
-        ClusterError: It is neither.
+        ClusterError: No such cluster.
+        ClusterTypeError: It is neither.
     """
     if isinstance(named, Cluster):
         return named
     if isinstance(named, str):
         return Cluster.parse(named)
-    raise ClusterError(
+    raise ClusterTypeError(
         f"cluster={named!r} is {type(named).__name__}; give a name such as "
         '"h100:8x8", or a lagom_jax.Cluster'
     )

@@ -48,7 +48,7 @@ def find_settings(
         cluster: The cluster, such as `"h100:8x8"`.
         policies: How to choose: `nccl`, `autoccl`, `lagom`, `exhaustive`. The first
             decides, the others are compared with it.
-        controls: What NCCL can be told where the step runs: `caps`, `tuner`,
+        controls: The means to set NCCL where the step runs: `caps`, `tuner`,
             `sequence`, `fork`.
         compiler_options: XLA options, as `lowered.compile` takes them.
         calibration: Corrections to the model from your own measurements.
@@ -147,7 +147,7 @@ def tune_scheduled(
     Args:
         scheduled: The step.
         policies: How to choose; the first decides.
-        controls: What NCCL can be told.
+        controls: The parts of a setting that can be set.
         grid: Which values are tried.
         calibration: Corrections to the model.
     """

@@ -46,7 +46,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
 from lagom_jax.ordering.streams import inside_domains, is_crowded
-from lagom_jax.plan import Candidate, Plan
+from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.planning import Planner
 from lagom_jax.schedule.build import Builder
@@ -110,7 +110,7 @@ def _with_streams(module: Module, cluster: Cluster, model: CostModel) -> Builder
     return builder
 
 
-def _options(candidate: Candidate, plan: Plan) -> dict[str, Any] | None:
+def _options(candidate: PlanCandidate, plan: Plan) -> dict[str, Any] | None:
     """Compiler options; costs and orders change nothing that is bounded here."""
     return {
         name: value

@@ -97,7 +97,7 @@ def find(name: str) -> Flag:
 
 
 def hint(name: str) -> str:
-    """How to go on after an unknown name: the end of a sentence, or nothing.
+    """Advice on an unknown name: the end of a sentence, or nothing.
 
     Args:
         name: The name that XLA or the catalogue does not know.

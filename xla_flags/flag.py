@@ -1,4 +1,4 @@
-"""What is known of one knob."""
+"""Types of the catalogue: one flag, its values and their spelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 OptionValue: TypeAlias = bool | int | float | str | bytes
 """A value as `compiler_options` take it: text for an enum and for a list."""
 Value: TypeAlias = OptionValue | tuple[str, ...] | dict[str, str]
-"""What such a value means: a tuple for a list, a dict for a map."""
+"""A value as Python has it: a tuple for a list, a dict for a map."""
 Holder: TypeAlias = Literal["xla", "nccl"]
 Type: TypeAlias = Literal[
     "bool", "int", "float", "string", "enum", "list", "map", "bytes"
@@ -33,7 +33,7 @@ class FlagError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spelling:
-    """How `XLA_FLAGS` shortens the choices of an enum.
+    """The short forms that `XLA_FLAGS` uses for the choices of an enum.
 
     Example:
         >>> short = Spelling(prefix="COLLECTIVES_", suffix="_MEMORY", any_case=True)
@@ -46,7 +46,7 @@ class Spelling:
     any_case: bool = False
 
     def word(self, choice: str) -> str:
-        """What `XLA_FLAGS` calls a choice."""
+        """The word for a choice in `XLA_FLAGS`."""
         return choice.removeprefix(self.prefix).removesuffix(self.suffix)
 
     def choice(self, word: str, choices: tuple[str, ...]) -> str | None:
@@ -78,14 +78,14 @@ class Flag:
     name: str
     holder: Holder
     group: str
-    """What it is about; the file that its record is in."""
+    """Its subject; the name of the file that its record is in."""
     type: Type
     binds: str
-    """What it binds, in words."""
+    """The things it binds, in words."""
     scope: Scope
-    """What holds its value: one executable, the process, or a communicator."""
+    """The holder of its value: one executable, the process, or a communicator."""
     changes: Changes
-    """What another value was seen to change."""
+    """The changes seen under another value."""
     seen: Mapping[str, Value | None]
     """Its default by version, of jaxlib or of NCCL; None where it is unset."""
     sources: tuple[str, ...]
@@ -96,22 +96,22 @@ class Flag:
     bits: int = 0
     """The width of an int."""
     choices: tuple[str, ...] = ()
-    """What an enum or the items of a list may be, in any version."""
+    """The values of an enum or of a list's items, in any version."""
     spelling: Spelling = Spelling()
     signed: bool = False
-    """Whether `XLA_FLAGS` takes a list of changes to the default, with + and -."""
+    """True if `XLA_FLAGS` takes a list of changes to the default, with + and -."""
     kinds: tuple[str, ...] = ()
     """The kinds of collective that it binds."""
     loops_only: bool = False
-    """Whether it can only change programs with loops."""
+    """True if it can only change programs with loops."""
     routes: tuple[Route, ...] = ("XLA_FLAGS", "compiler_options")
-    """How it can be set."""
+    """The ways to set it."""
     hazards: tuple[str, ...] = ()
-    """What can go wrong, what does nothing, and what it costs."""
+    """Risks, values without effect, and costs."""
     replaced_by: str = ""
     """Its name in versions that do not know this one."""
     planned: bool = False
-    """Whether a plan may set it; see `check_planned`."""
+    """True if a plan may set it; see `check_planned`."""
 
     def __post_init__(self) -> None:
         for field, allowed in (
@@ -142,7 +142,7 @@ class Flag:
         return list(self.seen.values())[-1] if self.seen else None
 
     def is_known_in(self, version: str) -> bool:
-        """Whether a version knows it, or, of one that was never seen, the last before.
+        """True if a version knows it; of an unseen version, if the last before does.
 
         Args:
             version: Of jaxlib or of NCCL, as the flag's holder counts.
@@ -156,7 +156,7 @@ class Flag:
         return self._nearest(version) not in self.absent
 
     def is_a_flag_in(self, version: str) -> bool:
-        """Whether a version's `XLA_FLAGS` take it, likewise.
+        """True if a version's `XLA_FLAGS` take it, likewise.
 
         Example:
             >>> from xla_flags import find
@@ -172,7 +172,7 @@ class Flag:
         return next(reversed(before), versions[0] if versions else version)
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON says of it.
+        """The flag as a JSON object.
 
         Example:
             >>> from xla_flags import find

@@ -1,4 +1,4 @@
-"""What is set on this machine: the only module that looks at the environment."""
+"""Flags set on this machine: the only module that looks at the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xla_flags.pinned import Pin, pinned_by_environment, pinned_by_options
 
 
 def pinned_here(options: Mapping[str, Any] | None = None) -> tuple[Pin, ...]:
-    """What XLA_FLAGS, NCCL's variables and its files set on this machine.
+    """The values that XLA_FLAGS, NCCL's variables and its files set on this machine.
 
     Args:
         options: Compiler options that are set, too.

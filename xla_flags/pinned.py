@@ -1,4 +1,4 @@
-"""What the user has set already, and where.
+"""Values that the user has set, and their places.
 
 Pure functions over what they are given: nothing here reads this process's environment,
 and files are read only through the function that is handed in.
@@ -44,7 +44,7 @@ class Pin:
 
     @property
     def counts(self) -> bool:
-        """Whether there is nothing against it."""
+        """True if there is nothing against it."""
         return not self.problem
 
 
@@ -123,7 +123,7 @@ def pinned_by_environment(
 
 
 def pinned_by_options(options: Mapping[str, object]) -> tuple[Pin, ...]:
-    """What a step's own `compiler_options` pin.
+    """The values that a step's own `compiler_options` set.
 
     Args:
         options: As the user handed them to jax.

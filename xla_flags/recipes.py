@@ -1,4 +1,4 @@
-"""What others recommend, as data, to be compared with what a search finds."""
+"""Published recipes, as data, to be compared with the results of a search."""
 
 from __future__ import annotations
 

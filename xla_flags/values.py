@@ -69,7 +69,7 @@ def parse_flag(flag: Flag, text: str | None) -> Value:
 
 
 def print_flag(flag: Flag, value: Value) -> str:
-    """What to write behind `NAME=` in `XLA_FLAGS` or the environment.
+    """The text behind `NAME=` in `XLA_FLAGS` or the environment.
 
     Args:
         flag: Which.
@@ -137,7 +137,7 @@ def parse_option(flag: Flag, value: object) -> Value:
 
 
 def print_option(flag: Flag, value: Value) -> OptionValue:
-    """What to hand to jax in `compiler_options`.
+    """The value for jax's `compiler_options`.
 
     Args:
         flag: Which.

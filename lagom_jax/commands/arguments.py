@@ -67,7 +67,7 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
 
 
 def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was said about a model of the zoo, as `lagom_models.build` takes it."""
+    """The options for a model of the zoo, as `lagom_models.build` takes them."""
     wanted = {
         "parallelism": arguments.parallelism,
         "layers": arguments.layers,
@@ -83,11 +83,11 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def scheduled_step(
     arguments: argparse.Namespace, subject: Subject | None = None
 ) -> Scheduled:
-    """What the arguments name: a step compiled for the cluster, or a dump of one.
+    """The step that the arguments name, compiled for the cluster or read from a dump.
 
     Args:
-        arguments: What was said.
-        subject: What it is about, where that has been found already.
+        arguments: The parsed command line.
+        subject: The subject, where it has been found already.
 
     Raises:
         LagomError: There is no such thing, or it cannot be compiled or read.
@@ -130,7 +130,7 @@ def add_output(verb: argparse.ArgumentParser, *, page: str, rows: int) -> None:
     Args:
         verb: The verb.
         page: Where its JSON is described.
-        rows: How many rows are shown if nothing is said.
+        rows: The number of rows shown by default.
     """
     verb.add_argument("--json", action="store_true", help=f"print JSON, see {page}")
     verb.add_argument(

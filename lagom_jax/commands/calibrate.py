@@ -17,8 +17,8 @@ from lagom_jax.commands.terminal import console, progress
 from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo import Module, read_module
-from lagom_jax.measure.calibration import Calibration, Source
-from lagom_jax.measure.fit import Correction, Error
+from lagom_jax.measure.calibration import Calibration, MeasurementFile
+from lagom_jax.measure.fit import Error, FittedCurve
 from lagom_jax.measure.nccl_tests import read_nccl_tests
 from lagom_jax.measure.overlay import match
 from lagom_jax.measure.rows import (
@@ -53,9 +53,9 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What one file gave."""
+    """Samples and remarks of one file."""
 
-    source: Source
+    source: MeasurementFile
     samples: list[Sample]
     remarks: tuple[str, ...] = ()
 
@@ -154,7 +154,7 @@ def _parts(
         mine = [row for row in products.rows if of_cluster(row.gpu, cluster)]
         remarks = (*products.skipped, *_other(len(products.rows) - len(mine)))
         samples = samples_of_matmuls(mine, cluster, model)
-        source = Source(arguments.matmuls, "matmuls", len(samples))
+        source = MeasurementFile(arguments.matmuls, "matmuls", len(samples))
         yield _Part(source, samples, remarks)
     if arguments.profile:
         yield _profile(arguments, cluster, model)
@@ -177,7 +177,7 @@ def _collectives(
     samples, too_big = samples_of_collectives(rows, cluster, model)
     if too_big:
         remarks = (*remarks, f"{too_big} row(s) of more GPUs than {cluster.name} has")
-    return _Part(Source(path, kind, len(samples)), samples, remarks)
+    return _Part(MeasurementFile(path, kind, len(samples)), samples, remarks)
 
 
 def _profile(
@@ -188,7 +188,9 @@ def _profile(
     found = match(program, step, model)
     samples = samples_of_match(found, cluster, model)
     remark = f"{step.steps} step(s) of {step.module}, {found.words()}"
-    return _Part(Source(arguments.profile, "profile", len(samples)), samples, (remark,))
+    return _Part(
+        MeasurementFile(arguments.profile, "profile", len(samples)), samples, (remark,)
+    )
 
 
 def _module(arguments: argparse.Namespace, cluster: Cluster) -> Module:
@@ -240,7 +242,7 @@ def _show(calibration: Calibration, parts: list[_Part], output: Path) -> None:
     screen.print(f"wrote {output}", soft_wrap=True)
 
 
-def _row(correction: Correction) -> list[str]:
+def _row(correction: FittedCurve) -> list[str]:
     least, greatest = correction.sizes
     if correction.unit == "bytes":
         sizes = f"{in_bytes(least)} to {in_bytes(greatest)}"

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _store() -> Finding:
-    """Where compiled steps are kept, and how much room they take."""
+    """The store of compiled steps, and its size."""
     store = Store.usual()
     if store is None:
         return Finding("ok", f"compiled steps are not kept ({VARIABLE}=off)")

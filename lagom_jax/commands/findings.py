@@ -1,4 +1,4 @@
-"""What was found, as lines for people and as JSON."""
+"""Findings, as lines for people and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def print_findings(screen: Console, findings: Iterable[Finding]) -> None:
 
 
 def as_rows(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """What was found, for JSON."""
+    """Findings as rows for JSON."""
     return [
         {"severity": f.severity, "text": f.text, "remedy": f.remedy} for f in findings
     ]

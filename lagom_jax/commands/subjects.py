@@ -1,4 +1,4 @@
-"""What a command is about: a dump, a model of the zoo, or a step of the user's own."""
+"""The subject of a command: a dump, a model of the zoo, or a step of the user's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Subject:
     step: Any = None
     arguments: tuple[Any, ...] = ()
     description: str = ""
-    """What it is, in a line; empty where nobody says."""
+    """A description in a line; may be empty."""
 
 
 def find_subject(
@@ -41,7 +41,7 @@ def find_subject(
     Args:
         text: A path, a model's name, or `MODULE:FACTORY`.
         cluster: What the step will be compiled for.
-        zoo_options: What the user said about a model of the zoo.
+        zoo_options: Options for a model of the zoo.
 
     Raises:
         LagomError: There is nothing of that name, or options were given that only
@@ -120,7 +120,7 @@ def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject
 def _factory_arguments(
     text: str, make: Any, devices: int
 ) -> tuple[tuple[int, ...], dict[str, int]]:
-    """How to tell a factory the number of devices, if it wants to know."""
+    """Arguments that tell a factory the number of devices, if it takes them."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What the verbs share: the screen, and jax without its noise."""
+"""Common parts of the verbs: the screen, and jax without its noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lagom_jax.report.layout import WIDTH
 
 
 class OutputError(LagomError):
-    """What was found cannot be written."""
+    """Results cannot be written."""
 
 
 class _Screen(Console):
@@ -24,7 +24,7 @@ class _Screen(Console):
 
 
 def console() -> Console:
-    """Where results go: as wide as the terminal, or as `COLUMNS` says, or fixed."""
+    """The console for results: as wide as the terminal, as `COLUMNS`, or fixed."""
     return _Screen(highlight=False, width=_width())
 
 

@@ -1,4 +1,4 @@
-"""`lagom tuner`: the plugin that tells NCCL, call by call, what a plan says."""
+"""`lagom tuner`: the plugin that gives NCCL, call by call, the settings of a plan."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from lagom_jax.tuner.from_plan import rules_by_size, rules_of
 from lagom_jax.tuner.image import load, save
 from lagom_jax.tuner.library import VERSIONS, Communicator, built, opened
 from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
-from lagom_jax.tuner.reference import Communicator as Reference
-from lagom_jax.tuner.reference import Limits
+from lagom_jax.tuner.reference import Limits, ReferenceCommunicator
 from lagom_jax.tuner.rules import FUNCTIONS, Answer, Rules, without_places
 
 DIFFERS = 1
@@ -196,7 +195,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     call = (arguments.function, arguments.bytes, arguments.pipe_ops)
     by_size = without_places(rules)
     limits = Limits.of(os.environ)
-    specified = Reference(by_size, **shape, limits=limits).told(*call)
+    specified = ReferenceCommunicator(by_size, **shape, limits=limits).told(*call)
     answered = _ask_the_plugin(by_size, shape, call)
     scope = rules.scope_of(*shape.values())
     places = [

@@ -24,11 +24,11 @@ LARGE = 1 << 20
 NOT_KEPT_OUT = "not kept out"
 """Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
-"""What rows are to the model, where they are not kept out."""
+"""The label of rows that the model was fitted to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Score:
+class ErrorSummary:
     """Errors of the model on some measurements, as parts of the measured time."""
 
     gpu: str
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def all_scores() -> list[Score]:
+def all_scores() -> list[ErrorSummary]:
     """Every score, collectives before matmuls, the fitted before the kept out.
 
     Example:
@@ -91,11 +91,12 @@ def all_scores() -> list[Score]:
     return found
 
 
-def markdown(scores: Iterable[Score]) -> str:
+def markdown(scores: Iterable[ErrorSummary]) -> str:
     """The scores as a table for a page.
 
     Example:
-        >>> print(markdown([Score("h100-sxm", "all", "all", "fitted", 9, 0.02, 0.1)]))
+        >>> one = ErrorSummary("h100-sxm", "all", "all", "fitted", 9, 0.02, 0.1)
+        >>> print(markdown([one]))
         | GPU | what | size | rows are | rows | median | p90 |
         |---|---|---|---|---:|---:|---:|
         | h100-sxm | all | all | fitted | 9 | 2.0 % | 10.0 % |
@@ -126,7 +127,7 @@ def _on_rows(
     columns: tuple[str, ...],
     price: Callable[[Cells], float],
     sort: Callable[[Cells], tuple[str, str]],
-) -> list[Score]:
+) -> list[ErrorSummary]:
     path = str(resources.files(lagom_jax.cost) / "measured" / name)
     table = parse_table(load_text(path), (*columns, MEASURED), path)
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -142,13 +143,15 @@ def _on_rows(
             errors[gpu, "all", size].append(error)
     rows_are = FITTED if name.startswith("collectives") else NOT_KEPT_OUT
     return [
-        Score(*key, rows_are, len(e), float(np.median(e)), float(np.quantile(e, 0.9)))
+        ErrorSummary(
+            *key, rows_are, len(e), float(np.median(e)), float(np.quantile(e, 0.9))
+        )
         for key, e in errors.items()
     ]
 
 
-def _kept_out() -> list[Score]:
-    found: list[Score] = []
+def _kept_out() -> list[ErrorSummary]:
+    found: list[ErrorSummary] = []
     for name in ("h100", "b200", "gb200"):
         record = load_record(name)
         parts = {"all": record["errors"]}
@@ -157,7 +160,7 @@ def _kept_out() -> list[Score]:
             for rows_are, sizes in errors.items():
                 if rows_are != FITTED:
                     found += [
-                        Score(record["measured"], op, size, rows_are, **figures)
+                        ErrorSummary(record["measured"], op, size, rows_are, **figures)
                         for size, figures in sizes.items()
                     ]
     return found

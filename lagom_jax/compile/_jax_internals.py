@@ -54,12 +54,12 @@ def internal(owner: object, path: str) -> Any:
 
 
 def backends_started() -> bool:
-    """Whether this process has already started jax's backends."""
+    """True if this process has already started jax's backends."""
     return internal("jax._src.xla_bridge", "backends_are_initialized")()
 
 
 def distributed_state() -> Any:
-    """What `jax.distributed` knows: its client, and this process among all."""
+    """The state of `jax.distributed`: its client, and this process among all."""
     state = internal("jax._src.distributed", "global_state")
     for name in ("client", "process_id", "num_processes"):
         internal(state, name)
@@ -98,12 +98,12 @@ def _lowers_to_nothing(_context: Any, *_operands: Any, **_parameters: Any) -> li
 
 
 def platforms(lowered: Any) -> tuple[str, ...]:
-    """What a `jax.stages.Lowered` was lowered for."""
+    """The platforms that a `jax.stages.Lowered` was lowered for."""
     return tuple(internal(lowered, "_lowering._platforms"))
 
 
 def compile_facts(lowered: Any) -> dict[str, Any]:
-    """What jax would hand to the compiler beside the module itself."""
+    """Compile arguments that jax would pass to the compiler along with the module."""
     computation = internal(lowered, "_lowering")
     arguments: Mapping[str, Any] = internal(computation, "compile_args")
     try:

@@ -94,7 +94,7 @@ class _Extension(ctypes.Structure):
 
 
 class _Arguments(ctypes.Structure):
-    """What the compiler hands to the pass, and what the pass leaves there."""
+    """The pass's argument structure: inputs of the compiler, outputs of the pass."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),

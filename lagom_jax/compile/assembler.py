@@ -65,7 +65,7 @@ def stand_in(toolchain: Toolchain) -> Iterator[Path | None]:
 
 
 def _made(root: Path, toolchain: Toolchain) -> bool:
-    """Whether the stand-in could be written, and answers as the real one would."""
+    """Writes the stand-in for ptxas; true if it answers as the real one would."""
     ptxas = root / "bin" / "ptxas"
     try:
         ptxas.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What CUDA libraries print on stderr, told apart from what matters.
+"""Noise of CUDA libraries on stderr, separated from messages that matter.
 
 Native code writes to file descriptor 2 directly, so neither `logging` nor
 `sys.stderr` can hold it back.
@@ -50,7 +50,7 @@ def meaningful(lines: Iterable[str]) -> list[str]:
 
 
 def gpu_present() -> bool:
-    """Whether this machine has an NVIDIA driver, asked without touching CUDA."""
+    """True if this machine has an NVIDIA driver, found without touching CUDA."""
     return os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia")
 
 

@@ -25,11 +25,11 @@ _ENDING_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of one request.
+class WorkerAnswer:
+    """The worker's answer to one request, or the way in which it ended.
 
     Example:
-        >>> Answer(None, b"", -9, False, ()).exit_status
+        >>> WorkerAnswer(None, b"", -9, False, ()).exit_status
         -9
     """
 
@@ -72,12 +72,12 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again."""
+        """True if the process runs and can be asked again."""
         return self._process.poll() is None
 
     def ask(
         self, header: dict[str, Any], payload: bytes, *, timeout_s: float
-    ) -> Answer:
+    ) -> WorkerAnswer:
         """Runs one request.
 
         Args:
@@ -104,7 +104,7 @@ class Child:
         printed = self._stderr.read()
         self._heard += len(printed)
         answer, result = frame if frame is not None else (None, b"")
-        return Answer(
+        return WorkerAnswer(
             answer,
             result,
             self._process.returncode if frame is None else 0,
@@ -169,7 +169,9 @@ class _Deadline:
         return b"".join(parts)
 
 
-def ask_once(header: dict[str, Any], payload: bytes, *, timeout_s: float) -> Answer:
+def ask_once(
+    header: dict[str, Any], payload: bytes, *, timeout_s: float
+) -> WorkerAnswer:
     """Runs one request in a process of its own.
 
     Args:

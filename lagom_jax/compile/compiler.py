@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lagom_jax.compile import assembler, failures, kernels, store
-from lagom_jax.compile.child import Answer, Child, environment
+from lagom_jax.compile.child import Child, WorkerAnswer, environment
 from lagom_jax.compile.kernels import KernelCache
 from lagom_jax.compile.store import Store
 from lagom_jax.compile.toolchain import Toolchain
@@ -76,7 +76,7 @@ class Compiler:
 
     def ask(
         self, request: dict[str, Any], module: bytes, *, timeout_s: float
-    ) -> Answer:
+    ) -> WorkerAnswer:
         """Has one of the processes compile.
 
         Args:
@@ -100,7 +100,7 @@ class Compiler:
                 self._lacking.add(lacking)
 
     def key(self, request: Mapping[str, Any], program: str) -> str | None:
-        """What a compile is kept under; None where it is not kept.
+        """The key of a compile in the store; None where it is not kept.
 
         Args:
             request: What `worker` takes.

@@ -13,7 +13,7 @@ from lagom_jax.compile import failures, scheduler_pass
 from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.errors import StepError
+from lagom_jax.errors import StepError, StepTypeError
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.typed_json import plain
 
@@ -30,10 +30,10 @@ _WARNING = re.compile(r"[WE]\d{4} ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What the compiler is told about the machines it compiles for."""
+    """The machines that the compiler compiles for."""
 
     name: str
-    """What the user called it, as in `h100:8x8`."""
+    """The user's name for it, as in `h100:8x8`."""
     text: str = dataclasses.field(repr=False)
     """The GPU, as a `GpuTargetConfigProto` in text form."""
     topology: str
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many GPUs there are.
+        """The number of GPUs.
 
         Example:
             >>> Target("h100:8x8", "...", "8x1x8").devices
@@ -73,7 +73,7 @@ class CompiledStep:
     target: str
     device_kind: str
     device_order: tuple[int, ...] = dataclasses.field(repr=False)
-    """Which device each partition runs on, counted host by host."""
+    """The device of each partition, counted host by host."""
     memory: MemoryUse
     start_seconds: float
     """Importing jax and loading the compiler, in the child."""
@@ -83,9 +83,9 @@ class CompiledStep:
     options: dict[str, Any]
     """The compiler options in effect, the user's own among them."""
     warnings: tuple[str, ...] = ()
-    """What the compiler itself warned of, as when memory cannot be made to suffice."""
+    """The compiler's own warnings, as when memory cannot be made to suffice."""
     notes: tuple[str, ...] = ()
-    """What had to be done otherwise than asked."""
+    """Departures from the request."""
     scheduled_bytes: bytes | None = dataclasses.field(default=None, repr=False)
     """The module as XLA's scheduler left it, before an order was applied and before the
     passes that follow; only where it was to be captured."""
@@ -94,7 +94,7 @@ class CompiledStep:
     order_outcome: str | None = None
     """`applied`, or why the order was not; None without an order."""
     stored: bool = False
-    """Whether it was compiled before and has been kept; its times are 0 then."""
+    """True if it was compiled before and has been kept; its times are 0 then."""
 
 
 def compile_step(
@@ -205,7 +205,10 @@ def _request(
 def _found(
     compiler: Compiler, request: dict[str, Any], lowered: LoweredStep
 ) -> tuple[dict[str, Any], bytes] | None:
-    """What was compiled before; with the captured module it will do without it, too."""
+    """The stored result of the same compile, if any.
+
+    One with the captured module also serves a request without it.
+    """
     ways = [request] if request["capture"] else [request, {**request, "capture": True}]
     for way in ways:
         key = compiler.key(way, lowered.digest)
@@ -224,7 +227,7 @@ def _compiled(
     target: Target,
     timeout_s: float,
 ) -> tuple[dict[str, Any], bytes]:
-    """What the compiler makes, with what it said, and what had to be done otherwise."""
+    """The compiler's result, with its warnings and the options added as a fallback."""
     fallback: dict[str, Any] = {}
     answer = compiler.ask(request, lowered.stablehlo, timeout_s=timeout_s)
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:
@@ -291,13 +294,13 @@ def _check_device_count(lowered: LoweredStep, target: Target) -> None:
 def _checked_options(options: dict[str, object]) -> dict[str, Any]:
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, bytes)):
-            raise StepError(
+            raise StepTypeError(
                 f"compiler option {name} is {value!r} of type {type(value).__name__}: "
                 "options are bool, int, float or str, and fdo_profile is bytes."
             )
         if isinstance(value, bytes) != (name == "fdo_profile"):
             expected = "bytes" if name == "fdo_profile" else "bool, int, float or str"
-            raise StepError(
+            raise StepTypeError(
                 f"compiler option {name} is {type(value).__name__}, not {expected}."
             )
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lagom_jax.compile.child import Answer, signal_name
+from lagom_jax.compile.child import WorkerAnswer, signal_name
 from lagom_jax.errors import (
     CompileError,
     CompileTimeoutError,
@@ -58,12 +58,12 @@ _BROKEN_TOOLCHAIN = re.compile(
 )
 
 
-def lacks_tiles(answer: Answer) -> bool:
-    """Whether XLA found no tiles for one of its own matmul kernels.
+def lacks_tiles(answer: WorkerAnswer) -> bool:
+    """True if XLA found no tiles for one of its own matmul kernels.
 
     Example:
         >>> refused = {"ok": False, "message": "INTERNAL: Couldn't find output tile "}
-        >>> lacks_tiles(Answer(refused, b"", 0, False, ()))
+        >>> lacks_tiles(WorkerAnswer(refused, b"", 0, False, ()))
         True
     """
     header = answer.header
@@ -72,12 +72,12 @@ def lacks_tiles(answer: Answer) -> bool:
     )
 
 
-def unknown_option(answer: Answer) -> str | None:
+def unknown_option(answer: WorkerAnswer) -> str | None:
     """The option that this XLA does not have; None where it is not about that.
 
     Example:
         >>> refused = {"ok": False, "message": "No such compile option: 'xla_gpu_x'"}
-        >>> unknown_option(Answer(refused, b"", 0, False, ()))
+        >>> unknown_option(WorkerAnswer(refused, b"", 0, False, ()))
         'xla_gpu_x'
     """
     message = "" if answer.header is None else str(answer.header.get("message", ""))
@@ -85,11 +85,13 @@ def unknown_option(answer: Answer) -> str | None:
     return found and found[1]
 
 
-def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomError:
+def explain(
+    answer: WorkerAnswer, step: str, target: str, timeout_s: float
+) -> LagomError:
     """The error to raise for an answer that holds no module.
 
     Args:
-        answer: What the child said, or how it ended.
+        answer: The child's answer, or the way in which it ended.
         step: The step's name.
         target: The target's name.
         timeout_s: The time it had.
@@ -101,7 +103,8 @@ def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomEr
     Example:
         >>> said = "No such compile option: 'xla_gpu_autotune_leve'"
         >>> bogus = {"ok": False, "message": said}
-        >>> print(explain(Answer(bogus, b"", 0, False, ()), "jit_f", "h100:1x8", 9))
+        >>> answer = WorkerAnswer(bogus, b"", 0, False, ())
+        >>> print(explain(answer, "jit_f", "h100:1x8", 9))
         XLA could not compile jit_f for h100:1x8: this XLA has no compiler option
         xla_gpu_autotune_leve; did you mean xla_gpu_autotune_level? XLA says:
           No such compile option: 'xla_gpu_autotune_leve'
@@ -149,7 +152,7 @@ def reason(message: str) -> list[str]:
     ]
 
 
-def _of_dead_process(answer: Answer, step: str, target: str) -> str:
+def _of_dead_process(answer: WorkerAnswer, step: str, target: str) -> str:
     if answer.exit_status < 0:
         signal = signal_name(answer.exit_status)
         how = f"died of {signal}: {_CRASHES.get(signal, 'a signal ended it')}"

@@ -38,12 +38,12 @@ _FIRST, _SECOND = 0x0A, 0x12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernels:
-    """What such a file holds."""
+    """The contents of such a file."""
 
     by_fingerprint: Mapping[bytes, tuple[bytes, bytes]]
     """The name of each, and what is known of it."""
     rest: bytes = b""
-    """What comes behind them."""
+    """The bytes behind them."""
 
     @classmethod
     def read(cls, data: bytes) -> Kernels:
@@ -191,7 +191,7 @@ def _written(kind: int, content: bytes) -> bytes:
 
 
 def asked_by_user(options: Iterable[str]) -> bool:
-    """Whether the user has said himself where kernels are kept, or how.
+    """True if the user has chosen a place for kernels, or how they are kept.
 
     Args:
         options: Names of the options that are set for the compile.

@@ -1,4 +1,4 @@
-"""Which compiler options the XLA that is installed here knows.
+"""Compiler options that the installed XLA knows.
 
 The catalogue of `xla_flags` says what some versions knew; this asks the compiler
 itself, option by option, with a program of one line. Answers are kept for the process.
@@ -34,11 +34,11 @@ _TIMEOUT_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Known:
-    """What the compiler said to one option.
+class OptionSupport:
+    """The compiler's verdict on one option.
 
     Example:
-        >>> Known("xla_gpu_x", 1, "unknown", "No such compile option").usable
+        >>> OptionSupport("xla_gpu_x", 1, "unknown", "No such compile option").usable
         False
     """
 
@@ -51,18 +51,18 @@ class Known:
 
     @property
     def usable(self) -> bool:
-        """Whether the option can be handed to this compiler."""
+        """True if the option can be passed to this compiler."""
         return self.verdict == "known"
 
 
-def known_options(options: Mapping[str, object]) -> dict[str, Known]:
+def known_options(options: Mapping[str, object]) -> dict[str, OptionSupport]:
     """Asks the compiler about options, each by itself.
 
     Args:
         options: Values by name, as `jax.jit(compiler_options=...)` would get them.
 
     Returns:
-        What the compiler said, by name.
+        The compiler's verdicts, by name.
 
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
@@ -77,7 +77,7 @@ def known_options(options: Mapping[str, object]) -> dict[str, Known]:
     return {answer.name: answer for answer in answers}
 
 
-def known_flags(flags: Iterable[Flag] | None = None) -> dict[str, Known]:
+def known_flags(flags: Iterable[Flag] | None = None) -> dict[str, OptionSupport]:
     """Asks the compiler which knobs of the catalogue it knows.
 
     Each is asked about with the default of this version, which changes nothing.
@@ -86,7 +86,7 @@ def known_flags(flags: Iterable[Flag] | None = None) -> dict[str, Known]:
         flags: Which; all that are compiler options by default.
 
     Returns:
-        What the compiler said, by name.
+        The compiler's verdicts, by name.
 
     Raises:
         ToolchainError: The GPU compiler is missing or its parts do not fit together.
@@ -129,7 +129,7 @@ def _harmless(flag: Flag, version: str) -> object:
 
 # A value's type is part of the question: 1 and True are equal, but not to XLA.
 @functools.cache
-def _ask(options: tuple[tuple[str, type, object], ...]) -> tuple[Known, ...]:
+def _ask(options: tuple[tuple[str, type, object], ...]) -> tuple[OptionSupport, ...]:
     toolchain = Toolchain.probe().require()
     cluster = Cluster.parse(_CLUSTER)
     request = {
@@ -146,21 +146,23 @@ def _ask(options: tuple[tuple[str, type, object], ...]) -> tuple[Known, ...]:
 
 def _answers(
     request: Mapping[str, Any], options: Sequence[tuple[str, object]]
-) -> list[Known]:
+) -> list[OptionSupport]:
     answer = child.ask_once(
         {**request, "each_option": options}, _PROGRAM, timeout_s=_TIMEOUT_S
     )
     if answer.header is not None and answer.header["ok"]:
         said = cast("list[str]", answer.header["refusals"])
         return [
-            Known(name, value, _verdict(words), "\n".join(failures.reason(words)))
+            OptionSupport(
+                name, value, _verdict(words), "\n".join(failures.reason(words))
+            )
             for (name, value), words in zip(options, said, strict=True)
         ]
     if answer.header is not None or answer.timed_out or not options:
         raise failures.explain(answer, "a program of one line", _CLUSTER, _TIMEOUT_S)
     if len(options) == 1:
         ((name, value),) = options
-        return [Known(name, value, "crashed", "\n".join(answer.printed))]
+        return [OptionSupport(name, value, "crashed", "\n".join(answer.printed))]
     # One of them ended the process, and with it the answers to all.
     middle = len(options) // 2
     return [

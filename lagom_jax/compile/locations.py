@@ -27,8 +27,8 @@ _ESCAPED = re.compile(r"\\([0-9A-Fa-f]{2})")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a call."""
+class SourceFrame:
+    """One frame of a call: a line of a source file, and its function."""
 
     file: str
     line: int
@@ -40,11 +40,13 @@ class Locations:
     """The places of a program, by number; each the frames of a call, innermost first.
 
     Example:
-        >>> Locations(((Frame("train.py", 7, "step"),),)).places[0][0].line
+        >>> Locations(((SourceFrame("train.py", 7, "step"),),)).places[0][0].line
         7
     """
 
-    places: tuple[tuple[Frame, ...], ...] = dataclasses.field(default=(), repr=False)
+    places: tuple[tuple[SourceFrame, ...], ...] = dataclasses.field(
+        default=(), repr=False
+    )
 
     def restored(self, module: bytes) -> bytes:
         """A compiled module, as if it had been compiled with its places.
@@ -68,7 +70,7 @@ class Locations:
                 writer.put(number, place)
         return message.SerializeToString()
 
-    def _place(self, table: Any, location_id: int) -> tuple[Frame, ...]:
+    def _place(self, table: Any, location_id: int) -> tuple[SourceFrame, ...]:
         """The frames that a number in a table of XLA stands for; empty for none."""
         location = table.file_locations[location_id - 1]
         if table.file_names[location.file_name_id - 1] != _FILE:
@@ -82,16 +84,16 @@ class _Table:
     def __init__(self, table: Any) -> None:
         self._table = table
         self._names: dict[tuple[str, str], int] = {}
-        self._locations: dict[Frame, int] = {}
-        self._frames: dict[tuple[Frame, ...], int] = {}
+        self._locations: dict[SourceFrame, int] = {}
+        self._frames: dict[tuple[SourceFrame, ...], int] = {}
 
-    def put(self, number: int, place: tuple[Frame, ...]) -> None:
+    def put(self, number: int, place: tuple[SourceFrame, ...]) -> None:
         """Makes an entry, by its index, stand for a place."""
         entry = self._table.stack_frames[number]
         entry.file_location_id = self._location(place[0])
         entry.parent_frame_id = self._frame(place[1:])
 
-    def _frame(self, place: tuple[Frame, ...]) -> int:
+    def _frame(self, place: tuple[SourceFrame, ...]) -> int:
         if not place:
             return 0
         if place not in self._frames:
@@ -102,7 +104,7 @@ class _Table:
             self._frames[place] = len(self._table.stack_frames)
         return self._frames[place]
 
-    def _location(self, frame: Frame) -> int:
+    def _location(self, frame: SourceFrame) -> int:
         if frame not in self._locations:
             self._table.file_locations.add(
                 file_name_id=self._name("file_names", frame.file),
@@ -135,18 +137,18 @@ def separated(text: str) -> tuple[str, Locations] | None:
         ... #loc3 = loc("jit(step)/add"(#loc2))
         ... module { %0 = add loc(#loc3) }''')
         >>> found.places
-        ((Frame(file='train.py', line=7, function='step'),),)
+        ((SourceFrame(file='train.py', line=7, function='step'),),)
         >>> program.splitlines()[3]
         '#loc3 = loc("jit(step)/add"("lagom.place":1:0))'
     """
     aliases = dict(_ALIAS.findall(text))
-    frames: dict[str, tuple[Frame, ...]] = {}
+    frames: dict[str, tuple[SourceFrame, ...]] = {}
     try:
         for alias in aliases:
             _resolve(alias, aliases, frames)
     except ValueError:
         return None
-    numbers: dict[tuple[Frame, ...], int] = {}
+    numbers: dict[tuple[SourceFrame, ...], int] = {}
     body = _ALIAS.sub("", text)
     for reference in _REFERENCE.findall(body):
         if frames.get(reference):
@@ -168,8 +170,8 @@ def separated(text: str) -> tuple[str, Locations] | None:
 
 
 def _resolve(
-    alias: str, aliases: dict[str, str], frames: dict[str, tuple[Frame, ...]]
-) -> tuple[Frame, ...]:
+    alias: str, aliases: dict[str, str], frames: dict[str, tuple[SourceFrame, ...]]
+) -> tuple[SourceFrame, ...]:
     """The frames that an alias stands for.
 
     Raises:
@@ -178,11 +180,11 @@ def _resolve(
     if alias in frames:
         return frames[alias]
     said = aliases.get(alias)
-    found: tuple[Frame, ...] = ()
+    found: tuple[SourceFrame, ...] = ()
     if said is None:
         raise ValueError(alias)
     if source := _SOURCE.fullmatch(said):
-        found = (Frame(_unescaped(source[1]), int(source[2])),)
+        found = (SourceFrame(_unescaped(source[1]), int(source[2])),)
     elif name := _NAME.fullmatch(said):
         found = _resolve(name[2], aliases, frames) if name[2] else ()
         if found and not found[0].function:

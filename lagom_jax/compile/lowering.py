@@ -60,7 +60,7 @@ class LoweredStep:
     stablehlo: bytes = dataclasses.field(repr=False)
     """The module as MLIR bytecode, without where its operations come from."""
     locations: Locations = dataclasses.field(repr=False)
-    """Where they come from."""
+    """Their places in the source."""
     digest: str
     """Of all that is in the module, names of operations included."""
     fingerprint: str
@@ -78,23 +78,23 @@ class LoweredStep:
     """Per parameter of the module: whether XLA may choose its sharding."""
     allow_propagation_to_outputs: tuple[bool, ...] = dataclasses.field(repr=False)
     compiler_options: dict[str, Any]
-    """What the user's own `jax.jit(compiler_options=...)` asks for."""
+    """The user's own `jax.jit(compiler_options=...)`."""
     donated: tuple[bool, ...] = dataclasses.field(repr=False)
     """Per array among the step's arguments, in the order of their tree."""
     mesh: tuple[tuple[str, int], ...]
     """Names and sizes of the mesh's axes; empty without a mesh."""
     device_order: tuple[int, ...] = dataclasses.field(repr=False)
-    """Which device each partition runs on, counted from 0."""
+    """The device of each partition, counted from 0."""
     argument_count: int
     """Parameters of the module: arguments that are used, and hoisted constants."""
     settings: dict[str, Any] = dataclasses.field(repr=False)
     """jax's configuration as far as it reaches the compiler."""
     notes: tuple[str, ...] = ()
-    """What differs from the program that would run on the GPUs, in words."""
+    """Differences from the program that would run on the GPUs, in words."""
 
     @property
     def device_count(self) -> int:
-        """How many devices the step is made for."""
+        """The number of devices that the step is made for."""
         return self.num_partitions * self.num_replicas
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler decided: which instruction runs after which, and what may move.
+"""The scheduler's decision: the order of instructions, and those that may move.
 
 The fingerprint of a schedule is made of its structure alone: of every computation that
 has a sequence, the opcodes, the shapes and the positions of operands and control
@@ -58,11 +58,11 @@ class ScheduledOrder:
     computations: tuple[ScheduledComputation, ...]
     """Those that have a sequence, as they stand in the module."""
     donated: bytes
-    """Which results live in the memory of which arguments, serialised; or empty."""
+    """Results that live in the memory of arguments, as serialised pairs; or empty."""
 
     @property
     def donates(self) -> bool:
-        """Whether results live in the memory of arguments."""
+        """True if results live in the memory of arguments."""
         return bool(self.donated)
 
     @classmethod
@@ -85,7 +85,7 @@ class ScheduledOrder:
 
     @property
     def size(self) -> int:
-        """How many instructions have a place in a sequence."""
+        """The number of instructions that have a place in a sequence."""
         return sum(len(computation.opcodes) for computation in self.computations)
 
     @property
@@ -151,7 +151,10 @@ class ScheduledOrder:
 
 
 class _Called:
-    """What instructions do inside, as far as it decides what may overtake them."""
+    """Digests of the computations that instructions call.
+
+    They count as far as they decide which instruction may overtake which.
+    """
 
     def __init__(self, computations: Sequence[Any], scheduled: Collection[int]) -> None:
         self._computations = {made.id: made for made in computations}

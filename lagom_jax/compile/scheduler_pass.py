@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 class SchedulerPass:
-    """What the pass met and did; read it when the block has ended.
+    """The outcome of the pass; read it when the block has ended.
 
     Attributes:
         outcome: `APPLIED`, `NOT_MET` where no module had the schedule that the order

@@ -74,7 +74,7 @@ def _refusal(flags: str) -> str:
 
 
 def _ask(flags: str) -> str:
-    """What XLA says as it ends at these flags; empty where it takes them."""
+    """XLA's error message for these flags; empty where it takes them."""
     if not flags.strip():
         return ""
     try:

@@ -148,7 +148,7 @@ def _unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
 def key_of(
     request: Mapping[str, Any], program: str, versions: Mapping[str, str]
 ) -> str:
-    """What a compile is kept under.
+    """The key under which a compile is stored.
 
     Args:
         request: All that the compiler is asked for, but for the program.
@@ -172,7 +172,7 @@ def key_of(
 
 
 def depends_on_files(options: Mapping[str, Any]) -> bool:
-    """Whether a compile reads or writes files that its key does not know.
+    """True if a compile reads or writes files that its key does not cover.
 
     Args:
         options: The compiler options that are set for it.

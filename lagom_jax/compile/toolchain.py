@@ -1,4 +1,4 @@
-"""Which parts of XLA's GPU compiler are installed, and whether they fit together.
+"""Installed parts of XLA's GPU compiler, and a check that they fit together.
 
 Only files and package metadata are looked at: jax is not imported, so this answers
 where jax cannot even start.
@@ -253,7 +253,7 @@ def _locations(module: str) -> list[Path]:
 
 
 def _tool(name: str, environ: Mapping[str, str]) -> Path | None:
-    """Where XLA finds a tool: jax's CUDA directory, the PATH, the system's CUDA."""
+    """The path at which XLA finds a tool: jax's CUDA, the PATH, the system's CUDA."""
     root = _cuda_root(environ)
     folders = [root / "bin"] if root else []
     folders += [Path(p) for p in environ.get("PATH", "").split(os.pathsep) if p]

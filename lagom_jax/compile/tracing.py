@@ -1,4 +1,4 @@
-"""What counts as a training step, and how each kind of it is traced."""
+"""Kinds of training steps, and the way to trace each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from lagom_jax.compile import _jax_internals
-from lagom_jax.errors import StepError
+from lagom_jax.errors import StepError, StepTypeError
 
 
 def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,7 +42,7 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             )
         return stage
     if not callable(step):
-        raise StepError(
+        raise StepTypeError(
             f"a training step is a function, not {described(step)}: give the function "
             "that takes the state and the batch."
         )
@@ -86,7 +86,7 @@ def described(value: Any) -> str:
 
 
 def first_paragraph(error: BaseException, limit: int = 1200) -> str:
-    r"""What an exception says, without the advice and listings that follow.
+    r"""An exception's message, without the advice and listings that follow.
 
     Example:
         >>> first_paragraph(ValueError("no such axis\n\nFor more information ..."))
@@ -156,7 +156,7 @@ def _jitted(
 
 
 def _comes_from_user_code(error: BaseException) -> bool:
-    """Whether the traceback enters code that is neither jax's nor this room's."""
+    """True if the traceback enters code that is neither jax's nor this room's."""
     frames = traceback.extract_tb(error.__traceback__)
     return not all(_is_machinery(frame.filename) for frame in frames)
 

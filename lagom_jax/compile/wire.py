@@ -1,4 +1,4 @@
-"""How the two processes talk: frames of a JSON header and raw bytes.
+"""Protocol between the two processes: frames of a JSON header and raw bytes.
 
 A frame is two big-endian 64-bit lengths, the header as JSON, and the payload. Bytes
 inside the header (an `fdo_profile` among the compiler options) travel as base64.

@@ -103,7 +103,7 @@ def _schedule(seen: SchedulerPass, result: bytes) -> dict[str, Any]:
 def _try_options(
     request: dict[str, Any], module: bytes
 ) -> tuple[dict[str, Any], bytes]:
-    """What the compiler says to each option by itself; nothing where it takes it."""
+    """The compiler's refusal of each option by itself; empty where it takes it."""
     devices = _devices(request)
     # Without options first: what fails here is no option's fault.
     _executable(request, module, devices, {})

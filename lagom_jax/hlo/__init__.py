@@ -1,4 +1,4 @@
-"""What the compiler made: modules, computations, instructions and their work."""
+"""Compiled programs: modules, computations, instructions and their work."""
 
 from lagom_jax.hlo.files import HloBytes as HloBytes
 from lagom_jax.hlo.files import read_bytes as read_bytes

@@ -1,4 +1,4 @@
-"""How many operations one element of each operation takes.
+"""Operations per element of a result, for each opcode.
 
 Additions, multiplications, comparisons, selections, conversions and bit operations
 are one operation each, for floating-point and integer elements alike: an integer

@@ -18,13 +18,13 @@ _CAUSAL_ENGINE = {2, 3, 4, 5}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionKernel:
     """The products inside one fused attention kernel.
 
     Example:
         Causal attention needs half of the square of scores:
 
-        >>> full = Attention(2 * 8, 1024, 1024, 64, 64, 1024, False, "bf16")
+        >>> full = AttentionKernel(2 * 8, 1024, 1024, 64, 64, 1024, False, "bf16")
         >>> dataclasses.replace(full, visible=512).flops / full.flops
         0.5
         >>> full.flops == 4 * 2 * 8 * 1024 * 1024 * 64
@@ -89,7 +89,9 @@ def visible_keys(queries: int, keys: int, causal: bool, window: int = 0) -> floa
     return (triangle * triangle / 2 + (queries - triangle) * reach) / queries
 
 
-def cudnn_attention(instruction: Instruction, operands: Sequence[Shape]) -> Attention:
+def cudnn_attention(
+    instruction: Instruction, operands: Sequence[Shape]
+) -> AttentionKernel:
     """The attention that a `__cudnn$fmha...` call computes.
 
     Args:
@@ -117,7 +119,7 @@ def cudnn_attention(instruction: Instruction, operands: Sequence[Shape]) -> Atte
     window = int(config.get("sliding_window_length", 0))
     backward = "Backward" in instruction.proto.custom_call_target
     visible = visible_keys(queries, keys, causal, window)
-    return Attention(
+    return AttentionKernel(
         heads, queries, keys, width, value_width, visible, backward, query.type
     )
 
@@ -130,7 +132,7 @@ def _dimensions(shape: Any) -> tuple[int, ...]:
 
 def engine_attention(
     instruction: Instruction, operands: Sequence[Shape]
-) -> Attention | None:
+) -> AttentionKernel | None:
     """The attention of a Transformer Engine call, or None without its attributes.
 
     Args:
@@ -153,6 +155,6 @@ def engine_attention(
     window = config.get("window_size_left", -1) + 1
     visible = visible_keys(queries, keys, causal, window)
     backward = "backward" in proto.custom_call_target
-    return Attention(
+    return AttentionKernel(
         heads, queries, keys, width, value_width, visible, backward, operands[0].type
     )

@@ -75,12 +75,12 @@ class Collective:
     source: str
     """`file:line` of the user's code; empty where the compiler dropped it."""
     stream: int = 0
-    """Which of XLA's streams for communication it runs on, where it does not run on
+    """The number of XLA's stream for communication that it runs on, if it is not on
     the compute stream."""
     instruction: Instruction | None = None
-    """What stands in the schedule for it; None for a collective made by hand."""
+    """Its instruction in the schedule; None for a collective made by hand."""
     computation: Computation | None = None
-    """Where that instruction is."""
+    """The computation of that instruction."""
 
     @property
     def operand_bytes(self) -> int:

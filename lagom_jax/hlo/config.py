@@ -1,4 +1,4 @@
-"""What the compiler wrote beside an instruction: settings, origin, attributes."""
+"""Metadata of an instruction: backend settings, origin, attributes."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def positions(
 
 
 def _hits(first: int, step: int, count: int, span: int, dilation: int) -> int:
-    """How many of `count` places, `step` apart, are elements of the input."""
+    """Counts those of `count` places, `step` apart, that are elements of the input."""
     low = max(0, -(first // step))
     high = min(count - 1, (span - 1 - first) // step)
     if high < low:

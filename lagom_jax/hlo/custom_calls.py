@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from lagom_jax.hlo.attention import Attention, cudnn_attention, engine_attention
+from lagom_jax.hlo.attention import AttentionKernel, cudnn_attention, engine_attention
 from lagom_jax.hlo.config import backend_config, section
 from lagom_jax.hlo.convolution import convolution_flops
 from lagom_jax.hlo.matmul import Matmul, dot_matmul, ragged_matmul
@@ -56,11 +56,11 @@ _NORM_BACKWARD = 13
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
-    """What one custom call computes.
+class CustomCall:
+    """The work of one custom call.
 
     Example:
-        >>> Call("sort", flops=1e6, extra_read=4096).matmuls
+        >>> CustomCall("sort", flops=1e6, extra_read=4096).matmuls
         ()
     """
 
@@ -74,7 +74,7 @@ class Call:
 
 
 def is_silent(target: str) -> bool:
-    """Whether a custom call with this target runs no kernel.
+    """True if a custom call with this target runs no kernel.
 
     Example:
         >>> is_silent("AllocateBuffer"), is_silent("__cublas$gemm")
@@ -100,8 +100,8 @@ def result_shapes(instruction: Instruction) -> list[Shape]:
     return leaves
 
 
-def read_call(instruction: Instruction, operands: Sequence[Shape]) -> Call:
-    """What a custom call computes; kind `custom` and no flops where that is unknown.
+def read_call(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
+    """The work of a custom call; kind `custom` and no flops where that is unknown.
 
     Args:
         instruction: An instruction with opcode `custom-call`.
@@ -114,12 +114,12 @@ def read_call(instruction: Instruction, operands: Sequence[Shape]) -> Call:
         # A call that does not look as its library's calls do is one that nothing is
         # known about; its bytes still count.
         found = None
-    return found or Call("custom")
+    return found or CustomCall("custom")
 
 
 def _library_call(
     target: str, instruction: Instruction, operands: Sequence[Shape]
-) -> Call | None:
+) -> CustomCall | None:
     if target.startswith("__cublas$lt$groupedMatmul"):
         return _grouped_gemm(instruction, operands)
     if target.startswith(("__cublas$gemm", "__cublas$lt$matmul")):
@@ -132,7 +132,7 @@ def _library_call(
         found = engine_attention(instruction, operands)
         return _attention(found) if found else None
     if target.startswith("__cudnn$convReorder"):
-        return Call("transpose")
+        return CustomCall("transpose")
     if target.startswith("__cudnn$conv"):
         return _convolution(target, instruction, operands)
     if target == "__cudnn$norm":
@@ -140,29 +140,29 @@ def _library_call(
     if target.startswith(("__cub$DeviceRadixSort", "xla.gpu.ext.cub_sort")):
         return _radix_sort(instruction, operands)
     if target.startswith("xla.gpu.ext.cub_scan"):
-        return Call("reduction", float(operands[0].element_count))
+        return CustomCall("reduction", float(operands[0].element_count))
     if target in ("__gpu$TopK", "TopK"):
         # Every element is compared with the smallest of those kept so far.
-        return Call("sort", float(operands[0].element_count))
+        return CustomCall("sort", float(operands[0].element_count))
     if target in ("__cusolver$cholesky", "cusolver_potrf_ffi"):
         matrix = operands[0]
-        return Call("solve", matrix.element_count * matrix.dimensions[-1] / 3)
+        return CustomCall("solve", matrix.element_count * matrix.dimensions[-1] / 3)
     if target == "__cublas$triangularSolve":
         matrix, right = operands[:2]
-        return Call("solve", float(matrix.dimensions[-1] * right.element_count))
+        return CustomCall("solve", float(matrix.dimensions[-1] * right.element_count))
     if target == "cu_threefry2x32_ffi":
         words = sum(shape.element_count for shape in instruction.shape.leaves)
-        return Call("fusion", words * _THREEFRY_PER_WORD)
+        return CustomCall("fusion", words * _THREEFRY_PER_WORD)
     if target in ("PadToStatic", "SliceToDynamic"):
-        return Call("copy")
+        return CustomCall("copy")
     return None
 
 
-def _product(matmul: Matmul) -> Call:
-    return Call("matmul", float(matmul.flops), (matmul,))
+def _product(matmul: Matmul) -> CustomCall:
+    return CustomCall("matmul", float(matmul.flops), (matmul,))
 
 
-def _gemm(instruction: Instruction, operands: Sequence[Shape]) -> Call:
+def _gemm(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
     config = section(backend_config(instruction), "gemm_backend_config")
     lhs, rhs = operands[:2]
     out = instruction.shape.leaves[0]
@@ -186,14 +186,16 @@ def _matmul_of_sizes(lhs: Shape, rhs: Shape, out: Shape) -> Matmul:
     return Matmul(1, m_k // k, k_n // k, k, lhs.type, rhs.type, out.type)
 
 
-def _grouped_gemm(instruction: Instruction, operands: Sequence[Shape]) -> Call:
+def _grouped_gemm(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
     config = section(backend_config(instruction), "grouped_gemm_backend_config")
     numbers = config["ragged_dot_dimension_numbers"]
     out = instruction.shape.leaves[0].type
     return _product(ragged_matmul(operands[0], operands[1], out, numbers))
 
 
-def _block_scaled_dot(instruction: Instruction, operands: Sequence[Shape]) -> Call:
+def _block_scaled_dot(
+    instruction: Instruction, operands: Sequence[Shape]
+) -> CustomCall:
     lhs, rhs = operands[:2]
     *batch, m, k = lhs.dimensions
     n = rhs.dimensions[-2]
@@ -201,13 +203,13 @@ def _block_scaled_dot(instruction: Instruction, operands: Sequence[Shape]) -> Ca
     return _product(Matmul(math.prod(batch), m, n, k, lhs.type, rhs.type, out))
 
 
-def _attention(found: Attention) -> Call:
-    return Call("attention", found.flops, found.matmuls)
+def _attention(found: AttentionKernel) -> CustomCall:
+    return CustomCall("attention", found.flops, found.matmuls)
 
 
 def _convolution(
     target: str, instruction: Instruction, operands: Sequence[Shape]
-) -> Call:
+) -> CustomCall:
     first, second = operands[:2]
     result = instruction.shape.leaves[0]
     if target.startswith("__cudnn$convBackwardInput"):
@@ -217,20 +219,20 @@ def _convolution(
     else:
         data, kernel, out = first, second, result
     flops = convolution_flops(instruction.proto, data, kernel, out)
-    return Call("convolution", float(flops))
+    return CustomCall("convolution", float(flops))
 
 
-def _norm(instruction: Instruction, operands: Sequence[Shape]) -> Call:
+def _norm(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
     config = section(backend_config(instruction), "cudnn_norm_backend_config")
     backward = config.get("kind") in ("LAYER_BWD", 2)
     each = _NORM_BACKWARD if backward else _NORM_FORWARD
-    return Call("reduction", float(each * operands[0].element_count))
+    return CustomCall("reduction", float(each * operands[0].element_count))
 
 
-def _radix_sort(instruction: Instruction, operands: Sequence[Shape]) -> Call:
+def _radix_sort(instruction: Instruction, operands: Sequence[Shape]) -> CustomCall:
     keys = operands[0]
     moved = sum(shape.byte_size for shape in result_shapes(instruction))
     passes = radix_sort(keys.byte_size // max(1, keys.element_count))
     # Before the first pass the keys are read once more, to count their digits.
     extra = (passes - 1) * moved
-    return Call("sort", 0.0, (), extra + keys.byte_size, extra)
+    return CustomCall("sort", 0.0, (), extra + keys.byte_size, extra)

@@ -1,4 +1,4 @@
-"""Which file of an XLA dump folder holds the program that ran.
+"""Search of an XLA dump folder for the program that ran.
 
 `--xla_dump_to` writes dozens of files a module and a module for every jitted
 function: initialisers, conversions, single operations, and the training step.
@@ -22,7 +22,7 @@ _LISTED = 8
 
 
 def final_form(path: Path) -> bool:
-    """Whether XLA gives this name to a module as it will run.
+    """True if XLA gives this file name to a module as it will run.
 
     Example:
         >>> final_form(Path("module_7.jit_f.sm_9.0_gpu_after_optimizations.txt"))

@@ -22,7 +22,7 @@ _COMPUTATION_END = re.compile(r"\}(?:, execution_thread=\"[^\"]*\")?(?:\s*//.*)?
 
 
 def has_module(text: str) -> bool:
-    """Whether a module in HLO text begins somewhere in this text.
+    """True if a module in HLO text begins somewhere in this text.
 
     Example:
         >>> has_module("I0000 gpu_compiler.cc:7] HloModule jit_step, is_scheduled=true")
@@ -127,7 +127,7 @@ def _module(lines: list[str]) -> str:
 
 
 def _prefix_pattern(prefix: str) -> re.Pattern[str]:
-    """What stands before every line, numbers in it free to differ.
+    """A pattern for the prefix of every line, numbers in it free to differ.
 
     Example:
         >>> pattern = _prefix_pattern("I0102 03:04:05.6 7 a.cc:8] ")

@@ -1,4 +1,4 @@
-"""Which devices take part in a collective, in each of HLO's spellings.
+"""Replica groups of a collective, read from each of HLO's notations.
 
 A module names the participants as explicit lists, as a reshaped and transposed
 iota (`[2,4]<=[8]T(1,0)`), or as axes of a mesh. All three become one array with a row
@@ -40,11 +40,11 @@ class Groups:
     """Device numbers, a row per group."""
     point_to_point: bool = False
     assumed: bool = False
-    """Whether only the number of pairs is known, and not who sends to whom."""
+    """True if only the number of pairs is known, and not who sends to whom."""
 
     @property
     def count(self) -> int:
-        """How many groups there are; one for a point-to-point exchange."""
+        """The number of groups; one for a point-to-point exchange."""
         return 1 if self.point_to_point else self.members.shape[0]
 
     @property

@@ -1,4 +1,4 @@
-"""What the compiler made: a module, its computations, its instructions.
+"""Types of a compiled program: a module, its computations, its instructions.
 
 The types here are what every later room works with. They hold what the analysis
 needs of each instruction; everything that only some opcodes have stays in the
@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def element_count(self) -> int:
-        """How many elements an array of this shape has; 1 for a scalar."""
+        """The number of elements in an array of this shape; 1 for a scalar."""
         count = 1
         for dimension in self.dimensions:
             count *= dimension
@@ -93,7 +93,7 @@ class Module:
     proto: Any
     """The compiler's own HloModuleProto."""
     placement: Sequence[int] = ()
-    """Which device runs partition p of replica r, at place r × partitions + p; devices
+    """The device of partition p of replica r, at place r × partitions + p; devices
     are counted in the order of their ids. Empty where the module does not say."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
@@ -102,7 +102,7 @@ class Module:
 
     @property
     def devices(self) -> int:
-        """How many devices run this program together."""
+        """The number of devices that run this program together."""
         return self.replicas * self.partitions
 
     @property

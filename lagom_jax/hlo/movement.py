@@ -60,7 +60,7 @@ def _copy(walk: Walk, instruction: Instruction, elements: int, count: int) -> No
 
 
 def transposes(instruction: Instruction, operand: Instruction) -> bool:
-    """Whether a copy changes the order of an array's elements in memory."""
+    """True if a copy changes the order of an array's elements in memory."""
     return _layout(instruction) != _layout(operand)
 
 
@@ -123,7 +123,7 @@ def _gather(walk: Walk, instruction: Instruction, elements: int, count: int) -> 
 
 
 def combines(module: Module, scatter: Instruction) -> bool:
-    """Whether a scatter needs the old values; a plain overwrite returns an argument."""
+    """True if a scatter needs the old values; a plain overwrite returns an argument."""
     return any(body.root.opcode != "parameter" for body in module.called(scatter))
 
 

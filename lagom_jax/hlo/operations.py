@@ -28,7 +28,7 @@ def _first(instruction: Instruction) -> Shape:
 
 
 def unknown(walk: Walk, instruction: Instruction, elements: int, count: int) -> None:
-    """What a rule does that nothing is known about: it names it and reads it all."""
+    """The rule for an unknown opcode: records its name and reads all operands."""
     walk.tally.hero("custom")
     walk.tally.target = walk.tally.target or instruction.opcode
     everything(walk, instruction, elements, count)

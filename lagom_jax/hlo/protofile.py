@@ -36,7 +36,7 @@ def module_in(data: bytes) -> bytes | None:
 
 
 def is_scheduled(module: bytes) -> bool:
-    """Whether a serialised HloModuleProto says in which order it runs.
+    """True if a serialised HloModuleProto contains a schedule.
 
     Example:
         >>> from lagom_jax.compile.schema import message_class
@@ -60,7 +60,7 @@ def _is_module(data: bytes) -> bool:
 
 
 def _has_name(message: bytes) -> bool:
-    """Whether a message begins with a name, as a module and a computation do."""
+    """True if a message begins with a name, as a module and a computation do."""
     try:
         first = next(_walk(message), None)
     except (IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Where an instruction came from, and what the module was compiled for."""
+"""Origin of an instruction in the source, and the platform of a module."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _neighbours(
 
 
 def compiled_for_gpu(module: Module) -> bool:
-    """Whether anything in a module says that XLA's GPU compiler made it.
+    """True if something in a module shows that XLA's GPU compiler made it.
 
     A program for the CPU is scheduled too and has the same collectives, all of them
     synchronous; what it says about overlaps holds for no GPU.

@@ -9,7 +9,7 @@ _SHOWN = 60
 
 
 def no_module(text: str) -> str:
-    """What a text is in which no module begins.
+    """The error message for a text in which no module begins.
 
     Example:
         >>> no_module("  ")
@@ -37,7 +37,7 @@ def no_module(text: str) -> str:
 
 
 def explained(answer: str, text: str) -> str:
-    r"""What the parser said, with the place quoted and what to do about it.
+    r"""The parser's error message, with the place quoted and what to do about it.
 
     Example:
         >>> said = "was parsing 1:3: error: expects opcode"
@@ -66,7 +66,7 @@ def explained(answer: str, text: str) -> str:
 
 
 def ends_early(text: str) -> str:
-    r"""What to say of a text without its end.
+    r"""The error message for a text that is cut off.
 
     Example:
         >>> ends_early("HloModule m\n\n%sum {\n").partition(":")[0]

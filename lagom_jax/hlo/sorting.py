@@ -12,7 +12,7 @@ _DIGIT_BITS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SortPasses:
-    """What sorting rows takes.
+    """The cost of sorting rows.
 
     Example:
         >>> bitonic_sort(length=1 << 20, rows=1, element_bytes=8).passes

@@ -36,7 +36,7 @@ class Repair:
 
     name: str
     when: str
-    """Which compilers print it, as far as seen."""
+    """The compilers that print it, as far as seen."""
     pattern: str
     replacement: str | Callable[[re.Match[str]], str]
     reason: str

@@ -1,4 +1,4 @@
-"""What is counted of a kernel while its operations are walked."""
+"""Running totals of a kernel while its operations are walked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RANK = {kind: rank for rank, kind in enumerate(HEROES)}
 
 
 class Tally:
-    """What has been counted of a kernel so far."""
+    """Running totals of one kernel."""
 
     __slots__ = (
         "arithmetic",

@@ -91,7 +91,7 @@ def parse_noting(text: str, *, isolated: bool = True) -> tuple[bytes, tuple[str,
 
 
 def _readings(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What the text may say, the likeliest first, and what was mended in it."""
+    """Candidate readings of a text, the likeliest first, with the repairs of each."""
     if _ENTRY.search(text):
         yield text, ()
     module = unwrapped(text)

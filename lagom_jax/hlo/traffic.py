@@ -1,4 +1,4 @@
-"""What one kernel reads, writes and computes, from the operations inside it.
+"""Memory traffic and operations of one kernel, from the instructions inside it.
 
 A kernel is walked from its results back to its inputs. Every instruction is asked
 for a number of elements and asks its operands for those it needs in turn: a slice of
@@ -51,7 +51,7 @@ class Walk:
         self.table = table
         self.tally = tally
         self.demand: dict[int, Demand] = {}
-        """What is asked for, by instruction."""
+        """The elements asked for, by instruction."""
         self._current = WHOLE
         self._parts: dict[tuple[int, int], int] = {}
 
@@ -283,4 +283,4 @@ RULES: dict[str, Rule] = {
     "call": _nested,
     "fusion": _nested,
 }
-"""What to do with every opcode that is not elementwise."""
+"""The rule for every opcode that is not elementwise."""

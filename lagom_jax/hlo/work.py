@@ -13,7 +13,7 @@ from lagom_jax.hlo.tally import HEROES, Tally
 from lagom_jax.hlo.traffic import Walk, hand_over
 
 KINDS = frozenset({*HEROES, "host-copy", "nothing"})
-"""What a kernel can be.
+"""The kinds of kernels.
 
 - `matmul`: a matrix product, whoever computes it, with what is fused to it
 - `attention`: a fused attention kernel
@@ -68,7 +68,7 @@ _SCALAR_BYTES = 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What one kernel does when it runs alone.
+    """Operations and bytes of one kernel when it runs alone.
 
     Bytes are those that must move: every input element that is needed once, every
     result once. Caches that are too small to keep an operand can make it more.
@@ -105,7 +105,7 @@ NOTHING = Work("nothing", 0.0, 0, 0)
 
 
 def launches_kernel(instruction: Instruction) -> bool:
-    """Whether an instruction makes the GPU do something of its own.
+    """True if an instruction makes the GPU do something of its own.
 
     Names for data, control flow and the ends of asynchronous operations do not; what
     a loop, a branch, a call or an asynchronous start runs are the instructions of the
@@ -120,7 +120,7 @@ def launches_kernel(instruction: Instruction) -> bool:
 
 
 def work(module: Module, computation: Computation, instruction: Instruction) -> Work:
-    """What an instruction computes and which bytes it moves.
+    """The operations and bytes of an instruction.
 
     Args:
         module: The module that the instruction is part of.

@@ -1,4 +1,4 @@
-"""What the compiler can be asked, and what came of it.
+"""Compiler options worth trying for a program, and their effects.
 
 `ideas` derives from a compiled program what is worth asking; `costs` writes down our
 prices as the profile that steers XLA's scheduler; `structure` says what a recompiled

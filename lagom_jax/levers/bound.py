@@ -1,4 +1,4 @@
-"""How short a step could become at best, whatever overlaps with what."""
+"""A lower bound of the step's time, whatever overlaps with what."""
 
 from __future__ import annotations
 

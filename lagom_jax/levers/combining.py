@@ -1,4 +1,4 @@
-"""Where a combine threshold changes which collectives go together.
+"""Combine thresholds at which other collectives are put together.
 
 XLA's combiner goes through a computation and puts collectives of one kind and the same
 groups together for as long as their results stay within a threshold, and none of them
@@ -25,18 +25,18 @@ COMBINED: Final = {
 """The kinds that XLA combines, and the option that says how far."""
 _MOST_SUMS = 64
 _LOOP_BODY = "while/body"
-"""How jax names the inside of a loop."""
+"""jax's name for the inside of a loop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grouping:
-    """What a threshold would do to a program."""
+    """The effect of a threshold on a program."""
 
     threshold: int
     saved_seconds: float
     """Time of the collectives alone that it would save in a step."""
     launches: int
-    """How many there would be in a step."""
+    """The number that there would be in a step."""
 
 
 Family = tuple[tuple[Collective, ...], int]

@@ -1,4 +1,4 @@
-"""What is worth asking of XLA for one program, and the most that it could give.
+"""XLA options worth trying for one program, and the most that each could save.
 
 Nothing here is folklore: an option is an idea only where the program has what it acts
 on, and how much it could give at most is read off the replay. Whether it does give
@@ -68,22 +68,22 @@ class Idea:
     keeps_order: bool = True
     """False where reductions may be added up in another order."""
     first: bool = True
-    """Whether it is tried together with the others at once; if not, only by itself."""
+    """True if it is tried together with the others at once; if not, only by itself."""
     instead_of: tuple[str, ...] = ()
     """Other options that make no sense beside it."""
 
     @property
     def loops_only(self) -> bool:
-        """Whether it acts on loops and on nothing else."""
+        """True if it acts on loops and on nothing else."""
         return all(known()[name].loops_only for name in self.options)
 
     @property
     def key(self) -> frozenset[tuple[str, OptionValue]]:
-        """What it asks for; ideas for several programs may ask for the same."""
+        """Its options, hashable; ideas for several programs may have the same."""
         return frozenset(self.options.items())
 
     def rules_out(self, other: Idea) -> bool:
-        """Whether both cannot be asked for.
+        """True if the two exclude each other.
 
         Example:
             >>> one = Idea("a", {"x": 1}, "why", 0.1)
@@ -106,7 +106,7 @@ def ideas(
     deterministic: bool = False,
     reorders: bool = False,
 ) -> tuple[Idea, ...]:
-    """What could be asked of the compiler, those that could give the most first.
+    """Ideas for the compiler, those that could save the most first.
 
     Args:
         program: The program as it is.
@@ -159,7 +159,7 @@ def _spelled(name: str, value: OptionValue, jaxlib: str) -> tuple[str, OptionVal
 
 
 class _Seen:
-    """What the replay says, in the form in which the ideas ask for it."""
+    """Figures of the replay, in the form in which ideas ask for them."""
 
     def __init__(self, program: Program, timeline: Timeline) -> None:
         self.program = program

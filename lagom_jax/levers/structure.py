@@ -1,4 +1,4 @@
-"""What a program is made of, to see what recompiling changed in it."""
+"""The structure of a program, compared to see what recompiling changed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def structure_of(program: Program) -> Structure:
 
 
 def changes(before: Structure, after: Structure) -> str:
-    """What is different, in words; empty where nothing is.
+    """The differences in words; empty where there are none.
 
     Example:
         >>> one = Structure("a", "b", (32,), {"all-gather": (64, 0)}, {"copy": 3})

@@ -13,8 +13,8 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.measure.curve import Curve, Surface
-from lagom_jax.measure.fit import Correction, fit_corrections
+from lagom_jax.measure.curve import Curve, CurvesByRanks
+from lagom_jax.measure.fit import FittedCurve, fit_corrections
 from lagom_jax.measure.overlay import rescaled
 from lagom_jax.measure.samples import Key, Sample, key_of, size_of
 from lagom_jax.schedule.program import Kernel, Task
@@ -31,7 +31,7 @@ _AGAIN = "write it again with `lagom calibrate`"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class MeasurementFile:
     """A file that a calibration was made from."""
 
     path: str
@@ -60,8 +60,8 @@ class Calibration:
     """The digest of the constants that are corrected; a correction fits no others."""
     date: str
     """When it was measured, as the user said; may be empty."""
-    sources: tuple[Source, ...]
-    corrections: tuple[Correction, ...]
+    sources: tuple[MeasurementFile, ...]
+    corrections: tuple[FittedCurve, ...]
 
     @classmethod
     def fit(
@@ -71,12 +71,12 @@ class Calibration:
         *,
         model: str,
         date: str = "",
-        sources: Iterable[Source] = (),
+        sources: Iterable[MeasurementFile] = (),
     ) -> Calibration:
         """Fits a calibration.
 
         Args:
-            samples: What was measured beside what the model says.
+            samples: Pairs of a measured and a predicted time.
             cluster: Where it was measured.
             model: The digest of the model's constants.
             date: When it was measured.
@@ -102,16 +102,16 @@ class Calibration:
 
     @property
     def rows(self) -> int:
-        """How many measurements it rests on."""
+        """The number of measurements that it rests on."""
         return sum(correction.rows for correction in self.corrections)
 
     def words(self) -> str:
-        """Where it comes from, for a report."""
+        """Its origin in words, for a report."""
         when = f" of {self.date}" if self.date else ""
         return f"{self.rows} measurements{when} on {self.cluster}"
 
     def pricing(self, source: str) -> str:
-        """Where prices come from that it corrects, in words.
+        """The origin of prices that it corrects, in words.
 
         Args:
             source: Where the model's own come from.
@@ -145,7 +145,7 @@ class Calibration:
             key = correction.key
             curves[dataclasses.replace(key, ranks=0)][key.ranks] = correction.curve
         surfaces = {
-            key: Surface(tuple(sorted(known.items(), key=lambda item: item[0])))
+            key: CurvesByRanks(tuple(sorted(known.items(), key=lambda item: item[0])))
             for key, known in curves.items()
         }
         return Calibrated(prices, cluster, surfaces)
@@ -214,7 +214,8 @@ class Calibrated:
         >>> class OneSecond:
         ...     def kernel(self, kernel): return Price(1.0, "memory", 0.5)
         ...     def collective(self, collective): return Price(1.0, "nvlink")
-        >>> twice = {Key("kernel", "copy"): Surface(((0, Curve(((20.0, 1.0),))),))}
+        >>> curves = CurvesByRanks(((0, Curve(((20.0, 1.0),))),))
+        >>> twice = {Key("kernel", "copy"): curves}
         >>> prices = Calibrated(OneSecond(), Cluster.parse("h100"), twice)
         >>> prices.kernel(Kernel("k", Work("copy", 0.0, 1 << 19, 1 << 19))).seconds
         2.0
@@ -222,7 +223,7 @@ class Calibrated:
 
     base: Prices
     cluster: Cluster
-    surfaces: Mapping[Key, Surface]
+    surfaces: Mapping[Key, CurvesByRanks]
     """By keys whose `ranks` is 0."""
 
     def kernel(self, kernel: Kernel) -> Price:

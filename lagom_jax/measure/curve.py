@@ -59,7 +59,7 @@ class Curve:
             raise MeasurementError(f"a factor is beyond {2**LARGEST:g}")
 
     def factor(self, size: float) -> float:
-        """What to multiply the model's time for this size with."""
+        """The factor for the model's time at this size."""
         if not self.knots:
             return 1.0
         x = math.log2(max(size, 1.0))
@@ -77,12 +77,12 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Surface:
-    """Curves for some sizes of groups, and what lies between and beside them.
+class CurvesByRanks:
+    """Curves for some sizes of groups, interpolated between and faded out beyond.
 
     Example:
         >>> two, eight = Curve(((20.0, 0.0),)), Curve(((20.0, 1.0),))
-        >>> surface = Surface(((2, two), (8, eight)))
+        >>> surface = CurvesByRanks(((2, two), (8, eight)))
         >>> surface.factor(2**20, 8), surface.factor(2**20, 4) == 2**0.5
         (2.0, True)
         >>> surface.factor(2**20, 8 * 2**4)
@@ -93,7 +93,7 @@ class Surface:
     """By the devices in a group, from few to many; 0 where there are no groups."""
 
     def factor(self, size: float, ranks: int) -> float:
-        """What to multiply the model's time for this size and group with."""
+        """The factor for the model's time at this size and number of ranks."""
         x = math.log2(max(ranks, 1))
         places = [math.log2(max(known, 1)) for known, _ in self.curves]
         heights = [math.log2(curve.factor(size)) for _, curve in self.curves]

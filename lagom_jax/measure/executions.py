@@ -25,12 +25,12 @@ class Event:
     """The instruction that launched it; empty where the profile does not say."""
     module: str = ""
     run: str = ""
-    """Which execution of the program it belongs to, where the profile says so."""
+    """The execution of the program that it belongs to, where the profile has it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """What one instruction took, every time it ran.
+    """Measured times of one instruction, one for each execution.
 
     Example:
         >>> fusion = Measured("fusion.1", (1e-3, 1.1e-3, 5e-3), 1.0)
@@ -49,7 +49,7 @@ class Measured:
 
     @property
     def count(self) -> int:
-        """How many executions were recorded."""
+        """The number of recorded executions."""
         return len(self.seconds)
 
     @property
@@ -104,7 +104,7 @@ def executions(events: Iterable[Event]) -> dict[str, dict[str, Runs]]:
 
 
 def count_steps(events: Sequence[Event]) -> int:
-    """How many times a device ran the program.
+    """Counts the times that a device ran the program.
 
     Where the events do not say which run they belong to, it is taken from the
     instruction that ran least often; every step runs each of them at least once, but
@@ -125,7 +125,7 @@ def count_steps(events: Sequence[Event]) -> int:
 
 
 def measure(events: Sequence[Event], steps: int) -> Mapping[str, Measured]:
-    """What each instruction, or kernel without one, took."""
+    """Measured times of each instruction, or of each kernel without one."""
     nccl = {e.op or e.kernel for e in events if e.kernel.lower().startswith("nccl")}
     return {
         name: Measured(

@@ -20,7 +20,7 @@ _WORST_MAY_GROW = 1.25
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Error:
-    """How far predictions are from measurements, as parts of the measured time."""
+    """Errors of predictions, as parts of the measured time."""
 
     median: float
     worst_tenth: float
@@ -28,12 +28,12 @@ class Error:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Correction:
+class FittedCurve:
     """A curve for one kind of task, and how good it is."""
 
     key: Key
     unit: str
-    """What sizes count: `bytes` or `operations`."""
+    """The unit of sizes: `bytes` or `operations`."""
     curve: Curve
     """Empty where a correction would not have helped."""
     rows: int
@@ -48,7 +48,7 @@ class Correction:
     """On sizes that the fit had not seen; None with too few sizes to ask."""
 
 
-def fit_corrections(samples: Iterable[Sample]) -> tuple[Correction, ...]:
+def fit_corrections(samples: Iterable[Sample]) -> tuple[FittedCurve, ...]:
     """A correction for each kind of task that was measured.
 
     A correction that does not make sizes better that were kept out of its fit is
@@ -68,7 +68,7 @@ def fit_corrections(samples: Iterable[Sample]) -> tuple[Correction, ...]:
 
 
 def errors(samples: Sequence[Sample], factors: Sequence[float]) -> Error:
-    """How far the model is off, with each of its times multiplied by a factor."""
+    """Errors of the model with each of its times multiplied by a factor."""
     off = [
         abs(sample.predicted * factor / sample.measured - 1)
         for sample, factor in zip(samples, factors, strict=True)
@@ -76,7 +76,7 @@ def errors(samples: Sequence[Sample], factors: Sequence[float]) -> Error:
     return Error(float(np.median(off)), float(np.quantile(off, 0.9)))
 
 
-def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
+def _correction(key: Key, samples: Sequence[Sample]) -> FittedCurve:
     curve = _fit(samples)
     before = errors(samples, [1.0] * len(samples))
     kept_out = _kept_out(samples)
@@ -88,7 +88,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
         for sample, factor in zip(samples, factors, strict=True)
     ]
     sizes = [sample.size for sample in samples]
-    return Correction(
+    return FittedCurve(
         key=key,
         unit=unit_of(key),
         curve=curve,
@@ -102,7 +102,7 @@ def _correction(key: Key, samples: Sequence[Sample]) -> Correction:
 
 
 def better(after: Error, before: Error) -> bool:
-    """Whether it is nearer as a rule, and not much further off where it is worst."""
+    """True if the median error is smaller, and the worst tenth not much larger."""
     worst = before.worst_tenth * _WORST_MAY_GROW
     return after.median < before.median and after.worst_tenth <= worst
 

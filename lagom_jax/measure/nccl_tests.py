@@ -31,11 +31,11 @@ _BUS_FACTOR = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NcclTests:
-    """What was read of one file."""
+    """Rows of one file, and the lines that could not be used."""
 
     rows: tuple[CollectiveRow, ...]
     skipped: tuple[str, ...]
-    """What could not be used, with line numbers."""
+    """Lines that could not be used, with their numbers."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,8 +72,8 @@ def read_nccl_tests(
     Args:
         text: What the program printed.
         gpu: What to write into the rows' column of that name.
-        ranks: How many GPUs took part, where the output does not tell.
-        operation: The program, such as `all_gather_perf`, where it does not tell.
+        ranks: The number of GPUs, where the output does not show it.
+        operation: The program, such as `all_gather_perf`, where it shows none.
         origin: The name of the file, for messages.
 
     Raises:
@@ -125,7 +125,7 @@ def read_nccl_tests(
 
 
 def _bare(name: str) -> str:
-    """The kind that a file's name tells: `all_reduce-8gpus`, `alltoall`."""
+    """The kind in a file's name: `all_reduce-8gpus`, `alltoall`."""
     found = [kind for word, kind in _KINDS.items() if word in name.replace("-", "_")]
     return found[0] if len(found) == 1 else ""
 
@@ -186,7 +186,7 @@ def _rows(run: _Run, gpu: str, ranks: int | None, origin: str) -> list[Collectiv
 
 
 def _ranks_from_bandwidths(run: _Run) -> int:
-    """How many ranks the two bandwidths tell of; 0 if they do not."""
+    """The number of ranks that follows from the two bandwidths; 0 if none does."""
     factor = _BUS_FACTOR.get(run.kind)
     algorithm, bus = max(row[3:] for row in run.rows)
     share = bus / factor / algorithm if factor and algorithm else 0.0

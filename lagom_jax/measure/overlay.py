@@ -53,7 +53,7 @@ def rescaled(price: Price, seconds: float | None) -> Price:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Match:
-    """Which tasks of a program a profile has measured."""
+    """Tasks of a program, matched with the measurements of a profile."""
 
     measured: Mapping[Task, Measured]
     seconds: Mapping[str, float]
@@ -64,7 +64,7 @@ class Match:
     """The part of the tasks' predicted time that was measured, from 0 to 1."""
 
     def words(self) -> str:
-        """How much was measured."""
+        """The measured part of the program, in words."""
         return (
             f"{len(self.measured)} of {self.tasks} instructions, "
             f"{self.share:.0%} of their predicted time"

@@ -25,10 +25,10 @@ class Refined:
 
     prices: Prices
     source: str
-    """Where they come from, in words."""
+    """Their origin, in words."""
     notes: tuple[str, ...] = ()
     measured: bool = False
-    """Whether they are the times of a profile as far as it has them."""
+    """True if they are the times of a profile as far as it has them."""
 
 
 def refine(

@@ -72,7 +72,7 @@ class Readings(Generic[Row]):
 
     rows: tuple[Row, ...]
     skipped: tuple[str, ...]
-    """What could not be used, with line numbers."""
+    """Rows that could not be used, with line numbers."""
 
 
 def collective_row(cells: Cells) -> CollectiveRow:
@@ -185,7 +185,7 @@ def read_matmuls(text: str, origin: str = "the table") -> Readings[MatmulRow]:
 
 
 def of_cluster(gpu: str, cluster: Cluster) -> bool:
-    """Whether a row's GPU is the cluster's; a row that names none is.
+    """True if a row's GPU is the cluster's, or if the row names none.
 
     Example:
         >>> h100 = Cluster.parse("h100:1x8")

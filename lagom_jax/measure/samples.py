@@ -1,4 +1,4 @@
-"""What was measured beside what the model says: what a calibration is made from."""
+"""Pairs of a measured and a predicted time, from which a calibration is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_ARITHMETIC = frozenset({"matmul", "attention", "convolution"})
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What shares one correction."""
+    """The kind of task that shares one correction."""
 
     family: str
     """`collective` or `kernel`."""
@@ -43,7 +43,7 @@ class Sample:
 
 
 def key_of(task: Task, cluster: Cluster) -> Key | None:
-    """Which correction concerns a task; None for those that are never corrected.
+    """The key of the correction for a task; None for those never corrected.
 
     Small all-reduces that XLA runs as a kernel of its own are not NCCL's, and a group
     of one moves nothing.
@@ -69,7 +69,7 @@ def size_of(task: Task) -> float:
 
 
 def unit_of(key: Key) -> str:
-    """What a key's sizes count."""
+    """The unit of a key's sizes."""
     arithmetic = key.family == "kernel" and key.kind in _BY_ARITHMETIC
     return "operations" if arithmetic else "bytes"
 

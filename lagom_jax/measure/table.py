@@ -21,7 +21,7 @@ class RowError(LagomError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome(Generic[Row]):
-    """What came of one row: a result, or what is wrong with the row."""
+    """The result of one row, or the problem with it."""
 
     line: int
     """Its number in the file."""
@@ -40,7 +40,7 @@ class Table:
     """Line numbers and cells."""
 
     def each(self, read: Callable[[Cells], Row]) -> list[Outcome[Row]]:
-        r"""What a function makes of the rows; a bad one does not stop the others.
+        r"""Applies a function to every row; a bad row does not stop the others.
 
         Args:
             read: Raises a LagomError where a row says something impossible.
@@ -68,7 +68,7 @@ class Table:
 
 
 def load_text(path: str | Path) -> str:
-    """What is in a text file.
+    """The contents of a text file.
 
     Raises:
         MeasurementError: It cannot be read.

@@ -25,7 +25,7 @@ _HOW = "record one with jax.profiler.trace(FOLDER) around some steps"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """What a profile says about one program.
+    """Measurements of one program, from a profile.
 
     Example:
         >>> step = summarise([Event("gpu0", "s", 0, 1e-3, "loop_fusion", "fusion.1")])
@@ -73,7 +73,7 @@ def read_profile(path: str | Path, *, module: str = "") -> MeasuredStep:
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """What ran on the devices, kernel by kernel.
+    """Events of the devices, kernel by kernel.
 
     Args:
         path: As for `read_profile`.
@@ -95,7 +95,7 @@ def read_events(path: str | Path) -> list[Event]:
 
 
 def summarise(events: Iterable[Event], *, module: str = "") -> MeasuredStep:
-    """What events say about the program they come from.
+    """Summarises the events of one program.
 
     Args:
         events: Of any number of devices and steps.
@@ -178,7 +178,7 @@ def _parse(content: bytes) -> Any:
 def _gpu_events(plane: Any, host: int) -> Iterator[Event]:
     """The kernels of one GPU: each line is a stream.
 
-    Tools add lines that tell the same events once more, sorted by other views.
+    Tools add lines that repeat the same events, sorted by other views.
     """
     if not str(plane.name).startswith("/device:GPU:"):
         return
@@ -191,7 +191,7 @@ def _gpu_events(plane: Any, host: int) -> Iterator[Event]:
 
 
 def _cpu_events(plane: Any, host: int) -> Iterator[Event]:
-    """What XLA's CPU backend ran: among much else, on the threads that ran it."""
+    """Events of XLA's CPU backend, picked from the threads that ran it."""
     if not str(plane.name).startswith("/host:"):
         return
     for line in plane.lines:

@@ -1,13 +1,13 @@
-"""The decision: what the compiler and NCCL are told for a step, with its evidence."""
+"""Plans: the options and settings chosen for a step, with the evidence."""
 
 from lagom_jax.plan.order import ScheduleEdit as ScheduleEdit
 from lagom_jax.plan.pinned import Pinned as Pinned
-from lagom_jax.plan.plan import Candidate as Candidate
 from lagom_jax.plan.plan import Evidence as Evidence
 from lagom_jax.plan.plan import HoldsFor as HoldsFor
 from lagom_jax.plan.plan import Lever as Lever
 from lagom_jax.plan.plan import MeasuredSteps as MeasuredSteps
 from lagom_jax.plan.plan import Plan as Plan
+from lagom_jax.plan.plan import PlanCandidate as PlanCandidate
 from lagom_jax.plan.plan import PlanControls as PlanControls
 from lagom_jax.plan.plan import SiteSetting as SiteSetting
 from lagom_jax.plan.plan import Status as Status

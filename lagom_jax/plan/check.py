@@ -26,7 +26,7 @@ def check(
     pinned: Iterable[Pinned] | None = None,
     with_options: bool = False,
 ) -> tuple[Finding, ...]:
-    """What speaks against a plan where it is to be used.
+    """Findings against the use of a plan in a given place.
 
     Whatever is None is not looked at. Settings that say the same as the plan itself
     are never held against it, so that its own environment may be in effect already.

@@ -13,11 +13,11 @@ from lagom_jax.plan.plan import Plan
 from lagom_jax.typed_json import plain, typed
 
 CLOCKS: Final = ("compile_seconds", "seconds")
-"""How long this and that took: no two plans agree, and nothing was decided by it."""
+"""Durations of the work: no two plans agree, and nothing was decided by them."""
 _NAMED: Final = ("name", "sites")
 """By what parts of a list are told apart."""
 _SAYS: Final = ("setting", "status", "value")
-"""What stands for a part that only one plan has."""
+"""The placeholder for a part that only one plan has."""
 _DIGEST: Final = 12
 
 
@@ -28,7 +28,7 @@ class Difference:
     place: str
     """Such as `levers.order.changed` or `evidence.tuned.step_seconds`."""
     before: str | None
-    """What stands there; None where there is no such place."""
+    """The value there; None where there is no such place."""
     after: str | None
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Difference:
 
 
 def differences(one: Plan, other: Plan) -> tuple[Difference, ...]:
-    """Where two plans differ.
+    """The differences between two plans.
 
     Levers and candidates are compared by name, settings by what they bind, costs and
     orders as a whole. How long the work took does not count.
@@ -140,7 +140,7 @@ def _name(item: Any) -> str | None:
 
 
 def _value(item: Any) -> Any:
-    """What a named part says: of a pair the second."""
+    """The value of a named part: of a pair the second."""
     return cast("list[Any]", item)[1] if isinstance(item, list) else item
 
 

@@ -58,7 +58,7 @@ class ScheduleEdit:
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether every instruction stays where it is, and on its stream.
+        """True if every instruction stays where it is, and on its stream.
 
         Example:
             >>> ScheduleEdit("ab12", {0: (0, 1, 2)}).keeps_everything

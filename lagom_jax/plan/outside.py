@@ -1,4 +1,4 @@
-"""How far environment variables can carry compiler options."""
+"""Compiler options in environment variables, and those that fit in none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from xla_flags import FlagError, OptionValue, find, join, parse_option, print_flag
 
 Carrier: TypeAlias = Literal["compiler options", "compiling process", "tuner plugin"]
-"""What can say that which no environment variable can."""
+"""The means to apply a part of a plan that no environment variable can carry."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

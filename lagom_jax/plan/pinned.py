@@ -25,7 +25,7 @@ class Pinned:
     value: str
     """In one spelling, however it was written, as far as it is known."""
     place: str
-    """Where it was set: `XLA_FLAGS`, `compiler_options`, `the environment`, a file."""
+    """Its place: `XLA_FLAGS`, `compiler_options`, `the environment`, a file."""
 
     def __str__(self) -> str:
         """In a line."""

@@ -1,4 +1,4 @@
-"""A plan: what the compiler and NCCL are told for a step, what it gives, and why."""
+"""A plan: the options and settings chosen for a step, their gain, and the reasons."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Status: TypeAlias = Literal[
     "timed out",
     "not tried",
 ]
-"""What became of a candidate."""
+"""The outcome of a candidate."""
 Apart: TypeAlias = Literal["nothing", "sizes", "places"]
-"""Which collectives can have different settings: none, so that there is one choice for
+"""Collectives that can have different settings: none, so that there is one choice for
 all of a step; those whose calls differ in function, ranks, domains or bytes; or all."""
 
 
@@ -66,9 +66,9 @@ class Lever:
     why: str
     """The reason, in words."""
     accepted: bool
-    """Whether the compiler took it; what it refused is not part of the options."""
+    """True if the compiler took it; a refused one is not part of the options."""
     changed: str
-    """What it changed in the program, in words; empty where it changed nothing."""
+    """The change of the program, in words; empty where there is none."""
     step_change: float | None
     """Seconds that it adds to the step beside all the others, predicted; negative
     where it gains, None where nobody asked for it alone."""
@@ -93,11 +93,11 @@ class Lever:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
+class PlanCandidate:
     """One set of levers that was compiled, or that could have been.
 
     Example:
-        >>> tried = Candidate(
+        >>> tried = PlanCandidate(
         ...     "pipelined", (("xla_gpu_enable_pipelined_all_gather", True),),
         ...     "over memory", "needs 90 GB", None, None, 90_000_000_000, 4.0)
         >>> tried.status
@@ -157,7 +157,7 @@ class SiteSetting:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanControls:
-    """The means by which NCCL can be told settings.
+    """The means by which NCCL can be given settings.
 
     Example:
         >>> print(PlanControls("tuner", "sizes", "a tuner plugin on a stock NCCL"))
@@ -176,7 +176,9 @@ class PlanControls:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HoldsFor:
-    """What a plan was made for; `lagom_jax.plan.check` compares it with what is here.
+    """The step, cluster and versions that a plan was made for.
+
+    `lagom_jax.plan.check` compares them with those in use.
 
     Example:
         >>> HoldsFor("step", "", "", "h100:1x8", 8, (("jax", "0.10.2"),), ()).version(
@@ -218,14 +220,14 @@ class MeasuredSteps:
     noise_seconds: float
     """By how much the medians may differ though nothing else does."""
     steps: int
-    """That were measured of each."""
+    """The number of measured steps of each."""
     kept: bool
-    """Whether the plan was faster by more than the noise, and so stayed."""
+    """True if the plan was faster by more than the noise, and so stayed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the decision rests on. All times of steps are predicted, but `measured`."""
+    """Figures that a plan rests on; `measured` is the only time not predicted."""
 
     default: StepParts
     """With XLA's and NCCL's own choices."""
@@ -235,17 +237,17 @@ class Evidence:
     """The program as it is with all communication hidden, and free of charge. A plan
     that also takes work away may be shorter."""
     bound: str
-    """What the bound is: `computation alone` or `the busiest link alone`."""
+    """The kind of bound: `computation alone` or `the busiest link alone`."""
     default_peak: int | None
     """Bytes of device memory at the fullest moment."""
     tuned_peak: int | None
     memory_limit: int | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     compiles: int
     seconds: float
-    """How long the decision took."""
+    """Seconds that the decision took."""
     measured: MeasuredSteps | None = None
-    """What a job that used the plan found."""
+    """The measurement of a job that used the plan."""
 
     @property
     def recovered(self) -> float | None:
@@ -273,7 +275,7 @@ class Plan:
     controls: PlanControls
     evidence: Evidence
     pricing: str
-    """Where the prices come from."""
+    """The origin of the prices."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -300,7 +302,7 @@ class Plan:
         self._caps()
 
     def compiler_options(self) -> dict[str, OptionValue]:
-        """What jax takes as `compiler_options`: accepted levers, costs, and caps.
+        """The `compiler_options` for jax: accepted levers, costs, and caps.
 
         The order is not among them: no option can say it.
         """
@@ -323,7 +325,7 @@ class Plan:
         return {"XLA_FLAGS": text} if text else {}
 
     def beyond_environment(self) -> tuple[Beyond, ...]:
-        """What no environment variable can say, and what can."""
+        """Parts that no environment variable can carry, and the means that can."""
         _, beyond = self._xla_flags()
         found = list(beyond)
         if self.costs is not None:
@@ -377,7 +379,7 @@ class Plan:
 
     @property
     def deterministic(self) -> bool:
-        """Whether all that the compiler is told keeps the order of reductions.
+        """True if all options of the plan keep the order of reductions.
 
         NCCL's settings may change the order of its own: `SiteSetting.keeps_order`.
         """
@@ -385,7 +387,7 @@ class Plan:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with XLA's and NCCL's own choices."""
+        """Time with XLA's and NCCL's own choices, over the time with the plan."""
         default = self.evidence.default.step_seconds
         tuned = self.evidence.tuned.step_seconds
         return default / tuned if tuned else 1.0

@@ -21,7 +21,7 @@ _THREADS: Final = {"ll": (64, 512), "ll128": (160, 640), "simple": (64, 640)}
 _SIMPLE_ONLY: Final = ("nvls", "nvls_tree")
 
 
-class SettingError(LagomError):
+class SettingError(LagomError, ValueError):
     """A setting that NCCL could not run, or a text that is none."""
 
 
@@ -52,7 +52,7 @@ def threads_range(algorithm: str, protocol: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """How NCCL runs one collective.
+    """Algorithm, protocol, channels, threads and chunk size of one collective.
 
     Example:
         >>> setting = Setting("ring", "simple", 24, 544, 2097152)

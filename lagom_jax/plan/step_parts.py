@@ -1,4 +1,4 @@
-"""Where a step's time goes, in a few figures."""
+"""Parts of a step's time: computation, communication, exposure, contention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL may be told, beside what the user has set and wants kept."""
+"""The settings allowed for NCCL, given the variables that the user has set."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def allowed(
     """The controls, without what would go against the user.
 
     Args:
-        controls: What NCCL can be told.
+        controls: The parts of a setting that can be set.
         pinned: Options that the user has set; a cap among them stays.
         deterministic: Leaves alone what may change the rounding of sums.
-        settings: Whether NCCL may be told anything at all.
+        settings: Whether NCCL may be given settings at all.
 
     Example:
         >>> from lagom_jax.search.controls import named

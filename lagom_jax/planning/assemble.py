@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from lagom_jax.levers import Bound, Idea, changes
 from lagom_jax.plan import (
-    Candidate,
     Evidence,
     HoldsFor,
     Lever,
     Plan,
+    PlanCandidate,
     PlanControls,
     SiteSetting,
 )
@@ -54,7 +54,7 @@ def assemble(
         holds_for: What the plan is for.
         bound: How short the step could become.
         memory_limit: Bytes on a device.
-        controls: The means by which NCCL can be told settings.
+        controls: The means by which NCCL can be given settings.
         compiles: Runs of the compiler.
         seconds: How long it all took.
         notes: What else is to be known.
@@ -89,7 +89,7 @@ def assemble(
     )
 
 
-def _candidate(trial: Trial, best: Trial) -> Candidate:
+def _candidate(trial: Trial, best: Trial) -> PlanCandidate:
     made = trial.candidate()
     if trial.number == best.number:
         return dataclasses.replace(made, status="chosen")
@@ -212,7 +212,7 @@ def _in_xlas_order(best: Trial, trials: list[Trial]) -> tuple[Trial, Trial] | No
 
 
 def _moved(best: Trial) -> str:
-    """What has a stream of its own, and what moved most, as an example."""
+    """The number of collectives on a second stream, and the largest move, in words."""
     if best.ordering is None:
         return ""
     aside = sum(map(len, best.ordering.on_second_stream.values()))

@@ -1,4 +1,4 @@
-"""How much a plan may cost to find, and how much memory it may take."""
+"""Limits of the search for a plan, and of the memory that its step may take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lagom_jax.errors import LagomError
 _MOST_AT_ONCE = 4
 
 
-class BudgetError(LagomError):
-    """A budget that nothing can be done with."""
+class BudgetError(LagomError, ValueError):
+    """A budget with a limit that is out of range."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,5 +74,5 @@ class Budget:
 
     @property
     def workers(self) -> int:
-        """How many compiles run at the same time."""
+        """The number of compiles at the same time."""
         return self.at_once or min(os.cpu_count() or 1, _MOST_AT_ONCE)

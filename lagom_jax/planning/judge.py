@@ -1,4 +1,4 @@
-"""What a compiled program is worth: replayed with the best settings of its own."""
+"""Evaluation of a compiled program: its replay with the best settings of its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Judge:
 
         Args:
             cluster: What the programs run on.
-            controls: What NCCL can be told.
+            controls: The parts of a setting that can be set.
             calibration: Corrections to the model.
             streams: Whether collectives may have a second stream in another order.
         """
@@ -76,7 +76,7 @@ class Judge:
             self.pricing = calibration.pricing(self.pricing)
 
     def coarsest(self) -> Judge:
-        """One that tells the least apart; itself where nothing tells less."""
+        """The judge with the coarsest controls; itself where there are none coarser."""
         controls = self._controls
         while (fewer := controls.coarser()) is not None:
             controls = fewer
@@ -87,13 +87,13 @@ class Judge:
         return other
 
     def correct(self, prices: Prices) -> Prices:
-        """What the user's own measurements make of the model's prices."""
+        """The model's prices, corrected by the user's own measurements."""
         if self._correction is None:
             return prices
         return dataclasses.replace(self._correction, base=prices)
 
     def seconds(self, site: Collective) -> float:
-        """What a collective takes alone with NCCL's own choice."""
+        """Seconds of a collective alone with NCCL's own choice."""
         return self.correct(self.model).collective(site).seconds
 
     def look(self, scheduled: Scheduled) -> View:

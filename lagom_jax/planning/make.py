@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
 LEVERS: Final = ("options", "costs", "order", "streams", "settings")
-"""What a plan may make use of: XLA's options, our costs as its profile, another order
+"""The levers of a plan: XLA's options, our costs as its profile, another order
 of instructions and in it a second stream for collectives, NCCL's settings."""
 
 
-class LeverError(LagomError):
+class LeverError(LagomError, ValueError):
     """No such lever."""
 
 
@@ -204,7 +204,7 @@ class Planner:
         """Compiles the step, unless it has been compiled so before.
 
         Args:
-            options: XLA options, beside those that were given for the step.
+            options: XLA options, in addition to those given for the step.
             order: Another order than XLA's.
             capture: Keeps what XLA's scheduler left, which an order can be made for.
             compiler: As `compile_step` takes it; by default that of this planner.
@@ -259,7 +259,7 @@ def make_plan(
         *args: Its arguments, likewise.
         cluster: The cluster, such as `"h100:8x8"`.
         levers: Which of `LEVERS` may be used.
-        controls: What NCCL can be told, as `find_settings` takes it.
+        controls: The parts of a setting that can be set, as for `find_settings`.
         budget: How often to compile, for how long, and how much memory to take.
         deterministic: Leaves out what may change the rounding of sums.
         compare_recipes: Compiles what others recommend, too, beyond the budget.
@@ -267,7 +267,7 @@ def make_plan(
         calibration: Corrections to the model from your own measurements.
         name: What to call the step; by default its own name.
         description: What it is, in a line.
-        progress: Is told what is being done.
+        progress: Called with a line for each thing that is done.
         compiler: Whose processes and store to use; by default new processes, which
             end with the planning, and the usual store of compiled steps.
         **kwargs: The step's keyword arguments.
@@ -380,7 +380,7 @@ def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
 
 
 def _recipes(jaxlib: str, pins: Iterable[Pin]) -> Iterator[Asked]:
-    """What others recommend, as far as compiler options can say it."""
+    """Published recipes, as far as compiler options can express them."""
     pinned = {pin.name for pin in pins}
     for recipe in recipes():
         options = {

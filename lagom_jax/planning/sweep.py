@@ -49,7 +49,7 @@ _MENTIONED = 4
 """Candidates that are listed although nobody tried them."""
 
 
-class Compiler(Protocol):
+class StepCompiler(Protocol):
     """Compiles the step that is planned for."""
 
     def __call__(
@@ -65,7 +65,7 @@ class Compiler(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Made:
-    """What the compiler answered, before anybody has looked at it."""
+    """The compiler's result for one candidate, not yet evaluated."""
 
     asked: Asked
     order: ScheduleEdit | None
@@ -81,7 +81,7 @@ class Sweep:
 
     def __init__(
         self,
-        compiler: Compiler,
+        compiler: StepCompiler,
         judge: Judge,
         budget: Budget,
         memory_limit: int,
@@ -97,7 +97,7 @@ class Sweep:
             budget: When to stop.
             memory_limit: Bytes on a device that no candidate may exceed.
             orders: Whether another order of instructions may be used.
-            say: Is told what is being done.
+            say: Called with a line for each thing that is done.
         """
         self._compiler = compiler
         # What is compiled is decided as coarser controls would: finer ones then only
@@ -368,7 +368,7 @@ class Sweep:
                 self._kept(Trial(asked, "not tried", why, 0.0))
 
     def _idle(self) -> set[object]:
-        """What ideas ask for that changed nothing, beside some others."""
+        """Keys of ideas that changed nothing when they were added to some others."""
         digests = {
             trial.asked.keys: trial.view.structure.digest
             for trial in self.trials
@@ -461,7 +461,7 @@ def _key(asked: Asked) -> frozenset[str]:
 
 
 def _simpler(trial: Trial, best: Trial) -> bool:
-    """Whether it is the same program with fewer options."""
+    """True if it is the same program with fewer options."""
     if trial.view is None or best.view is None:
         return False
     same = trial.view.structure.digest == best.view.structure.digest

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lagom_jax.levers import Idea
 from lagom_jax.ordering import Ordering
-from lagom_jax.plan import Candidate, Status
+from lagom_jax.plan import PlanCandidate, Status
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
@@ -16,7 +16,7 @@ from xla_flags import OptionValue
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What the compiler is to be asked for.
+    """The request for one compile: ideas, costs, given options.
 
     Example:
         >>> one = Idea("double", {"xla_gpu_enable_while_loop_double_buffering": True},
@@ -29,7 +29,7 @@ class Asked:
     costs: str | None = None
     """The text of a profile, made for the program that `ideas` give."""
     title: str = ""
-    """How it came about, in words; by default what it is made of."""
+    """Its origin in words; by default its parts."""
     given: tuple[tuple[str, OptionValue], ...] = ()
     """Options that do not come from an idea."""
 
@@ -43,7 +43,7 @@ class Asked:
 
     @property
     def options(self) -> dict[str, OptionValue]:
-        """What the compiler gets, beside what the user gives it."""
+        """The compiler options of the request, without the user's own."""
         options: dict[str, OptionValue] = dict(self.given)
         for idea in self.ideas:
             options.update(idea.options)
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def keys(self) -> frozenset[frozenset[tuple[str, OptionValue]]]:
-        """What its ideas ask for, each by itself."""
+        """The keys of its ideas."""
         return frozenset(idea.key for idea in self.ideas)
 
     def with_(self, idea: Idea, base: str = "") -> Asked:
@@ -78,7 +78,7 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What became of it."""
+    """The result of one request."""
 
     asked: Asked
     status: Status
@@ -93,18 +93,18 @@ class Trial:
     captured: bytes = b""
     """The module as XLA's scheduler left it."""
     ordered: bool = False
-    """Whether it was compiled in another order than XLA's."""
+    """True if it was compiled in another order than XLA's."""
     number: int = 0
     """Its place among the candidates."""
 
     @property
     def label(self) -> str:
-        """What others call it."""
+        """Display label."""
         return f"#{self.number}"
 
     @property
     def usable(self) -> bool:
-        """Whether a plan may be made of it."""
+        """True if a plan may be made of it."""
         return self.view is not None and self.status in ("ok", "slower", "no effect")
 
     @property
@@ -120,14 +120,14 @@ class Trial:
         """Of device memory."""
         return None if self.view is None else self.view.scheduled.peak_memory_bytes
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> PlanCandidate:
         """As a plan keeps it."""
         view = self.view
         levers: Mapping[str, OptionValue | None] = {
             name: None if isinstance(value, bytes) else value
             for name, value in self.asked.options.items()
         } | ({ORDER: None} if self.ordered else {})
-        return Candidate(
+        return PlanCandidate(
             name=f"{self.label} {self.asked.name}",
             levers=tuple(levers.items()),
             status=self.status,
@@ -140,7 +140,7 @@ class Trial:
 
 
 def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
-    """What the compiler is to change so that a step runs in an order.
+    """The change of XLA's schedule that makes a step run in an order.
 
     Args:
         schedule: The fingerprint of the schedule that the order was found for.

@@ -1,4 +1,4 @@
-"""What people look at."""
+"""Reports for people, as text and JSON."""
 
 from lagom_jax.report.overlap import CollectiveReport as CollectiveReport
 from lagom_jax.report.overlap import KindTotal as KindTotal

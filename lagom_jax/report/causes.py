@@ -18,7 +18,7 @@ _HARDLY = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What stands around a collective in its program."""
+    """The surroundings of a collective in its program."""
 
     synchronous: bool
     independent_seconds: float | None

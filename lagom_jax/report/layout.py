@@ -1,4 +1,4 @@
-"""How tables look, whatever is in them."""
+"""Layout of tables, whatever is in them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _filled(
 
 
 def fits(shown: Table, width: int) -> bool:
-    """Whether a table can be shown with nothing cut off."""
+    """True if a table can be shown with nothing cut off."""
     return Console(width=10 * WIDTH).measure(shown).maximum <= width
 
 
@@ -90,7 +90,7 @@ def cut(words: str | Text) -> Text:
 
 
 def as_text(shown: RenderableType, width: int = WIDTH) -> str:
-    """What would be seen on a screen, without colours."""
+    """The text that a screen would show, without colours."""
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(shown)

@@ -56,7 +56,7 @@ class CollectiveReport:
     """Per execution, on the larger side of the op."""
     element_type: str
     operands: int
-    """How many arrays the compiler combined into this one launch."""
+    """The number of arrays that the compiler combined into this one launch."""
     group_size: int
     """Devices in a group; source-target pairs of a point-to-point exchange."""
     groups: int
@@ -70,11 +70,11 @@ class CollectiveReport:
     """It runs on the compute stream, so nothing can hide it."""
     pipelined: bool
     bound: str
-    """What sets its time: a link's kind, or `latency`."""
+    """The limit of its time: a link's kind, or `latency`."""
     link_use: float
     """The part of that link's peak rate it reaches while it runs, from 0 to 1."""
     hidden_by: tuple[Beside, ...]
-    """What computation it ran beside, the most first."""
+    """The computation that it overlapped with, the most first."""
     why: str
     """Why it is exposed; empty where little of it is."""
     op_name: str
@@ -95,7 +95,7 @@ class KindTotal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Where the time of one training step goes, on one device of a cluster.
+    """The time of one training step by its parts, on one device of a cluster.
 
     All times are predicted. `step_seconds` is the sum of `compute_seconds`,
     `exposed_seconds` and `waiting_seconds`.
@@ -103,7 +103,7 @@ class Report:
 
     program: str
     description: str
-    """What was compiled, in a line; empty where only a dump is known."""
+    """The compiled step in a line; empty where only a dump is known."""
     cluster: str
     devices: int
     step_seconds: float
@@ -120,16 +120,16 @@ class Report:
     memory_bytes: int
     """The memory of the cluster's GPU."""
     pricing: str
-    """Where the prices come from, in words."""
+    """The origin of the prices, in words."""
     collectives: tuple[CollectiveReport, ...]
     """The most exposed first."""
     collective_kinds: tuple[KindTotal, ...]
     kernel_kinds: tuple[KindTotal, ...]
     notes: tuple[str, ...]
-    """What the reader must know to trust the figures."""
+    """Remarks that the reader must know to trust the figures."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     measured: bool = False
-    """Whether the prices are the times of a profile as far as it has them."""
+    """True if the prices are the times of a profile as far as it has them."""
 
     @property
     def hidden_share(self) -> float:

@@ -1,4 +1,4 @@
-"""A plan for a terminal: what it wins, what it tells whom, and what it rests on."""
+"""A plan for a terminal: its gain, its options and settings, and its evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.plan import Candidate, HoldsFor, Lever, MeasuredSteps, Plan, SiteSetting
+from lagom_jax.plan import (
+    HoldsFor,
+    Lever,
+    MeasuredSteps,
+    Plan,
+    PlanCandidate,
+    SiteSetting,
+)
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
@@ -59,7 +66,7 @@ def plan_to_text(plan: Plan, *, width: int = WIDTH) -> str:
 
 
 def in_words(found: MeasuredSteps) -> str:
-    """What a job measured, in a line.
+    """The measurements of a job, in a line.
 
     Example:
         >>> in_words(MeasuredSteps(0.4, 0.35, 0.01, 12, True))
@@ -256,7 +263,7 @@ _LEVERS: Final[Mapping[str, Callable[[Lever], str | Text]]] = {
     "keeps rounding": lambda one: _yes(one.keeps_order),
 }
 _SPARE_OF_LEVERS = ("keeps rounding", "memory", "changed", "step")
-_CANDIDATES: Final[Mapping[str, Callable[[Candidate], str | Text]]] = {
+_CANDIDATES: Final[Mapping[str, Callable[[PlanCandidate], str | Text]]] = {
     "candidate": lambda one: one.name,
     "status": lambda one: Text(one.status, _STYLES.get(one.status, "yellow")),
     "step": lambda one: _seconds(one.step_seconds),

@@ -91,11 +91,11 @@ def _headline(tuning: Tuning) -> RenderableType:
 
 
 def parts_of_step(before: StepParts, after: StepParts | None) -> Text:
-    """Where a step's time goes, a line for each part, and what becomes of it.
+    """Parts of a step's time, a line for each, before and after.
 
     Args:
         before: The step as it was.
-        after: The step as told; None where it is told nothing.
+        after: The step with new settings; None where there are none.
     """
     text = Text()
     for what, name in _PARTS.items():
@@ -158,12 +158,12 @@ def _title(group: GroupTuning) -> str:
 
 
 def _what(group: GroupTuning) -> str:
-    """What its collectives are called; a cap binds several kinds."""
+    """The kind of its collectives; a cap binds several kinds and has a name."""
     return group.kind if group.calls else group.name
 
 
 def ranks_in_words(kind: str, ranks: int, domains: int) -> str:
-    """How large groups are, and into how many domains they reach.
+    """The size of groups, and the domains that they reach into.
 
     Example:
         >>> ranks_in_words("all-gather", 16, 2)

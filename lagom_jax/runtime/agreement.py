@@ -1,4 +1,4 @@
-"""How the processes of a job come to one decision without a collective.
+"""Agreement of the processes of a job on one decision, without a collective.
 
 They talk through the coordination service of `jax.distributed`, which lives in process
 0: a table of values, and barriers. No backend starts and no program is compiled, so
@@ -77,13 +77,13 @@ class Peers:
     """
 
     index: int
-    """Which of them this is."""
+    """The index of this process."""
     count: int
-    """How many they are."""
+    """The number of processes."""
 
     @classmethod
     def here(cls) -> Peers:
-        """What `jax.distributed` knows; starts no backend.
+        """The processes that `jax.distributed` knows; starts no backend.
 
         Example:
             >>> Peers.here()
@@ -95,7 +95,7 @@ class Peers:
         return cls(int(state.process_id), int(state.num_processes))
 
     def share(self, topic: str, make: Callable[[], bytes], *, seconds: float) -> bytes:
-        """What process 0 makes, in all processes.
+        """Sends the bytes that process 0 makes to all processes.
 
         Some may have it while others gave up waiting: before anything depends on it,
         let all say whether they have it, with `unanimous` on the same topic. That also
@@ -124,7 +124,7 @@ class Peers:
         return use.opened(use.wait(use.folder), by="process 0")
 
     def gather(self, topic: str, said: str, *, seconds: float) -> tuple[str, ...]:
-        """What each process says, in the order of their indices.
+        """Collects the words of all processes, in the order of their indices.
 
         All get the same answer, or all get a NoAgreementError. Only if process 0 stands
         still or dies at the very end, or the answer is lost on the way, can one fail
@@ -132,7 +132,7 @@ class Peers:
 
         Args:
             topic: What it is about.
-            said: What this process says about it; short.
+            said: The word of this process on it; short.
             seconds: How long the first to come waits for the last.
 
         Raises:
@@ -161,11 +161,11 @@ class Peers:
         return tuple(words)
 
     def unanimous(self, topic: str, said: str, *, seconds: float) -> str:
-        """What all processes say.
+        """The word of all processes, if it is the same.
 
         Args:
             topic: What it is about.
-            said: What this process says about it.
+            said: The word of this process on it.
             seconds: How long the first to come waits for the last.
 
         Raises:
@@ -222,7 +222,7 @@ class _Use:
         raise NoAgreementError(f"{self.topic!r}: {reason}")
 
     def call(self, method: str, *arguments: object) -> Any:
-        """What the client answers; jax's errors pass."""
+        """Calls a method of the client; jax's errors pass."""
         from lagom_jax.compile._jax_internals import internal
 
         try:
@@ -338,7 +338,7 @@ def _jax_state() -> Any:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """What a call answers.
+    """Returns a call's result if it comes in time.
 
     It runs in a thread: jax's calls neither end when they should nor hear Ctrl-C.
 
@@ -379,7 +379,7 @@ def _shortened(text: str) -> str:
 
 
 def _difference(words: Sequence[str]) -> str:
-    """Who says what, the most common word first, from where the words differ."""
+    """A message that lists processes by their words, from where the words differ."""
     who: dict[str, list[int]] = {}
     for index, word in enumerate(words):
         who.setdefault(word, []).append(index)

@@ -1,4 +1,4 @@
-"""What of a call's arguments decides which program it runs."""
+"""The properties of a call's arguments on which its program depends."""
 
 from __future__ import annotations
 

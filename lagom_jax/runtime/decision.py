@@ -1,4 +1,4 @@
-"""Which plans come into question for a step, agreed on by all processes."""
+"""The choice of plans for a step, agreed on by all processes."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    """A plan, and what it lets NCCL's tuner plugin say."""
+class PlanWithRules:
+    """A plan, with its rules for NCCL's tuner plugin."""
 
     plan: Plan
     rules: Rules | None
-    """None where NCCL is told nothing."""
+    """None where NCCL gets no rules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """Plans for a step, the best first; none where it is to stay as it is."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[PlanWithRules, ...]
     how: str
-    """Where they come from, in words."""
+    """Their origin, in words."""
     parts: Mapping[str, str]
     """The key that they are kept under."""
 
@@ -100,7 +100,7 @@ class _Word:
 
 
 def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ...]:
-    """What all say, unless one was too late, now or before."""
+    """The words of all processes, unless one was too late, now or before."""
     if _late and peers.count > 1:
         raise NoAgreementError(_late[0])
     try:
@@ -137,8 +137,8 @@ def decide(
         cluster: What it runs on.
         peers: The processes that run it.
         cache: Where decisions are kept; only the first process looks.
-        nccl: What can be told to NCCL here; None where the step does not run on GPUs,
-            and the plan is for elsewhere.
+        nccl: The means to give NCCL rules here; None where the step does not run on
+            GPUs, and the plan is for elsewhere.
 
     Raises:
         LagomError: There is no plan, in any of the processes.
@@ -204,7 +204,7 @@ def share(
     making: float,
     patience: float,
 ) -> T:
-    """What the first process makes, read by all, or by none.
+    """Makes something in the first process, to be read by all, or by none.
 
     Args:
         peers: The processes.
@@ -302,7 +302,7 @@ def _plans(
 
 
 def _image(planner: Planner, plan: Plan) -> str:
-    """What NCCL's tuner plugin is to say, as text."""
+    """The rules for NCCL's tuner plugin, as base64 text; empty where there are none."""
     if not any(isinstance(one.setting, Setting) for one in plan.settings):
         return ""
     rules = rules_by_size(plan)
@@ -315,10 +315,10 @@ def _image(planner: Planner, plan: Plan) -> str:
     return base64.b64encode(pack(rules)).decode()
 
 
-def _choice(told: Mapping[str, str]) -> Choice:
+def _choice(told: Mapping[str, str]) -> PlanWithRules:
     origin = "what process 0 said"
     image = base64.b64decode(told["rules"])
-    return Choice(
+    return PlanWithRules(
         from_json(told["plan"], origin), unpack(image, origin) if image else None
     )
 

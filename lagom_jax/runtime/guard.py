@@ -1,4 +1,4 @@
-"""Whether a tuned program is faster than the one it replaces, measured."""
+"""A measured comparison of a tuned program with the one that it replaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGMAS: Final = 2.0
 
 
 def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
-    """Which program makes which step; the first of each does not count.
+    """The order in which the two programs make steps; the first of each does not count.
 
     Neither side comes always first, so that neither has the better of a drift.
 

@@ -28,14 +28,14 @@ class UnknownArgumentsError(BaseException):
 
 
 class Statics(NamedTuple):
-    """Which arguments of a jitted function are part of the program."""
+    """The static arguments of a jitted function, by position and by name."""
 
     numbers: tuple[int, ...]
     names: tuple[str, ...]
 
 
 def is_jitted(value: Any) -> bool:
-    """Whether `jax.jit` made it."""
+    """True if `jax.jit` made it."""
     return hasattr(value, "_jit_info") and hasattr(value, "_fun")
 
 
@@ -52,7 +52,7 @@ def statics_of(jitted: Any) -> Statics:
 
 
 class _Gate(threading.local):
-    """What one thread may trace, another one may not: it has other arguments."""
+    """Permission to trace, one for each thread: another has other arguments."""
 
     open = 0
 
@@ -111,7 +111,7 @@ class Watched:
 
     @property
     def shardings(self) -> tuple[Any, ...]:
-        """Where the user sends arguments and results; not all are shardings."""
+        """Leaves of `in_shardings` and `out_shardings`; some are no shardings."""
         return (*self._info.in_shardings_leaves, *self._info.out_shardings_leaves)
 
     def jitted(self, options: Mapping[str, Any]) -> Any:
@@ -125,7 +125,7 @@ class Watched:
 
 
 def trace_is_clean() -> bool:
-    """Whether no jax transformation is under way in this thread.
+    """True if no jax transformation is under way in this thread.
 
     Example:
         >>> import jax
@@ -136,7 +136,7 @@ def trace_is_clean() -> bool:
 
 
 def trace_context() -> Any:
-    """What of jax's configuration programs depend on, hashable."""
+    """The part of jax's configuration that programs depend on, hashable."""
     return _context()
 
 

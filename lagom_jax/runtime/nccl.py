@@ -1,7 +1,7 @@
-"""What NCCL is told in this process, through the tuner plugin's control page.
+"""NCCL's rules in this process, through the tuner plugin's control page.
 
 NCCL looks for a tuner when it makes its first communicator, which is when the first
-collective runs, so that a plan that is made before that can still be told to it. A
+collective runs, so that a plan that is made before that can still reach it. A
 communicator that is older than the page never asks, and chooses as it always did.
 """
 
@@ -33,7 +33,7 @@ from xla_flags import pinned_here
 
 
 class Nccl:
-    """NCCL as far as one process can tell it anything.
+    """The rules that one process gives NCCL.
 
     Example:
         >>> Nccl({"NCCL_TUNER_PLUGIN": "none"}).objection()
@@ -48,7 +48,7 @@ class Nccl:
         self._told: dict[object, Rules] = {}
 
     def objection(self) -> str:
-        """Why NCCL cannot be told anything here; empty where it can."""
+        """The reason why NCCL can be given no rules here; empty where it can."""
         named = self._environ.get(PLUGIN) or named_tuner(pinned_here())
         if named.lower() == "none":
             return f"{PLUGIN}={named} forbids a tuner"
@@ -112,7 +112,7 @@ HERE: Final = Nccl()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Agreed:
-    """Whether all processes say the same."""
+    """A check that all processes have the same word; false where it cannot be known."""
 
     peers: Peers
     seconds: float = 60.0
@@ -129,9 +129,9 @@ class _Agreed:
 
 
 def merged(all_rules: Iterable[Rules]) -> Rules:
-    """What several programs of one job want, where they do not contradict each other.
+    """The union of several programs' rules, where they do not contradict each other.
 
-    Calls that two of them want differently are left to NCCL, for it cannot tell which
+    Calls that two of them want differently are left to NCCL, for it cannot know which
     program a call belongs to. Sequences are only followed where there is one program.
 
     Example:

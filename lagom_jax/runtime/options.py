@@ -1,4 +1,4 @@
-"""What a user asks of the wrapper: arguments beat flags, flags beat the environment."""
+"""Options of the wrapper: arguments beat flags, flags beat the environment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.planning import Budget
 from lagom_jax.planning.make import LEVERS
+from lagom_jax.scheduled import cluster_named
 
 Mode: TypeAlias = Literal["off", "report", "tune", "load"]
 Verify: TypeAlias = Literal["model", "measure"]
@@ -22,13 +23,17 @@ FLAGS_MODULE: Final = "lagom_jax.flags"
 PREFIX: Final = "LAGOM_"
 
 
-class OptionError(LagomError):
-    """Something that the wrapper cannot be asked for."""
+class OptionError(LagomError, ValueError):
+    """An option that the wrapper does not have, or a function that it cannot take."""
+
+
+class OptionTypeError(OptionError, TypeError):
+    """A value of a type that the wrapper cannot take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for.
+    """The wrapper's options, checked.
 
     Example:
         >>> Options(mode="tune", levers=("options", "magic"))
@@ -44,7 +49,7 @@ class Options:
     budget: Budget = dataclasses.field(default_factory=Budget)
     plan: Plan | str | Path | None = None
     cache: str | Path | bool = True
-    """Where decisions are kept; True for the usual place, False for nowhere."""
+    """The folder of kept decisions; True for the usual one, False for none."""
     deterministic: bool = False
     strict: bool = False
     verify: Verify = "model"
@@ -66,15 +71,15 @@ class Options:
             raise OptionError(
                 f"levers: no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
             )
-        if not isinstance(self.cluster, Cluster) and self.cluster != AUTO:
+        if self.cluster != AUTO:
             # A wrong name is better known now than after the first batch was read.
-            Cluster.parse(self.cluster)
+            cluster_named(self.cluster)
 
 
 def resolve(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> Options:
-    """What was asked for, by whatever way.
+    """The options from arguments, flags and the environment.
 
     Args:
         given: Arguments of `tune`; those that are None were not given.
@@ -150,7 +155,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "patience": float,
 }
 NAMES: Final = tuple(_READERS)
-"""What flags and variables can say, by its name."""
+"""The names of options that flags and variables can set."""
 
 
 def _flag(name: str) -> str:

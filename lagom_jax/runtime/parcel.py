@@ -39,7 +39,7 @@ def pack(content: bytes, *, result: bool = True) -> bytes:
 
 
 def unpack(parcel: bytes) -> tuple[bytes, bool]:
-    """What a parcel holds, and whether that is a result.
+    """The contents of a parcel, and True if they are a result, not an error.
 
     Args:
         parcel: As `pack` made it.

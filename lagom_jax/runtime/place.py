@@ -1,4 +1,4 @@
-"""Where a step runs: the cluster that jax's devices make up."""
+"""The cluster that jax's devices make up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GPUS = ("gpu", "cuda")
 
 
 def on_gpus(devices: Sequence[Any]) -> bool:
-    """Whether devices are GPUs that XLA compiles for with its CUDA compiler.
+    """True if devices are GPUs that XLA compiles for with its CUDA compiler.
 
     Example:
         >>> import jax
@@ -30,7 +30,7 @@ def on_gpus(devices: Sequence[Any]) -> bool:
 
 
 def any_gpus() -> bool:
-    """Whether a step of this process could run on such GPUs at all.
+    """True if a step of this process could run on such GPUs at all.
 
     Example:
         >>> any_gpus()

@@ -31,16 +31,16 @@ Run: TypeAlias = Any
 """Something to be called as the step; jax's own has more to it."""
 
 
-class Source(Protocol):
+class ProgramSource(Protocol):
     """Something that programs for one set of arguments are made of."""
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `lagom_jax.compile.lower` takes."""
+        """The traced step, as `lagom_jax.compile.lower` takes it."""
         ...
 
     @property
     def shardings(self) -> tuple[Any, ...]:
-        """What it says about where arguments and results go, where that is known."""
+        """The shardings of arguments and results, where they are known."""
         ...
 
     def usual(self) -> Run:
@@ -149,7 +149,7 @@ class LoweredSource:
 
 
 class StageSource:
-    """What `.lower(...)` of a jitted function returned: for one set of arguments."""
+    """The source of one program: the result of a jitted function's `.lower(...)`."""
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
         """Takes the stage."""
@@ -193,7 +193,7 @@ class Built:
 
 
 def build(
-    source: Source,
+    source: ProgramSource,
     plan: Plan | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -1,4 +1,4 @@
-"""What the wrapper tells: one summary per plan, and each reason to fall back once."""
+"""Log messages of the wrapper: a summary per plan, each reason to fall back once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def warn_once(reason: str, *, first: bool) -> None:
 
 
 def forget() -> None:
-    """What has been said may be said again."""
+    """Forgets the messages, so that each may be logged again."""
     with _lock:
         _said.clear()
 

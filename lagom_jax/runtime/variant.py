@@ -20,8 +20,8 @@ from lagom_jax.runtime.agreement import Peers
 from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import (
-    Choice,
     Decision,
+    PlanWithRules,
     agree,
     decide,
     reasons,
@@ -29,7 +29,7 @@ from lagom_jax.runtime.decision import (
 )
 from lagom_jax.runtime.jitted import UnknownArgumentsError
 from lagom_jax.runtime.options import AUTO, Options
-from lagom_jax.runtime.programs import Run, Source
+from lagom_jax.runtime.programs import ProgramSource, Run
 from lagom_jax.runtime.say import LOG
 from lagom_jax.tuner import InDoubtError, Rules
 from lagom_jax.typed_json import typed
@@ -37,9 +37,9 @@ from lagom_jax.units import in_percent, in_seconds
 
 
 class Variant:
-    """What was decided for one set of arguments; until then, the program as it is."""
+    """The program for one set of arguments: as it is, until a plan is decided on."""
 
-    def __init__(self, source: Source, options: Options, cache: Cache) -> None:
+    def __init__(self, source: ProgramSource, options: Options, cache: Cache) -> None:
         """Takes what programs are made of; nothing happens yet."""
         self._source = source
         self._options = options
@@ -55,19 +55,19 @@ class Variant:
         self.run: Run = self._usual
         self.plan: Plan | None = None
         self.leaves_all_alone = False
-        """Whether no arguments whatever could have a plan here."""
+        """True if no arguments whatever could have a plan here."""
 
     @property
     def settled(self) -> bool:
-        """Whether `run` stays what it is."""
+        """True if `run` stays what it is."""
         return self._guarded is None
 
     def decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks for a plan and builds its program; nothing is executed.
 
         Raises:
-            LagomError: There is none, and the user wants to be told so; or processes
-                may have told NCCL different things, so that they must stop.
+            LagomError: There is none, and the user asked for an error; or processes
+                may have given NCCL different rules, so that they must stop.
         """
         try:
             self._peers = Peers.here()
@@ -135,7 +135,7 @@ class Variant:
         self._take(decision, args, kwargs, peers)
 
     def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
-        """What to plan for; None where there is nothing to plan."""
+        """The cluster to plan for; None where there is nothing to plan."""
         asked = self._options.cluster
         if isinstance(asked, Cluster):
             return asked
@@ -337,7 +337,7 @@ class _Guarded:
 
     def __init__(
         self,
-        choice: Choice,
+        choice: PlanWithRules,
         decision: Decision,
         cache: Cache,
         peers: Peers,
@@ -363,7 +363,7 @@ class _Guarded:
         self._times.append((side, seconds))
 
     def conclude(self) -> MeasuredSteps:
-        """What the first process measured, which decides for all.
+        """The measurement of the first process, which decides for all.
 
         Raises:
             NoAgreementError: Not all processes know it.
@@ -404,7 +404,7 @@ def _release(run: Run) -> None:
 
 
 def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the step cannot be run again: it has taken what was donated."""
+    """True if the step cannot be run again, since donated arguments are gone."""
     arrays = jax.tree.leaves((args, kwargs))
     return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
 

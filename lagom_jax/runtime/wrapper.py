@@ -20,12 +20,12 @@ from lagom_jax.runtime.jitted import (
     statics_of,
     trace_is_clean,
 )
-from lagom_jax.runtime.options import Mode, OptionError, Options
+from lagom_jax.runtime.options import Mode, OptionError, Options, OptionTypeError
 from lagom_jax.runtime.programs import (
     JittedSource,
     LoweredSource,
+    ProgramSource,
     Run,
-    Source,
     StageSource,
 )
 from lagom_jax.runtime.variant import Variant
@@ -38,11 +38,14 @@ _config: Any = jax.config
 
 
 class _Shortcut(NamedTuple):
-    """What the next call probably runs. One value, since threads may replace it."""
+    """The program that the next call probably runs.
+
+    It is one value, since threads may replace it.
+    """
 
     run: Run
     programs: Callable[[], int]
-    """How many programs jax has for it; when this was written, `known`."""
+    """The number of programs that jax has for it; when this was written, `known`."""
     known: int
     variant: Variant
 
@@ -114,7 +117,7 @@ class Tuned:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        """What is wrapped, and to what end."""
+        """The wrapped function and the mode."""
         return f"<lagom_jax.tune of {self._function!r}, mode {self._options.mode!r}>"
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +215,7 @@ class Tuned:
 
 
 def _attributes_of(function: Any) -> dict[str, Any]:
-    """What a user has written on a function, and would look for on its wrapper."""
+    """Attributes that a user has set on a function and expects on its wrapper."""
     return {
         name: value
         for name, value in getattr(function, "__dict__", {}).items()
@@ -220,10 +223,10 @@ def _attributes_of(function: Any) -> dict[str, Any]:
     }
 
 
-def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], Source]]:
+def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], ProgramSource]]:
     """A jitted function, or what takes its place, and what programs are made of."""
     if isinstance(function, jax.stages.Compiled):
-        raise OptionError(
+        raise OptionTypeError(
             "a compiled step cannot be compiled otherwise: give lagom_jax.tune the "
             "function, or what .lower(...) returned"
         )
@@ -243,7 +246,7 @@ def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], Source]]:
     if hasattr(function, "lower"):
         return function, functools.partial(LoweredSource, function)
     if not callable(function):
-        raise OptionError(
+        raise OptionTypeError(
             f"lagom_jax.tune takes a function, not an object of type "
             f"{type(function).__name__}"
         )

@@ -27,7 +27,7 @@ from lagom_jax.schedule.program import (
 from lagom_jax.schedule.tokens import Launches
 
 CALLERS = frozenset({"while", "conditional", "call"})
-"""What these do depends on the order inside the computations that they call."""
+"""Opcodes whose nodes depend on the order inside the computations they call."""
 _STREAMS = {"send": Stream.SEND, "recv": Stream.RECEIVE}
 
 
@@ -92,7 +92,7 @@ class Builder:
         )
 
     def block(self, computation: Computation, orders: Orders | None = None) -> Block:
-        """What a computation does.
+        """The block of nodes of a computation.
 
         Args:
             computation: One that has a sequence.
@@ -108,7 +108,7 @@ class Builder:
         instruction: Instruction,
         orders: Orders | None = None,
     ) -> Block:
-        """What one instruction of a computation does; most do nothing.
+        """The nodes of one instruction of a computation; most have none.
 
         Args:
             computation: One that has a sequence.
@@ -148,7 +148,7 @@ class _Nodes:
         return other
 
     def block(self, computation: Computation) -> Block:
-        """What a computation does, in the order of its instructions."""
+        """The block of a computation, in the order of its instructions."""
         built = self._built.get(computation.id)
         if built is None:
             nodes: list[Node] = []
@@ -159,7 +159,7 @@ class _Nodes:
         return built
 
     def of(self, computation: Computation, instruction: Instruction) -> Block:
-        """What an instruction does."""
+        """The nodes of an instruction."""
         if instruction.opcode in CALLERS:
             return tuple(self._nodes(computation, instruction))
         key = (computation.id, instruction.id)
@@ -231,7 +231,7 @@ class _Nodes:
     def _async_start(
         self, computation: Computation, launcher: Instruction
     ) -> Iterator[Node]:
-        """What an `async-start` launches: collectives, or kernels off to the side."""
+        """Launches of an `async-start`: collectives, or kernels on another stream."""
         (called,) = self._module.called(launcher)
         for inner in _in_order(called):
             if collective_kind(inner.opcode):
@@ -257,7 +257,7 @@ class _Nodes:
 
 
 def trips_of(instruction: Instruction) -> int | None:
-    """How often a while runs its body, where the compiler knew."""
+    """The trip count of a while loop, where the compiler knew it."""
     trips = section(backend_config(instruction), "known_trip_count").get("n")
     # An unknown count may still be written as a bare string in old versions.
     known = trips is not None and str(trips).isdecimal()

@@ -19,7 +19,7 @@ from lagom_jax.hlo.work import Work
 
 
 class Stream(enum.Enum):
-    """Where a task runs. Each stream runs its tasks one after another."""
+    """The stream of a task. Each stream runs its tasks one after another."""
 
     COMPUTE = "compute"
     COLLECTIVE = "collective"
@@ -57,7 +57,7 @@ class Launch:
     task: Task
     stream: Stream
     token: int
-    """What a wait names; several launches may share one."""
+    """The token that a wait names; several launches may share one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +97,9 @@ class Program:
     name: str
     body: Block
     devices: int
-    """How many devices run the step together."""
+    """The number of devices that run the step together."""
     module: Module | None = None
-    """Where it came from; None for a program made by hand."""
+    """The module that it came from; None for a program made by hand."""
 
     def tasks(self) -> Iterator[tuple[Task, int, bool]]:
         """Every task with its executions per step and whether it is synchronous.
@@ -137,7 +137,7 @@ def nodes_in(block: Block) -> Iterator[Node]:
 
 
 def is_closed(block: Block) -> bool:
-    """Whether a block waits for all that it launches, and for nothing else.
+    """True if a block waits for all that it launches, and for nothing else.
 
     Example:
         >>> is_closed((Wait((1,)),))

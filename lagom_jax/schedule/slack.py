@@ -1,4 +1,4 @@
-"""What could run beside a collective, whatever the schedule chose.
+"""Work that is independent of a collective, whatever the schedule chose.
 
 Work is independent of a collective when the collective does not need it and it does not
 need the collective. If a collective is exposed although much independent work stands

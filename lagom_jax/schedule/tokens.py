@@ -1,4 +1,4 @@
-"""Which launches a wait waits for.
+"""The launches that a wait waits for.
 
 Mostly a `-done` names its `-start` directly. It need not: between them may stand
 updates, tuples, and the edge of a loop, when a pipelined program starts a transfer in

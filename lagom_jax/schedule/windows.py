@@ -28,7 +28,7 @@ class Window:
 
     block: Block
     times: int
-    """How often it runs in a step."""
+    """The number of times that it runs in a step."""
 
 
 def windows(program: Program) -> tuple[Window, ...]:

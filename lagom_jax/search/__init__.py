@@ -1,1 +1,1 @@
-"""Which settings make the step shortest: what can be set, and four ways to choose."""
+"""Search for the settings that make the step shortest, by one of four policies."""

@@ -33,7 +33,7 @@ _HOPELESS, _BEHIND = 3.0, 1.5
 _FIRST_LOOK = 5
 
 Place = tuple[int, ...]
-"""Where a candidate lies in its subspace: channels, threads and chunk, as ranks."""
+"""A candidate's place in its subspace: channels, threads and chunk, as ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,13 +164,13 @@ class _Descent:
         return len(self._seen) - self._sampled
 
     def give_up(self) -> int:
-        """What is left of its budget, to be spent elsewhere."""
+        """Returns the rest of its budget, to be spent elsewhere."""
         left = max(0, self.budget - self._trained)
         self.budget -= left
         return left
 
     def is_behind(self, least: float) -> bool:
-        """Whether this subspace is not worth going on with."""
+        """True if this subspace is not worth going on with."""
         cost = self.best[1]
         if self._trained >= 0.1 * self._first_budget and cost > _BEHIND * least:
             return True

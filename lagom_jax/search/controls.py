@@ -1,4 +1,4 @@
-"""What NCCL can be told on a given installation, and how finely."""
+"""Controls: the parts of a setting that an installation of NCCL lets one set."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lagom_jax.plan.plan import Apart, PlanControls
 from lagom_jax.plan.setting import MOST_CHANNELS
 
 
-class ControlsError(LagomError):
+class ControlsError(LagomError, ValueError):
     """No such controls."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controls:
-    """What can be set, and which collectives can be told apart.
+    """Parts of a setting that can be set, and collectives that can be distinguished.
 
     Example:
         >>> named("tuner").sets
@@ -54,10 +54,10 @@ class Controls:
         return dataclasses.replace(self, leaves=("all-reduce", "reduce-scatter"))
 
     def coarser(self) -> Controls | None:
-        """The same with less told apart: whatever it can say, these can say, too.
+        """Coarser controls, whose settings these controls can express, too.
 
         Caps are below no tuner, which names a call's algorithm, protocol and chunk
-        along with its channels, the same for all calls that it cannot tell apart.
+        along with its channels, the same for all calls that it cannot distinguish.
 
         Example:
             >>> named("sequence").coarser().tells_apart, named("tuner").coarser()
@@ -112,7 +112,7 @@ def named(name: str) -> Controls:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grid:
-    """Which values are tried."""
+    """Values that a search tries."""
 
     channels: tuple[int, ...]
     chunk_shares: tuple[float, ...]

@@ -40,7 +40,7 @@ def floors(stage: Stage) -> tuple[float, ...]:
 
 
 def floor_seconds(stage: Stage, of_scenes: tuple[float, ...] = ()) -> float:
-    """What no choice makes a step shorter than.
+    """A lower bound of the step's time under every choice.
 
     Args:
         stage: The step.

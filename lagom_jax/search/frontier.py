@@ -84,7 +84,7 @@ def _fast_first(point: Point) -> tuple[float, float, int]:
 
 
 def _missed(best: list[Point], middle: int) -> float:
-    """How much worse the straight line between its neighbours is than a point."""
+    """The distance of a point below the straight line between its neighbours."""
     before, point, after = best[middle - 1 : middle + 2]
     width = (before.seconds - after.seconds) or 1.0
     share = (before.seconds - point.seconds) / width
@@ -93,7 +93,7 @@ def _missed(best: list[Point], middle: int) -> float:
 
 
 def points(stage: Stage, group: int) -> list[Point]:
-    """What the candidates of a group mean by themselves.
+    """The time and footprint of each candidate of a group, by itself.
 
     Of those with as many channels and as much in flight, which are in the kernels' way
     alike, only the fastest counts.
@@ -118,7 +118,7 @@ def points(stage: Stage, group: int) -> list[Point]:
 
 
 def seconds_alone(stage: Stage, group: int) -> Callable[[int], float]:
-    """What tells the time of a group's collectives in a step, alone, of a candidate."""
+    """A function from a candidate to the time alone of a group's collectives."""
     beside, alone = _sites(stage, group)
     sites = [*((site, times) for site, times, _ in beside), *alone]
     return lambda candidate: _seconds(stage, sites, candidate)
@@ -147,7 +147,7 @@ _Kernels = dict[KernelLoad, float]
 def _sites(
     stage: Stage, group: int
 ) -> tuple[list[tuple[Collective, int, _Kernels]], list[tuple[Collective, int]]]:
-    """Sites with kernels beside them, with how often they run; and those without."""
+    """Sites that overlap with kernels, with the times they run; and the others."""
     beside: list[tuple[Collective, int, _Kernels]] = []
     alone: list[tuple[Collective, int]] = []
     own = frozenset(stage.space.groups[group].sites)
@@ -169,7 +169,7 @@ def _sites(
 
 
 def _lost(stage: Stage, kernels: _Kernels, load: CollectiveLoad) -> float:
-    """The part of a collective's time that the kernels beside it lose."""
+    """The part of a collective's time that the overlapping kernels lose."""
     total = sum(kernels.values())
     lost = sum(
         seconds * (1.0 - 1.0 / stage.slowdown(kernel, load))

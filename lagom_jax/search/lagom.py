@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.search.frontier import path, points, rungs, seconds_alone
-from lagom_jax.search.neighbours import Neighbours
+from lagom_jax.search.neighbours import NearbyCandidates
 from lagom_jax.search.policy import (
     Found,
     Move,
@@ -43,10 +43,10 @@ class Lagom:
     name: str = "lagom"
     objective: Objective = step_time
     look_around: bool = True
-    """Whether the descent is followed by a local search, which may take an allocation
+    """True if the descent is followed by a local search, which may take an allocation
     back or change algorithm and protocol."""
     jointly: bool = True
-    """Whether that search also moves two groups at once that share a window."""
+    """True if that search also moves two groups at once that share a window."""
     least_gain: float = 5e-4
     """Groups are left alone where that costs less than their part of this share of the
     step: all of them together cost less than the share."""
@@ -207,7 +207,7 @@ class _Component:
 
     def _look_around(self, choice: Choice) -> Choice:
         groups = self._stage.space.groups
-        near = {group: Neighbours(groups[group]) for group in self._members}
+        near = {group: NearbyCandidates(groups[group]) for group in self._members}
         # Where nothing has changed since the last look there is nothing new to see.
         news = set(self._members)
         for _ in range(_SWEEPS):
@@ -266,7 +266,7 @@ class _Component:
 
 
 def _carried(coarse: Found, space: Space) -> Found:
-    """What was found in the coarser space, said in this one."""
+    """A result in the coarser space, expressed in this one."""
     moves = (
         dataclasses.replace(move, group=group, before=before, after=after)
         for move in coarse.moves
@@ -287,5 +287,5 @@ def _nearest(stage: Stage, group: int) -> list[int]:
 
 
 def _is_hidden(score: Score) -> bool:
-    """Whether compute never stands still for a collective."""
+    """True if compute hardly ever stands still for a collective."""
     return score.totals.exposed_seconds <= _WORTH * score.step_seconds

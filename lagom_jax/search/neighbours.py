@@ -1,4 +1,4 @@
-"""Which candidates are next to which."""
+"""Neighbouring candidates of a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lagom_jax.plan.setting import Cap, Setting, largest_chunk
 from lagom_jax.search.space import Group, SettingOrCap
 
 
-class Neighbours:
+class NearbyCandidates:
     """The candidates of a group one step away from one of them.
 
     A step goes to the next number of channels, threads or bytes in a chunk, or to
@@ -70,7 +70,7 @@ def _chunk(setting: Setting) -> float:
 def _distance(
     one: Setting, other: Setting, along: Callable[[Setting], float] | None = None
 ) -> tuple[float, ...]:
-    """How far apart; along one axis, what differs otherwise counts first."""
+    """The distance of two settings; along one axis, other differences count first."""
     axes = (_channels, _threads, _chunk)
     across = sum(
         abs(axis(one) - axis(other)) / max(axis(one), axis(other))

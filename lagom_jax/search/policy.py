@@ -1,4 +1,4 @@
-"""What all policies share: the question, the answer, and how a search looks around."""
+"""Common types of all policies: the question, the answer, and a search's evaluator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lagom_jax.search.space import Choice
 from lagom_jax.search.stage import Score, Stage
 
 Objective: TypeAlias = Callable[[Score, int], float]
-"""What a policy wants to be small, of a score and the group that is being changed."""
+"""The objective to minimise, of a score and the group that is being changed."""
 
 
 def step_time(score: Score, _: int) -> float:
@@ -40,7 +40,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What a policy found."""
+    """The result of a policy."""
 
     choice: Choice
     evaluations: int
@@ -55,7 +55,7 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The policy's name."""
         ...
 
     def choose(self, stage: Stage) -> Found:

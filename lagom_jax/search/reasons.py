@@ -11,7 +11,7 @@ _NOTHING = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """What a choice changes, in seconds of a step; less is better."""
+    """Differences that a choice makes, in seconds of a step; less is better."""
 
     communication: float
     """The group's collectives."""
@@ -19,7 +19,7 @@ class Change:
     """The kernels in its windows."""
     step: float
     most_to_win: float
-    """What no setting of it could exceed, from where the choice has led."""
+    """An upper bound of the gain by any further setting of it."""
     exposed: float
     """Before the choice, in its windows."""
     contention: float

@@ -1,4 +1,4 @@
-"""What can be set in a program: groups of collectives, and the choices of each."""
+"""The search space of a program: groups of collectives, and candidates of each."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ _LEAST_CHUNK = 16 << 10
 
 
 SettingOrCap: TypeAlias = Setting | Cap | None
-"""What a group can be told; None leaves it alone."""
+"""A candidate of a group; None leaves the group alone."""
 Choice: TypeAlias = tuple[int, ...]
 """For each group the position of its candidate; 0 leaves it alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Collectives that cannot be told apart, and so are told the same."""
+    """Collectives that cannot be distinguished, and so share one setting."""
 
     name: str
     sites: tuple[Collective, ...]
     calls: tuple[Call, ...]
-    """What NCCL sees of them; empty where a cap binds them."""
+    """Their calls, as NCCL sees them; empty where a cap binds them."""
     usual: tuple[Setting, ...]
-    """What NCCL chooses for each site by itself."""
+    """NCCL's own choice for each site."""
     candidates: tuple[SettingOrCap, ...]
-    """What can be tried; the first is None."""
+    """The candidates to try; the first is None."""
 
     def setting(self, site: int, candidate: SettingOrCap) -> Setting:
-        """How a site runs under a candidate."""
+        """The setting of a site under a candidate."""
         usual = self.usual[site]
         if candidate is None:
             return usual
@@ -69,15 +69,15 @@ class Space:
     fixed: tuple[tuple[Collective, str], ...]
     """Collectives that cannot be set, and why."""
     coarser: Space | None = None
-    """What could be set with less told apart; None where that is nothing else."""
+    """The space under coarser controls; None where it is the same."""
 
     def carried(self, choice: Choice) -> Choice:
-        """A choice for the coarser space, said in this one."""
+        """A choice for the coarser space, expressed in this one."""
         said = (self.said(group, picked) for group, picked in enumerate(choice))
         return tuple(picked for _, picked in sorted(itertools.chain(*said)))
 
     def said(self, coarse: int, candidate: int) -> tuple[tuple[int, int], ...]:
-        """A candidate of a group of the coarser space, said in this one.
+        """A candidate of a group of the coarser space, expressed in this one.
 
         Args:
             coarse: The number of that group.
@@ -98,12 +98,12 @@ class Space:
 def space_of(
     program: Program, cluster: Cluster, controls: Controls, grid: Grid = FINE
 ) -> Space:
-    """What can be set in a program.
+    """The search space of a program.
 
     Args:
         program: The step.
         cluster: What it runs on.
-        controls: What can be set, and told apart.
+        controls: The parts of a setting that can be set, and how finely.
         grid: Which values are tried.
 
     Example:

@@ -37,7 +37,7 @@ from lagom_jax.search.space import Choice, Space
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Score:
-    """What a choice makes of a step, or of a part of it."""
+    """Predicted times of a step under a choice, or of a part of it."""
 
     totals: Totals
     own_seconds: dict[int, float]
@@ -118,7 +118,7 @@ class Stage:
         return (0,) * len(self.space.groups)
 
     def score(self, choice: Choice, scenes: Sequence[int] | None = None) -> Score:
-        """What a choice makes of the step, or of some of its scenes."""
+        """Replays the step, or some of its scenes, under a choice."""
         totals, own = Totals(), dict[int, float]()
         for position in range(len(self.scenes)) if scenes is None else scenes:
             scene, part = self.scenes[position], self.part(position, choice)
@@ -137,16 +137,16 @@ class Stage:
         return known
 
     def candidates_of(self, site: Collective) -> int:
-        """How many candidates a collective's group has; 1 where it has no group."""
+        """The number of candidates of a collective's group; 1 where it has no group."""
         place = self._place.get(site)
         return 1 if place is None else len(self.space.groups[place[0]].candidates)
 
     def price(self, site: Collective, candidate: int) -> Price:
-        """What a collective costs alone under a candidate of its group."""
+        """The price of a collective alone under a candidate of its group."""
         return self._alone(site, candidate)[0]
 
     def load(self, site: Collective, candidate: int) -> CollectiveLoad:
-        """What a collective takes of the GPU under a candidate of its group."""
+        """The load of a collective on the GPU under a candidate of its group."""
         return self._alone(site, candidate)[1]
 
     def kernel(self, kernel: Kernel) -> tuple[float, KernelLoad]:
@@ -155,7 +155,7 @@ class Stage:
         return seconds, self._model.kernel_load(kernel)
 
     def slowdown(self, kernel: KernelLoad, site: CollectiveLoad) -> float:
-        """How many times longer a kernel takes beside a collective."""
+        """The factor by which a kernel takes longer while a collective runs."""
         return self._sharing.slowdown(kernel, site)
 
     def _alone(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:

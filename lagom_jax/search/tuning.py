@@ -1,4 +1,4 @@
-"""What a search decided for a program, what it gives, and why: a record for people."""
+"""Results of a search for one program: settings, predicted times, and reasons."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
 """The ways to choose, by name."""
 
 
-class PolicyError(LagomError):
+class PolicyError(LagomError, ValueError):
     """No such policy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupTuning:
-    """What was decided for collectives that have one setting in common."""
+    """The setting of a group of collectives, with the times before and after."""
 
     name: str
     kind: str
@@ -53,11 +53,11 @@ class GroupTuning:
     sites: tuple[str, ...]
     """The collectives, as the program names them."""
     calls: tuple[Call, ...]
-    """What NCCL sees of them; empty where a cap binds them all."""
+    """Their calls, as NCCL sees them; empty where a cap binds them all."""
     usual: Setting
-    """What NCCL chooses by itself for the largest."""
+    """NCCL's own choice for the largest."""
     chosen: Setting | Cap | None
-    """What it is told; None where it is left alone."""
+    """The chosen setting or cap; None where it is left alone."""
     communication_seconds: float
     """Its collectives' time in a step as it was."""
     communication_change: float
@@ -65,7 +65,7 @@ class GroupTuning:
     """Of the kernels in its windows; all three of these as if the others' settings
     had been chosen already."""
     step_change: float
-    """What the choice adds to the step: negative, or 0 where it is left alone."""
+    """The change of the step's time: negative, or 0 where it is left alone."""
     most_to_win: float
     """No setting of it could take more than this from the step as chosen."""
     price: float | None
@@ -78,7 +78,7 @@ class GroupTuning:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """What one policy makes of the program."""
+    """The predicted step time under one policy."""
 
     policy: str
     step_seconds: float
@@ -88,7 +88,7 @@ class PolicyResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a policy decided for one program, and what the model says it gives.
+    """A policy's settings for one program, and the times that the model predicts.
 
     All times are predicted.
     """
@@ -116,7 +116,7 @@ class Tuning:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with NCCL's own choices."""
+        """Time with NCCL's own choices, over the time with these."""
         before, after = self.before.step_seconds, self.after.step_seconds
         return before / after if after else 1.0
 
@@ -131,7 +131,7 @@ class Tuning:
         return took / could if could > 0 else 0.0
 
     def __str__(self) -> str:
-        """A line for the step, and one for each group that is told something."""
+        """A line for the step, and one for each group that gets a setting."""
         before, after = self.before.step_seconds, self.after.step_seconds
         head = (
             f"{self.program} on {self.cluster}: {1e3 * before:.4g} ms -> "
@@ -186,7 +186,7 @@ def tune_program(
         program: The step.
         cluster: What it runs on.
         model: Prices and contention.
-        controls: What can be set, and told apart.
+        controls: The parts of a setting that can be set, and how finely.
         policies: How to choose; the first decides, the others are compared with it.
         grid: Which values are tried.
         correct: What the user's own measurements make of the model's prices.

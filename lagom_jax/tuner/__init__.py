@@ -1,4 +1,4 @@
-"""What NCCL's tuner plugin is told, and the plugin itself."""
+"""NCCL's tuner plugin, and the rules that it reads."""
 
 from lagom_jax.tuner.control import Control, Generation, InDoubtError, exchange
 from lagom_jax.tuner.from_plan import Compiled, rules_by_size, rules_of

@@ -1,4 +1,4 @@
-"""How the plugin is compiled: one call of a C compiler, nothing but libc to link.
+"""Build of the plugin: one call of a C compiler, nothing but libc to link.
 
 Imports only the standard library, since the wheel is built before anything is there.
 """

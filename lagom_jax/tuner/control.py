@@ -41,7 +41,7 @@ class InDoubtError(TunerError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generation:
-    """Rules that lie in a page: which in a row, and what tells them from others.
+    """Rules that lie in a page: their number, and their checksum.
 
     Example:
         >>> str(Generation(3, 0xABC))
@@ -52,7 +52,7 @@ class Generation:
     checksum: int
 
     def __str__(self) -> str:
-        """What processes compare."""
+        """Number and checksum, as processes compare them."""
         return f"{self.number}:{self.checksum:08x}"
 
 
@@ -111,7 +111,7 @@ class Control:
         os.close(self._file)
 
     def environment(self) -> dict[str, str]:
-        """What must be set in this process before NCCL makes a communicator."""
+        """Variables to set in this process before NCCL makes a communicator."""
         return {VARIABLE: f"/proc/self/fd/{self._file}"}
 
     @property

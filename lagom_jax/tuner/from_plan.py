@@ -35,7 +35,7 @@ class Compiled:
 
     rules: Rules
     notes: tuple[str, ...]
-    """What of the plan cannot be said, and why."""
+    """Parts of the plan that rules cannot express, with the reasons."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class _Site:
     shape: _Shape
     """Ranks and domains."""
     members: _Members
-    """What tells its communicator from others."""
+    """The members of its communicator."""
     calls: tuple[Call, ...]
     answer: Answer | None
 
@@ -190,7 +190,7 @@ def _sequences(
     here: Sequence[_Site],
     split: set[Call],
 ) -> tuple[tuple[tuple[Place, ...], ...], list[str]]:
-    """What the communicators repeat that run calls with different answers."""
+    """The sequences of those communicators whose equal calls have unequal answers."""
     followed = list(
         dict.fromkeys(site.members for site in here if not split.isdisjoint(site.calls))
     )

@@ -50,7 +50,7 @@ _64: Final = (1 << 64) - 1
 
 
 def checksum(image: bytes) -> int:
-    """What tells two images apart; it stands in each.
+    """The checksum of an image, which is stored in it.
 
     Example:
         >>> checksum(pack(Rules(()))) == checksum(pack(Rules((Scope(8),))))
@@ -106,7 +106,7 @@ def unpack(image: bytes, origin: str = "the image") -> Rules:
     if size != len(image) or stated != checksum(image):
         raise TunerError(f"{origin} is damaged or cut short: write it again")
     try:
-        return _Reader(image, counts[: len(_SECTIONS)]).rules()
+        return _ImageReader(image, counts[: len(_SECTIONS)]).rules()
     except (IndexError, struct.error) as error:
         raise TunerError(f"{origin} is damaged: {error}") from None
 
@@ -294,7 +294,7 @@ def _setting(
     )
 
 
-class _Reader:
+class _ImageReader:
     """Takes the sections apart."""
 
     def __init__(self, image: bytes, counts: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the plugin can be used on this machine, and what is set that binds it."""
+"""Checks that the plugin can be used on this machine, and of variables it obeys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUNDS: Final = (
 
 
 def findings(environ: Mapping[str, str], pins: Iterable[Pin]) -> Iterator[Finding]:
-    """What speaks for and against the plugin here.
+    """Findings on the plugin on this machine.
 
     Args:
         environ: Environment variables.
@@ -74,7 +74,7 @@ def _library() -> Iterator[Finding]:
 
 
 def named_tuner(pins: Iterable[Pin]) -> str:
-    """What `NCCL_TUNER_PLUGIN` names, in the environment or in NCCL's files.
+    """The value of `NCCL_TUNER_PLUGIN`, in the environment or in NCCL's files.
 
     Example:
         >>> from xla_flags import pinned_by_environment
@@ -108,7 +108,7 @@ def _loaded(plugin: Path, named: str, environ: Mapping[str, str]) -> Iterator[Fi
 
 
 def is_ours(named: str, plugin: Path) -> bool:
-    """Whether what `NCCL_TUNER_PLUGIN` names is the plugin.
+    """True if a value of `NCCL_TUNER_PLUGIN` names this plugin.
 
     Example:
         >>> is_ours("other.so", Path("/x/libnccl-tuner-lagom.so"))

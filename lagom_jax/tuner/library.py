@@ -80,7 +80,7 @@ class _Domains(ctypes.Structure):
 
 
 def built() -> Path:
-    """Where the plugin is.
+    """The path of the plugin.
 
     Raises:
         TunerError: It was not built.
@@ -127,7 +127,7 @@ class Communicator:
         pipe_ops: int = 1,
         possible: Collection[tuple[str, str]] = _ENTRIES,
     ) -> Answer | None:
-        """What the next call is told, its chunk included; None if nothing.
+        """The plugin's answer to the next call, chunk included; None if it has none.
 
         Args:
             function: One of `FUNCTIONS`.

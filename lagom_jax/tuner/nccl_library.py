@@ -1,4 +1,4 @@
-"""Whether an NCCL library will load the plugin: by the interfaces that both have."""
+"""Check that an NCCL library will load the plugin: by the interfaces of both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NcclLibrary:
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether it asks the plugin for chunk sizes."""
+        """True if it asks the plugin for chunk sizes."""
         return self.speaks is not None and self.speaks >= _WITH_CHUNKS
 
 
@@ -74,7 +74,7 @@ def find_nccl() -> Path:
 
 
 def read_nccl(path: Path) -> NcclLibrary:
-    """What a library is, and which tuners it looks for.
+    """A library's version, and the tuner interfaces that it looks for.
 
     Raises:
         TunerError: It cannot be read, or is no NCCL library.

@@ -25,7 +25,7 @@ def code_of(above: int, linear: int, bits: int) -> int:
     Args:
         above: By how much the size exceeds the least one that has a code.
         linear: The exponent up to which codes are equally wide.
-        bits: Binary digits that tell codes of one exponent apart.
+        bits: Binary digits that distinguish codes of one exponent.
 
     Example:
         >>> [code_of(above, 2, 1) for above in range(12)]
@@ -46,7 +46,7 @@ class Piece:
 
 
 def pieces_of(rules: Sequence[Rule]) -> list[Piece]:
-    """What holds for every size, in ascending order, for rules of one function.
+    """Ranges of sizes in ascending order, each with its rules, for one function.
 
     Example:
         >>> from lagom_jax.tuner.rules import Answer
@@ -92,7 +92,7 @@ def _alike(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Codes:
-    """Where a look-up of a size begins."""
+    """An index of sizes: the piece at which a look-up begins."""
 
     least: int
     linear: int
@@ -136,6 +136,6 @@ def _ways(span: int, most: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _crowded(above: Sequence[int], linear: int, bits: int) -> int:
-    """How many pieces begin under codes under which too many do."""
+    """Counts pieces beyond the limit of those that may share a code."""
     codes = [code_of(number, linear, bits) for number in above]
     return sum(map(operator.eq, codes, codes[FEW - 1 :]))

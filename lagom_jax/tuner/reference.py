@@ -1,4 +1,4 @@
-"""What the plugin answers, said in Python: the specification that it is tested with."""
+"""The plugin's rules in Python: the specification that it is tested with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _number(text: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What the user's own variables leave of a number of channels.
+    """Limits that the user's own variables set on a number of channels.
 
     Example:
         >>> Limits(4, 16).channels(2), Limits().channels(2)
@@ -62,20 +62,20 @@ class Limits:
 
 @dataclasses.dataclass(slots=True)
 class _Noted:
-    """What the calls of one function in one group were told."""
+    """The answer to the calls of one function in one group."""
 
     answer: Answer | None
     clash: bool = False
 
 
-class Communicator:
-    """One communicator on one rank: call by call, what it is told.
+class ReferenceCommunicator:
+    """One communicator on one rank: the answers to its calls, one by one.
 
     Example:
         >>> from lagom_jax.tuner.rules import Scope
         >>> ring = Answer("ring", "simple", 4, 1 << 20)
         >>> rules = Rules((Scope(8, rules=(Rule("all-gather", 1, 99, ring),)),))
-        >>> one = Communicator(rules, ranks=8, hosts=1, domains=1)
+        >>> one = ReferenceCommunicator(rules, ranks=8, hosts=1, domains=1)
         >>> str(one.asked("all-gather", 50, possible={("ring", "simple")}))
         'ring/simple, 4 channels, chunk 1048576'
         >>> one.chunk("all-gather", "ring", "simple", 2097152)
@@ -122,7 +122,7 @@ class Communicator:
         pipe_ops: int = 1,
         possible: set[tuple[str, str]] | None = None,
     ) -> Answer | None:
-        """What it is told for the next call; None where no rule answers.
+        """The answer to the next call; None where no rule answers.
 
         Args:
             function: One of `FUNCTIONS`.
@@ -147,7 +147,7 @@ class Communicator:
         return dataclasses.replace(answer, channels=channels)
 
     def told(self, function: str, nbytes: int, pipe_ops: int = 1) -> Answer | None:
-        """What a call is told by itself, its chunk included; None if nothing.
+        """The answer to a call by itself, its chunk included; None if there is none.
 
         Args:
             function: One of `FUNCTIONS`.
@@ -203,14 +203,14 @@ class Communicator:
 
 
 def _in_common(answer: Answer | None) -> tuple[object, ...] | None:
-    """What answers must agree on, for the chunk of any of them to be given."""
+    """The parts in which answers must agree for any of their chunks to be given."""
     if answer is None:
         return None
     return (answer.algorithm, answer.protocol, answer.chunk_bytes)
 
 
 class _Places:
-    """Where a communicator is in what it repeats."""
+    """A communicator's position in its repeated sequence."""
 
     def __init__(self, sequences: tuple[tuple[Place, ...], ...]) -> None:
         cut = different(sequences)
@@ -224,7 +224,7 @@ class _Places:
         self._last: deque[Call] = deque(maxlen=self._window)
 
     def step(self, call: Call) -> Answer | None:
-        """What the place of the next call says."""
+        """The answer at the place of the next call."""
         if not self._places:
             return None
         self._last.append(call)

@@ -1,4 +1,4 @@
-"""What the plugin is told: for which calls of NCCL which answers hold."""
+"""Rules of the plugin: answers to NCCL's calls, by size or by place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUNCTIONS: Final = (
     "reduce-scatter",
     "all-reduce",
 )
-"""What a tuner is asked about, as NCCL numbers it."""
+"""Functions that a tuner is asked about, in the order of NCCL's numbers."""
 ALGORITHMS: Final = (
     "tree",
     "ring",
@@ -33,7 +33,7 @@ MOST_BYTES: Final = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What NCCL is told for a call; None leaves that part to NCCL.
+    """The answer to a call; None leaves that part to NCCL.
 
     Example:
         >>> str(Answer("ring", "simple", 8, 1 << 20)), str(Answer(channels=4)), str(
@@ -164,7 +164,7 @@ class Scope:
     rules: tuple[Rule, ...] = ()
     """The first that fits a call counts."""
     sequences: tuple[tuple[Place, ...], ...] = ()
-    """What a communicator repeats; several where communicators of this shape do
+    """Repeated calls of a communicator; several where communicators of this shape do
     different things. A place goes before the rules."""
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class Scope:
             raise TunerError("a sequence without a call repeats nothing")
 
     def takes(self, ranks: int, hosts: int, domains: int) -> bool:
-        """Whether a communicator is one of these."""
+        """True if a communicator is one of these."""
         return (
             self.ranks == ranks
             and self.hosts in (None, hosts)
@@ -190,7 +190,7 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """All that the plugin is told.
+    """All rules of the plugin.
 
     Example:
         >>> Rules((Scope(8), Scope(16))).scope_of(4, 1, 1) is None
@@ -201,7 +201,7 @@ class Rules:
     """A communicator has the rules of the first that takes it, and no others."""
 
     def scope_of(self, ranks: int, hosts: int, domains: int) -> Scope | None:
-        """What holds for a communicator.
+        """The scope that matches a communicator.
 
         Example:
             >>> wide, narrow = Scope(8), Scope(8, domains=1)
@@ -212,7 +212,7 @@ class Rules:
 
 
 def without_places(rules: Rules) -> Rules:
-    """What holds for a call of which only the size is known.
+    """The rules without sequences, for a call of which only the size is known.
 
     Example:
         >>> rules = Rules((Scope(8, sequences=((Place("reduce", 1, None),),)),))

@@ -1,4 +1,4 @@
-"""Which calls in a row say where in its sequence a communicator is."""
+"""Runs of calls that determine a communicator's position in its sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call: TypeAlias = tuple[str, int]
 
 
 def shortest_period(sequence: tuple[Place, ...]) -> tuple[Place, ...]:
-    """What a sequence repeats, where it is itself a repetition.
+    """The shortest part whose repetition is the sequence.
 
     Example:
         >>> call = Place("all-gather", 64, None)
@@ -55,7 +55,7 @@ def unique_windows(
         with the number of its last call, counted through all sequences.
 
     Raises:
-        TunerError: No window of at most `LONGEST_WINDOW` calls tells a place.
+        TunerError: No window of at most `LONGEST_WINDOW` calls determines a place.
 
     Example:
         >>> one, two = Place("all-gather", 64, None), Place("all-reduce", 64, None)

@@ -60,7 +60,7 @@ def build(
         scan: Whether the layers are one loop; otherwise they are written out.
         remat: Whether the backward pass computes each layer's forward again.
         tiny: Shrinks the model to a size that trains on a CPU.
-        model_axis: Devices along the model axis, 8 if nothing is said; `dp` and
+        model_axis: Devices along the model axis, 8 by default; `dp` and
             `fsdp` have none.
         shard_data: Whether weights are cut over the replicas as well; so they are,
             unless under `dp`.

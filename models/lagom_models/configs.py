@@ -92,7 +92,7 @@ class ModelConfig:
 
     @property
     def norm_bias(self) -> bool:
-        """Whether norms shift as well as scale."""
+        """True if norms shift as well as scale."""
         return self.norm == "layer" and self.bias
 
 

@@ -21,7 +21,7 @@ from lagom_models.layout import Layout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Build:
-    """What modules need to make their weights."""
+    """Config and random numbers from which modules make their weights."""
 
     config: ModelConfig
     rngs: nnx.Rngs

@@ -1,4 +1,4 @@
-"""Which device holds what, and what layers say when data has to move.
+"""The layout of weights and data on devices, and the collectives that layers use.
 
 The step runs under `jax.shard_map`: every device runs the same program on its own
 shards, and each collective below is one that the code asks for. Two mesh axes:
@@ -35,7 +35,7 @@ MOVED = "moved_over_model_axis"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one weight lives, and the axes it is gathered over before use.
+    """The placement of one weight, and the axes it is gathered over before use.
 
     Attributes:
         spec: The cut of the stored weight.
@@ -94,22 +94,22 @@ class Layout:
 
     @property
     def tensor(self) -> bool:
-        """Whether matrices are cut over the model axis."""
+        """True if matrices are cut over the model axis."""
         return self.parallelism.startswith("tp") and self.model > 1
 
     @property
     def sequence(self) -> bool:
-        """Whether activations between the layers are cut along the sequence."""
+        """True if activations between the layers are cut along the sequence."""
         return self.parallelism == "tp-sp" and self.model > 1
 
     @property
     def expert(self) -> bool:
-        """Whether experts are cut over the model axis."""
+        """True if experts are cut over the model axis."""
         return self.parallelism == "ep" and self.model > 1
 
     @property
     def pipeline(self) -> bool:
-        """Whether the model axis holds stages of a pipeline."""
+        """True if the model axis holds stages of a pipeline."""
         return self.parallelism == "pp" and self.model > 1
 
     @property
@@ -125,11 +125,11 @@ class Layout:
 
     @property
     def replicas(self) -> int:
-        """How many parts the batch is cut into."""
+        """The number of parts that the batch is cut into."""
         return self.size(self.batch_axes)
 
     def size(self, axes: tuple[str, ...]) -> int:
-        """How many devices there are along some axes together.
+        """The number of devices along some axes together.
 
         Example:
             >>> Layout("ep", data=2, model=4, shard_data=True).size(("data", "model"))

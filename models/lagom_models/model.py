@@ -67,12 +67,12 @@ class Model:
 
     @property
     def stacked(self) -> bool:
-        """Whether the layers are one tree with a leading dimension."""
+        """True if the layers are one tree with a leading dimension."""
         return self.scan or self.layout.pipeline
 
     @property
     def repeated(self) -> int:
-        """How many layers there are of the repeated kind."""
+        """The number of layers of the repeated kind."""
         return self.config.layers - self.config.dense_layers
 
     def initial(self, seed: jax.Array) -> Tree:
@@ -92,7 +92,7 @@ class Model:
         }
 
     def specs(self) -> Tree:
-        """How the tree of weights is cut: PartitionSpecs in place of arrays."""
+        """The tree of weights, with PartitionSpecs in place of arrays."""
         outer, dense, layers = (
             jax.tree.map(lambda placement: placement.spec, self.placements[group])
             for group in ("outer", "dense", "layers")
@@ -104,7 +104,7 @@ class Model:
         }
 
     def batch_spec(self) -> PartitionSpec:
-        """How the tokens `[batch, time]` are cut."""
+        """The PartitionSpec of the tokens `[batch, time]`."""
         return PartitionSpec(self.layout.batch_axes or None)
 
     def loss(self, weights: Tree, tokens: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def ticks(micro_batches: int, stages: int) -> int:
-    """How often the loop turns.
+    """The number of iterations of the loop.
 
     Example:
         >>> ticks(micro_batches=16, stages=8)

@@ -17,7 +17,7 @@ from lagom_models.model import Model
 
 
 class TrainState(NamedTuple):
-    """What a step takes and returns: the weights and adamw's moments."""
+    """The state that a step takes and returns: the weights and adamw's moments."""
 
     weights: Any
     optimizer: optax.OptState
@@ -88,7 +88,7 @@ class TrainingStep:
 
     @property
     def parameters(self) -> int:
-        """How many weights the model has."""
+        """The number of the model's weights."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.arguments[0].weights))
 
     def initialise(self, mesh: Mesh, seed: int = 0) -> tuple[TrainState, jax.Array]:

@@ -1,4 +1,4 @@
-"""What a step has to send, worked out from config and layout alone.
+"""The bytes that a step has to send, worked out from config and layout alone.
 
 Nothing here looks at a compiled program: these are the sums that one must find in
 it, whatever the compiler merged, split, peeled off loops or reordered. Bytes are per
@@ -116,7 +116,7 @@ def _axes(entry: str | Axes | None) -> Axes:
 
 
 def _added_last(step: TrainingStep, name: str) -> bool:
-    """Whether a weight is a bias that nothing else in its layer depends on.
+    """True if a weight is a bias that nothing else in its layer depends on.
 
     To recompute what the backward pass asks for, such a bias is not needed.
     """

@@ -14,7 +14,7 @@ from lagom_jax.commands import clusters, tracebacks
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console
-from lagom_jax.errors import ClusterError, LagomError
+from lagom_jax.errors import ClusterTypeError, LagomError
 
 from ..command_line import lagom, write_dump
 
@@ -377,7 +377,7 @@ def test_columns_say_how_wide_a_file_is(capsys, monkeypatch, columns, width):
 
 @pytest.mark.parametrize("cluster", [5, None, ("h100", 8)])
 def test_a_cluster_is_a_name(cluster):
-    with pytest.raises(ClusterError, match='such as "h100:8x8"'):
+    with pytest.raises(ClusterTypeError, match='such as "h100:8x8"'):
         analyze(abs, 1.0, cluster=cluster)
 
 

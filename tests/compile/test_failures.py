@@ -2,18 +2,22 @@
 
 import pytest
 
-from lagom_jax.compile.child import Answer
+from lagom_jax.compile.child import WorkerAnswer
 from lagom_jax.compile.failures import explain, reason
 from lagom_jax.errors import CompileError, ToolchainError
 
 
 def refused(message):
-    answer = Answer({"ok": False, "type": "E", "message": message}, b"", 0, False, ())
+    answer = WorkerAnswer(
+        {"ok": False, "type": "E", "message": message}, b"", 0, False, ()
+    )
     return explain(answer, "step", "h100:1x8", 60)
 
 
 def died(status, *printed):
-    return explain(Answer(None, b"", status, False, printed), "step", "h100:1x8", 60)
+    return explain(
+        WorkerAnswer(None, b"", status, False, printed), "step", "h100:1x8", 60
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_an_option_that_ends_the_process_takes_no_other_answer_with_it(monkeypat
         options = header["each_option"]
         asked.append(len(options))
         if any(name == "deadly" for name, _ in options):
-            return child.Answer(None, b"", -6, False, ("Check failed",))
-        return child.Answer(
+            return child.WorkerAnswer(None, b"", -6, False, ("Check failed",))
+        return child.WorkerAnswer(
             {"ok": True, "refusals": ["" for _ in options]}, b"", 0, False, ()
         )
 
@@ -106,7 +106,7 @@ def test_an_option_that_ends_the_process_takes_no_other_answer_with_it(monkeypat
 
 
 def test_a_compiler_that_takes_nothing_is_told(monkeypatch):
-    refused = child.Answer({"ok": False, "message": "broken"}, b"", 0, False, ())
+    refused = child.WorkerAnswer({"ok": False, "message": "broken"}, b"", 0, False, ())
     monkeypatch.setattr(child, "ask_once", lambda *_, **__: refused)
     with pytest.raises((CompileError, ToolchainError), match="broken"):
         known_options.known_options({"xla_gpu_never_asked_before": 1})

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from lagom_jax.compile import Compiler, compile_step, lower
-from lagom_jax.compile.locations import Frame, Locations, separated
+from lagom_jax.compile.locations import Locations, SourceFrame, separated
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.config import source_line
 
@@ -113,7 +113,7 @@ def test_the_frames_of_a_call_are_kept(moved):
 def test_forms_of_places(known):
     found = separated(f"{known}\nmodule {{ add loc(#loc1) }}")
     assert found is not None
-    assert found[1].places == ((Frame("a.py", 1),),)
+    assert found[1].places == ((SourceFrame("a.py", 1),),)
 
 
 def test_a_form_that_is_not_known_leaves_the_program_as_it_is():
@@ -126,5 +126,5 @@ def test_names_that_look_like_places_stay():
 
 
 def test_a_module_without_places_is_returned_as_it_is():
-    assert Locations((((Frame("a", 1)),),)).restored(b"") == b""
+    assert Locations((((SourceFrame("a", 1)),),)).restored(b"") == b""
     assert Locations().restored(b"anything") == b"anything"

@@ -18,7 +18,7 @@ from gpu_stages.obeyed_calls import (
 )
 from gpu_stages.obeyed_rank import agree_in
 from lagom_jax.tuner import Answer
-from lagom_jax.tuner.reference import Communicator as Reference
+from lagom_jax.tuner.reference import ReferenceCommunicator
 from lagom_jax.tuner.rules import FUNCTIONS
 
 from .staged import staged
@@ -97,7 +97,7 @@ def test_each_generation_asks_something_else_of_every_function():
     for number in range(GENERATIONS):
         calls = generation(number, 1 << 26)
         assert {call.function for call in calls} == set(FUNCTIONS)
-        told = Reference(rules_of(calls, 2), ranks=2, hosts=1)
+        told = ReferenceCommunicator(rules_of(calls, 2), ranks=2, hosts=1)
         for call in calls:
             assert told.asked(call.function, call.nbytes) == call.answer
             met[call.function].add((call.answer.algorithm, call.answer.protocol))

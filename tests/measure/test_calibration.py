@@ -14,7 +14,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price
 from lagom_jax.errors import MeasurementError
-from lagom_jax.measure.calibration import Calibration, Source
+from lagom_jax.measure.calibration import Calibration, MeasurementFile
 from lagom_jax.measure.curve import LARGEST, STEEPEST, Curve, fit_curve
 from lagom_jax.measure.fit import fit_corrections
 from lagom_jax.measure.rows import CollectiveRow, collective_of
@@ -179,7 +179,7 @@ def test_the_record_says_what_was_fitted():
         H100,
         model="linear",
         date="2026-01-31",
-        sources=[Source("all_gather_perf.txt", "nccl-tests", 21)],
+        sources=[MeasurementFile("all_gather_perf.txt", "nccl-tests", 21)],
     )
     assert Calibration.from_json(made.to_json()) == made
     document = json.loads(made.to_json())

@@ -2,13 +2,13 @@
 
 from lagom_jax.plan import (
     Call,
-    Candidate,
     Cap,
     Evidence,
     HoldsFor,
     Lever,
     Pinned,
     Plan,
+    PlanCandidate,
     PlanControls,
     ScheduleEdit,
     Setting,
@@ -118,8 +118,8 @@ def made_by_hand() -> Plan:
             tuned_peak=61 << 30,
             memory_limit=80 << 30,
             candidates=(
-                Candidate("as it is", (), "ok", "", 0.1, 0.098, 60 << 30, 4.5),
-                Candidate(
+                PlanCandidate("as it is", (), "ok", "", 0.1, 0.098, 60 << 30, 4.5),
+                PlanCandidate(
                     "pipelined",
                     ((ALL_GATHER, True), ("fdo_profile", None)),
                     "ok",
@@ -129,7 +129,7 @@ def made_by_hand() -> Plan:
                     61 << 30,
                     5.25,
                 ),
-                Candidate(
+                PlanCandidate(
                     "everything",
                     (("optimization_level", 19),),
                     "over memory",

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import (
     Call,
-    Candidate,
     Cap,
     Evidence,
     HoldsFor,
@@ -24,6 +23,7 @@ from lagom_jax.plan import (
     MeasuredSteps,
     Pinned,
     Plan,
+    PlanCandidate,
     PlanControls,
     ScheduleEdit,
     Setting,
@@ -81,7 +81,7 @@ levers = st.lists(
     unique_by=lambda lever: lever.name,
 )
 candidates = st.builds(
-    Candidate,
+    PlanCandidate,
     texts,
     st.lists(
         options | st.sampled_from([("fdo_profile", None), ("optimization_level", 19)]),

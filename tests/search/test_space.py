@@ -10,7 +10,7 @@ from lagom_jax.plan.setting import MOST_CHANNELS, Call, Cap, Setting
 from lagom_jax.schedule.program import Launch, Program, Run, Stream, Wait
 from lagom_jax.search.calls import aggregated, calls_of
 from lagom_jax.search.controls import PRESETS, ControlsError, named
-from lagom_jax.search.neighbours import Neighbours
+from lagom_jax.search.neighbours import NearbyCandidates
 from lagom_jax.search.policy import replaced
 from lagom_jax.search.space import space_of
 
@@ -166,7 +166,7 @@ def test_unknown_controls():
 def test_every_candidate_can_be_reached_step_by_step(controls):
     for made in (gather(64), site(H100, "all-to-all", MIB)):
         (group,) = space(controls, made).groups
-        near = Neighbours(group)
+        near = NearbyCandidates(group)
         seen, ahead = set(), [0]
         while ahead:
             here = ahead.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.build import SOURCES, compiler
-from lagom_jax.tuner.reference import Communicator
+from lagom_jax.tuner.reference import ReferenceCommunicator
 from lagom_jax.tuner.rules import (
     ALGORITHMS,
     FUNCTIONS,
@@ -104,7 +104,7 @@ def expected(rules, version, shapes, calls, **kwargs):
     found = [None] * len(calls)
     for number, shape in enumerate(shapes):
         domains = shape.domains if version >= 5 else None
-        one = Communicator(
+        one = ReferenceCommunicator(
             rules, ranks=shape.ranks, hosts=shape.hosts, domains=domains, **kwargs
         )
         group = []

@@ -13,7 +13,7 @@ from lagom_jax.search.calls import aggregated
 from lagom_jax.search.controls import named
 from lagom_jax.search.space import space_of
 from lagom_jax.tuner.from_plan import LONGEST_SEQUENCE, rules_by_size, rules_of
-from lagom_jax.tuner.reference import Communicator
+from lagom_jax.tuner.reference import ReferenceCommunicator
 from lagom_jax.tuner.rules import Answer, Rule
 
 from ..cost.programs import collective
@@ -94,7 +94,7 @@ def test_sites_of_one_size_are_told_apart_by_their_place():
         b="ring/simple/6/544/1048576",
         c="ring/ll/2/512/32768",
     )
-    one = Communicator(made.rules, ranks=16, hosts=2)
+    one = ReferenceCommunicator(made.rules, ranks=16, hosts=2)
     sizes = [16 * MIB] * 6 + [32 * MIB]
     told = [one.asked("all-gather", nbytes).channels for nbytes in sizes * 2]
     assert told == [4, 6, 4, 6, 4, 6, 2] * 2

@@ -12,7 +12,7 @@ from lagom_jax.errors import TunerError
 from lagom_jax.tuner.image import pack, save, unpack
 from lagom_jax.tuner.library import Communicator, opened
 from lagom_jax.tuner.pieces import code_of
-from lagom_jax.tuner.reference import Communicator as Reference
+from lagom_jax.tuner.reference import ReferenceCommunicator
 from lagom_jax.tuner.rules import MOST_BYTES, Answer, Rule, Rules, Scope
 
 from .hosted import random_rules
@@ -82,7 +82,7 @@ def test_rules_that_differ_by_operations_lie_among_others(plugin, tmp_path):
     overlapping = [(n // 3 * 100, n // 3 * 100 + 70 * (n % 3)) for n in range(300)]
     rules = ruled(overlapping, lambda number: (2, None, 1)[number % 3])
     save(rules, tmp_path / "rules")
-    wanted = Reference(rules, ranks=8, hosts=1)
+    wanted = ReferenceCommunicator(rules, ranks=8, hosts=1)
     with opened(plugin, {"LAGOM_TUNER_RULES": str(tmp_path / "rules")}) as tuner:
         one = Communicator(tuner, ranks=8, hosts=1, domains=1)
         for nbytes in range(0, 10_200, 10):
