@@ -52,7 +52,7 @@ format: $(STAMP)  ## rewrite the sources the way `check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## measure reading and analysis; rewrites docs/benchmarks
+bench: $(STAMP)  ## measure reading and analysis; rewrites its page
 	$(BIN)/python scripts/bench_analysis.py
 
 clean:  ## remove .venv, caches, and what was compiled

@@ -1,6 +1,6 @@
 """Measures how long reading and analysing a compiled program takes, and its memory.
 
-    python scripts/bench_analysis.py            # prints, and rewrites docs/benchmarks/
+    python scripts/bench_analysis.py  # prints, and rewrites its page
     python scripts/bench_analysis.py --quick    # the real module only, writes nothing
 
 The real module is llama-3-8b's training step with all 32 layers written out, FSDP over
@@ -30,7 +30,7 @@ CLUSTER = "h100:8x8"
 # The same for every size: the first also pays for memory that the others find ready.
 REPETITIONS = 3
 SIZES = (45_000, 100_000, 200_000, 400_000, 700_000, 1_000_000)
-DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
+DOCS = Path(__file__).parent.parent / "docs" / "reference" / "benchmarks"
 STAGES = ("read", "program", "report", "table")
 
 

@@ -2,7 +2,7 @@
 
     python scripts/bench_levers.py                       # prints the tables
     python scripts/bench_levers.py --json OUT            # and writes the rows as JSON
-    python scripts/bench_levers.py --docs                # rewrites docs/benchmarks
+    python scripts/bench_levers.py --docs  # rewrites its page
     python scripts/bench_levers.py --case fsdp --policy lagom --controls sequence
     python scripts/bench_levers.py --from A --from B --docs  # from rows made before
 
@@ -38,7 +38,7 @@ from lagom_jax.plan import Plan
 from lagom_jax.planning import LEVERS, Budget, Planner
 from lagom_jax.search.controls import PRESETS
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "levers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "levers.md"
 WHOLE, RECIPES = "lagom", "recipes"
 ALONE = {
     "options alone": ("options", "settings"),

@@ -2,7 +2,7 @@
 
     python scripts/bench_paper.py                        # prints the table
     python scripts/bench_paper.py --json OUT             # and writes it as JSON
-    python scripts/bench_paper.py --docs                 # rewrites docs/benchmarks
+    python scripts/bench_paper.py --docs  # rewrites its page
     python scripts/bench_paper.py --cluster a40-nvlink:2x8 --policy lagom
 
 The models, parallelisms and micro batches are the paper's, compiled by XLA's GPU
@@ -29,7 +29,7 @@ from lagom_jax.search.controls import PRESETS, named
 from lagom_jax.search.tuning import POLICIES, policy_named
 from lagom_jax.settings import tune_scheduled
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "paper.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "paper.md"
 DENSE = ("phi-2", "llama-3-8b", "mpt-7b")
 MIXTURES = ("deepseek-moe-16b", "olmoe-1b-7b")
 # The parallelism as the paper calls it, as the zoo does, and the gains over NCCL that
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="rewrite docs/benchmarks/paper.md, for three kinds of controls",
+        help="rewrite docs/reference/benchmarks/paper.md, for three kinds of controls",
     )
     asked = parser.parse_args()
     policies = asked.policy or ["nccl", "autoccl", "lagom"]

@@ -3,7 +3,7 @@
     python scripts/bench_plan.py                          # prints the table
     python scripts/bench_plan.py --case demo --case moe --rounds 3
     python scripts/bench_plan.py --before ../lagom_before # beside another checkout
-    python scripts/bench_plan.py --docs                   # rewrites docs/benchmarks
+    python scripts/bench_plan.py --docs  # rewrites its page
 
 Every figure is of a whole command in a process of its own, its children included. The
 ways take turns, so that what else the machine does falls on all of them; the median of
@@ -31,7 +31,7 @@ from planned_cases import OPTIONS
 from machine import processor
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "benchmarks" / "plan.md"
 _PLAN = ("--compiles", "5", "--json")
 _FSDP = ("llama-3-8b", "--parallelism", "fsdp", "--cluster", "h100:8x8")
 

@@ -1,6 +1,6 @@
 """Measures the replay of a compiled program, and of what-if questions about it.
 
-    python scripts/bench_replay.py           # prints, and rewrites docs/benchmarks/
+    python scripts/bench_replay.py  # prints, and rewrites its page
 
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A

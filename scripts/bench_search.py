@@ -1,6 +1,6 @@
 """Measures the search over settings: evaluations, seconds, and what each part gains.
 
-    python scripts/bench_search.py           # prints, and rewrites docs/benchmarks/
+    python scripts/bench_search.py  # prints, and rewrites its page
 
 Growth is measured on steps made by hand, with as many groups as are asked for: in
 windows of their own, in pairs, and in one chain. The ablation runs on steps of the

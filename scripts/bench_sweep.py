@@ -2,7 +2,7 @@
 
     python scripts/bench_sweep.py --case fsdp            # prints a table
     python scripts/bench_sweep.py --json OUT             # and writes the rows as JSON
-    python scripts/bench_sweep.py --docs                 # rewrites docs/benchmarks
+    python scripts/bench_sweep.py --docs  # rewrites its page
     python scripts/bench_sweep.py --from OUT --docs      # from rows measured before
 
 Whole it takes about an hour on two cores. Half of the candidates of a sweep are sets of
@@ -50,7 +50,7 @@ from lagom_jax.search.space import space_of
 from lagom_jax.search.stage import Stage
 from xla_flags import OptionValue
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "sweep.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "sweep.md"
 SUITE = ("fsdp", "moe", "tp")
 LEVERS = ("options", "costs", "settings")
 _MIB = 1 << 20

@@ -1,7 +1,7 @@
 """Measures what the tuner plugin adds to a call of NCCL.
 
     python scripts/bench_tuner.py           # prints
-    python scripts/bench_tuner.py --docs    # and rewrites docs/benchmarks/tuner.md
+    python scripts/bench_tuner.py --docs  # and rewrites its page
 
 Rules are for one communicator, so that all of them are in one place to be searched.
 Calls come in random order, so that neither the processor's guesses nor its caches
@@ -27,7 +27,7 @@ from lagom_jax.tuner.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
 from machine import processor
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks" / "tuner.md"
+PAGE = HERE.parent / "docs" / "reference" / "benchmarks" / "tuner.md"
 COUNTS = (10, 100, 1_000, 10_000)
 CALLS = 40_000
 ROUNDS = 12

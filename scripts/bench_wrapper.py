@@ -1,7 +1,7 @@
 """Measures what `lagom_jax.tune` adds to a call of a jitted function.
 
     python scripts/bench_wrapper.py           # prints
-    python scripts/bench_wrapper.py --docs    # and rewrites docs/benchmarks/wrapper.md
+    python scripts/bench_wrapper.py --docs  # and rewrites its page
 
 The function itself and its wrappers take turns, so that a load of the machine meets
 all of them. No plan is made: that one is looked for and not found leads to the same
@@ -32,7 +32,7 @@ import lagom_jax
 from machine import processor
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks" / "wrapper.md"
+PAGE = HERE.parent / "docs" / "reference" / "benchmarks" / "wrapper.md"
 ROUNDS, CALLS, LEAVES = 60, 400, 300
 GROWTH_CALLS = 4_000
 Calls = Sequence[tuple[tuple[Any, ...], dict[str, Any]]]

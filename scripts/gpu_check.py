@@ -6,7 +6,7 @@
     python scripts/gpu_check.py --dry-run          # without a GPU, with stand-ins
 
 Each stage runs in a process of its own, for less than five minutes. Nothing of the
-GPU's settings is changed. docs/validation/README.md has the method of each.
+GPU's settings is changed. docs/how-to/gpu-check.md has the method of each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_stages.result import (
 from gpu_stages.running import run_stage
 from gpu_stages.stage import STAGES, CannotRunError, Request
 
-PAGES = Path(__file__).parents[1] / "docs" / "validation"
+PAGES = Path(__file__).parents[1] / "docs" / "reference" / "gpu"
 _LONGEST = 280.0
 _DRY_GPU = "h100"
 
@@ -101,7 +101,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         nargs="?",
         const=PAGES,
         metavar="DIR",
-        help="write the page, into docs/validation if no folder is named",
+        help="write the page, into docs/reference/gpu if no folder is named",
     )
     add("--update", action="store_true", help="write measured constants into records")
     wanted = arguments.parse_args(words)

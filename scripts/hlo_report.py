@@ -14,7 +14,7 @@ from lagom_jax import cli
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "What the program runs on, such as h100:8x8."
 )
-_JSON = flags.DEFINE_bool("json", False, "Print JSON, see docs/report.md.")
+_JSON = flags.DEFINE_bool("json", False, "Print JSON, see docs/reference/report.md.")
 _ROWS = flags.DEFINE_string("rows", "15", "How many collectives to list, or all.")
 
 

@@ -2,7 +2,7 @@
 
     python scripts/limits_of_overlap.py                  # prints a table
     python scripts/limits_of_overlap.py --case moe --json OUT
-    python scripts/limits_of_overlap.py --from OUT --docs  # rewrites docs/benchmarks
+    python scripts/limits_of_overlap.py --from OUT --docs  # rewrites its page
 
 For each case a plan is made, and every program that was compiled for it is bounded,
 whatever the order of its instructions and whatever NCCL is told, by the larger of
@@ -51,7 +51,7 @@ from lagom_jax.plan.plan import COSTS
 from lagom_jax.planning import Planner
 from lagom_jax.schedule.build import Builder
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "limits.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
 SUITE = ("fsdp", "moe", "tp, sliced", "tp")
 
 

@@ -1,4 +1,4 @@
-"""Draws the model of matmuls against the measurements, as docs/validation/matmuls.svg.
+"""Draws the model of matmuls against the measurements, as docs/explanation/matmuls.svg.
 
     python scripts/plot_matmuls.py
 
@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 
 from lagom_jax.cost.matmul import predicted
 
-TO = Path(__file__).parent.parent / "docs" / "validation" / "matmuls.svg"
+TO = Path(__file__).parent.parent / "docs" / "explanation" / "matmuls.svg"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Trains a language model: `python scripts/train.py --devices=8` on any machine.
 
-A template for a training binary of your own; see docs/training.md. The two lines that
-mention `lagom_jax` are all that it takes to tune its step with `--lagom=tune`.
+A template for a training binary of your own; see docs/how-to/training.md. The two lines
+that mention `lagom_jax` are all that it takes to tune its step with `--lagom=tune`.
 """
 
 import functools
@@ -36,7 +36,8 @@ _MESH = flags.DEFINE_string(
 _PARALLELISM = flags.DEFINE_string(
     "parallelism",
     None,
-    "How to use the mesh, see docs/models.md; fsdp, or tp with a model axis, if unset.",
+    "How to use the mesh, see docs/reference/models.md; fsdp, or tp with a model axis, "
+    "if unset.",
 )
 _STEPS = flags.DEFINE_integer("steps", 200, "How many steps to train.", 1)
 _BATCH = flags.DEFINE_integer("batch", 32, "Sequences in a step, over all devices.", 1)

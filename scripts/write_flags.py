@@ -1,4 +1,4 @@
-"""Writes the catalogue of flags into docs/flags.md.
+"""Writes the catalogue of flags into docs/reference/flags.md.
 
 python scripts/write_flags.py [--print]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xla_flags.pages import GENERATED, markdown
 
-PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "flags.md"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Writes the scores into docs/validation.md.
+"""Writes the scores into docs/explanation/validation.md.
 
 python scripts/write_validation.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lagom_jax.commands.validate import all_scores, markdown
 
-PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "validation.md"
 
 
 def main() -> None:

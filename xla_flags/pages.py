@@ -39,7 +39,7 @@ def shown_value(flag: Flag, value: Value | None) -> str:
 
 
 def markdown() -> str:
-    """The tables of `docs/flags.md`: every flag, and every recipe.
+    """The tables of `docs/reference/flags.md`: every flag, and every recipe.
 
     Returns:
         Markdown, which ends in a line feed.

@@ -1,7 +1,7 @@
 """The records as tables in Markdown, for the documentation.
 
-`python -m lagom_jax.cluster.tables docs/clusters.md` writes them into the document, in
-place of what stands between its markers.
+`python -m lagom_jax.cluster.tables docs/reference/clusters.md` writes them into the
+document, in place of what stands between its markers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from xla_flags import pinned_here
 
 DIFFERS = 1
 """Exit code when two plans differ, and when a plan does not hold here."""
-_FORMAT = "Format: docs/plan.md."
+_FORMAT = "Format: docs/reference/plan.md."
 
 
 def add(verbs: Any) -> None:

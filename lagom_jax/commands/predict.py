@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
         "predict",
         help="predict times of collectives, matmuls or a program",
         description="Prints what the model predicts: for the rows of a table, or for "
-        "a program that XLA dumped. Formats: docs/validation.md.",
+        "a program that XLA dumped. Formats: docs/explanation/validation.md.",
     )
     kinds = verb.add_subparsers(title="what", metavar="WHAT", required=True)
     for name, (columns, _) in _TABLES.items():

@@ -37,14 +37,16 @@ def add(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_subject(verb)
-    add_output(verb, page="docs/report.md", rows=DEFAULT_ROWS)
+    add_output(verb, page="docs/reference/report.md", rows=DEFAULT_ROWS)
     verb.add_argument(
         "--plan",
         metavar="FILE",
         help="compile the step as a plan says, with NCCL told what it says; see "
         "`lagom tune --output`",
     )
-    own = verb.add_argument_group("your own measurements, see docs/calibration.md")
+    own = verb.add_argument_group(
+        "your own measurements, see docs/how-to/calibration.md"
+    )
     own.add_argument(
         "--calibration", metavar="FILE", help="what `lagom calibrate` wrote"
     )

@@ -70,7 +70,11 @@ def add(verbs: Any) -> None:
         help="what NCCL can be told where the step runs (default: %(default)s): "
         + "; ".join(f"{preset.name}: {preset.meaning}" for preset in PRESETS.values()),
     )
-    add_output(verb, page="docs/plan.md and docs/search.md", rows=DEFAULT_ROWS)
+    add_output(
+        verb,
+        page="docs/reference/plan.md and docs/explanation/search.md",
+        rows=DEFAULT_ROWS,
+    )
     verb.add_argument(
         "--calibration",
         metavar="FILE",

@@ -31,7 +31,7 @@ from lagom_jax.tuner.rules import FUNCTIONS, Answer, Rules, without_places
 
 DIFFERS = 1
 """Exit code when NCCL will not load the plugin, or the plugin is not as specified."""
-_PAGE = "See docs/tuner.md."
+_PAGE = "See docs/reference/tuner.md."
 
 
 def add(verbs: Any) -> None:

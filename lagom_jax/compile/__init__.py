@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Target,
         compile_step,
     )
+    from lagom_jax.compile.known_options import known_flags
     from lagom_jax.compile.lowering import LoweredStep, lower
     from lagom_jax.compile.scheduled_order import ScheduledOrder
     from lagom_jax.compile.store import Store
@@ -37,6 +38,7 @@ __all__ = [
     "Target",
     "Toolchain",
     "compile_step",
+    "known_flags",
     "lower",
 ]
 
@@ -48,6 +50,7 @@ _HOMES = {
         "Target",
         "compile_step",
     ),
+    "known_options": ("known_flags",),
     "lowering": ("LoweredStep", "lower"),
     "scheduled_order": ("ScheduledOrder",),
     "store": ("Store",),

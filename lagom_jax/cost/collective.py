@@ -2,8 +2,8 @@
 
 Inside one domain the time at NCCL's default setting is calibrated (`surface.py`). Over
 several domains the network is added, with estimated constants. Another setting than
-the default scales that time by NCCL's structure (`nccl_time.py`). docs/model.md derives
-all three.
+the default scales that time by NCCL's structure (`nccl_time.py`). All three are derived
+in docs/explanation/model.md.
 """
 
 from __future__ import annotations

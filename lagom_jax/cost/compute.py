@@ -2,7 +2,7 @@
 
 Matmuls have a model of their own (`lagom_jax.cost.matmul`). Every other kernel takes
 the longest of its arithmetic, its memory traffic and its traffic with the host, and a
-launch. Derivation: docs/model.md.
+launch. Derivation: docs/explanation/model.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A library cuts the result into tiles, runs one tile per SM, and starts the next wave
 when a wave is done; it may also split the sum over k between several SMs. Which tile
 and split it takes is not known beforehand, so the best of a list is taken. Derivation,
-fit and errors: docs/model.md.
+fit and errors: docs/explanation/model.md.
 """
 
 from __future__ import annotations

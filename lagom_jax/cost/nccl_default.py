@@ -3,7 +3,7 @@
 NCCL ranks algorithms and protocols by `latency + bytes / bandwidth` and takes as many
 channels as the communicator has, fewer for messages that do not fill them. A scale-up
 domain counts as a node here. The model is good for the choice only, not for the time:
-it knows neither channels nor chunks (docs/model.md).
+it knows neither channels nor chunks (docs/explanation/model.md).
 """
 
 from __future__ import annotations

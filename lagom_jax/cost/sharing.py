@@ -11,7 +11,7 @@
 
 The first depends on channels alone, the last on channels times chunk, so the two can be
 told apart: vary channels at a fixed product, or the chunk at fixed channels. Derivation
-and what the constants were fitted to: docs/model.md.
+and what the constants were fitted to: docs/explanation/model.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Collectives that hand data from GPU to GPU wait for every rank once and are then limited
 by the link and by the copy of the GPU's own piece. Sends and receives are limited by
 the busiest channel or by the link. The coefficients are fitted; derivation:
-docs/model.md.
+docs/explanation/model.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A smooth factor over size: what a calibration corrects the model by.
 
 Sizes and factors are logarithms to the base 2 here: octaves. Derivation and bounds:
-docs/calibration.md.
+docs/how-to/calibration.md.
 """
 
 from __future__ import annotations

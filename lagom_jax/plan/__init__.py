@@ -1,5 +1,6 @@
 """Plans: the options and settings chosen for a step, with the evidence."""
 
+from lagom_jax.plan.check import check as check
 from lagom_jax.plan.order import ScheduleEdit as ScheduleEdit
 from lagom_jax.plan.pinned import Pinned as Pinned
 from lagom_jax.plan.plan import Evidence as Evidence

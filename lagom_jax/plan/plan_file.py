@@ -1,7 +1,7 @@
 """A plan as a file: JSON that is the same text for the same plan, and is not believed.
 
 Whatever is read is checked, type by type, and a message names the place of a fault, as
-in `levers[2].value`. The format is described in docs/plan.md.
+in `levers[2].value`. The format is described in docs/reference/plan.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report as JSON, a stable format described in docs/report.md."""
+"""The report as JSON, a stable format described in docs/reference/report.md."""
 
 from __future__ import annotations
 

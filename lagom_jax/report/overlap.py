@@ -148,7 +148,7 @@ class Report:
         return self.wan_seconds / self.compute_seconds if self.compute_seconds else 0.0
 
     def to_json(self) -> str:
-        """The report as JSON text; docs/report.md describes the keys."""
+        """The report as JSON text; docs/reference/report.md describes the keys."""
         from lagom_jax.report.document import to_json
 
         return to_json(self)

@@ -2,7 +2,7 @@
 
 The paper's descent (arXiv 2602.20656), on paths from cheap to fast, and beyond it a
 search around what it found. Where coarser controls are known, what is found with them
-comes first. docs/search.md says which of these steps was worth it.
+comes first. docs/explanation/search.md says which of these steps was worth it.
 """
 
 from __future__ import annotations

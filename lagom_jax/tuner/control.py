@@ -3,7 +3,7 @@
 Each process has a control page of its own, which the plugin in that process reads. A
 new generation of rules is written beside the one that holds, and holds from the moment
 when the page names it. That moment is a fence: no process is calling NCCL, and all have
-agreed. `docs/tuner.md` says why that is enough.
+agreed. `docs/reference/tuner.md` says why that is enough.
 """
 
 from __future__ import annotations

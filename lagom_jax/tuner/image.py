@@ -1,6 +1,6 @@
 """The rules as the plugin reads them: one image, checked as a whole.
 
-`docs/tuner.md` describes the format, `plugin/rules.c` reads it.
+`docs/reference/tuner.md` describes the format, `plugin/rules.c` reads it.
 """
 
 from __future__ import annotations

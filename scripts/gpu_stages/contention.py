@@ -1,7 +1,7 @@
 """Stage `contention`: do NCCL and kernels slow each other as the model says?
 
 Two ranks of one communicator share the GPU, steered by the tuner plugin, so that one
-set of communicators serves all settings. docs/validation/README.md has the method.
+set of communicators serves all settings. docs/how-to/gpu-check.md has the method.
 """
 
 from __future__ import annotations

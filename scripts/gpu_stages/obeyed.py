@@ -1,7 +1,7 @@
 """Stage `obeyed`: does NCCL do what the tuner plugin says, call by call?
 
 Twice: with all ranks in this process, which share one GPU, and with a process for each
-rank, which NCCL takes for hosts. docs/validation/README.md has more.
+rank, which NCCL takes for hosts. docs/how-to/gpu-check.md has more.
 """
 
 from __future__ import annotations

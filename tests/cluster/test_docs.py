@@ -5,14 +5,14 @@ from pathlib import Path
 from lagom_jax.cluster import Cluster
 from lagom_jax.cluster.tables import TABLES, fill_in, main
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "clusters.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 
 
 def test_the_tables_say_what_the_records_say() -> None:
     text = DOCUMENT.read_text()
     assert set(re.findall(r"<!-- table: (\w+) -->", text)) == set(TABLES)
     assert fill_in(text) == text, (
-        "run: python -m lagom_jax.cluster.tables docs/clusters.md"
+        "run: python -m lagom_jax.cluster.tables docs/reference/clusters.md"
     )
 
 

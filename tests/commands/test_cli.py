@@ -188,7 +188,7 @@ def test_report_of_a_step_of_ones_own(capsys, mine):
 
 
 def test_the_step_in_the_documents(capsys, tmp_path):
-    page = Path("docs/report.md").read_text().partition("## A step of your own")[2]
+    page = Path("docs/how-to/own-step.md").read_text()
     path = tmp_path / "train.py"
     path.write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
     words = ["report", f"{path}:make_step", "--cluster", "h100:1x8", "--json"]

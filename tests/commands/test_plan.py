@@ -18,7 +18,7 @@ from ..command_line import lagom
 from ..plan.plans import made_by_hand
 
 PLAN = made_by_hand()
-PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan.md"
 
 
 @pytest.fixture

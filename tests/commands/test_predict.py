@@ -14,7 +14,7 @@ from lagom_jax.commands.validate import FITTED, all_scores, markdown
 from ..command_line import lagom, write_dump
 
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured"
-PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "validation.md"
 HEAD = "gpu,op,devices,groups,group_size,tensor_bytes"
 
 

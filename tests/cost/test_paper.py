@@ -1,6 +1,6 @@
 """The published effects of contention, on programs that we take for the paper's.
 
-The figures that docs/model.md gives for them are held here as well.
+The figures that docs/explanation/model.md gives for them are held here as well.
 """
 
 import pytest
@@ -21,7 +21,7 @@ NCCL = Setting("ring", "simple", 8, 544, 2 << 20)
 AUTOCCL = Setting("ring", "simple", 61, 544, 2 << 20)
 LAGOM = Setting("ring", "simple", 2, 544, 684 << 10)
 FEW = Setting("ring", "simple", 4, 544, 1366 << 10)
-# How far a figure that docs/model.md writes may be from what the model says.
+# How far a figure that docs/explanation/model.md writes may be from what the model says.
 FIGURE = 0.02
 
 

@@ -1,8 +1,11 @@
 """What is written about the project is true of it."""
 
+import ast
 import importlib
+import importlib.util
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,17 @@ import lagom_jax
 from lagom_jax.cli import parser
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PARTS = ("tutorial", "how-to", "reference", "explanation")
+INDEX = DOCS / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted(DOCS.rglob("*.md"))]
+SOURCES = [
+    path
+    for folder in ("lagom_jax", "xla_flags", "models", "scripts", "tests")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".c", ".h")
+]
 
 
 @pytest.mark.parametrize("name", lagom_jax.__all__)
@@ -51,22 +64,111 @@ def test_commands_in_the_pages_exist(page):
                 parser().parse_args(words[1:])
 
 
-def test_the_readme_shows_the_layout_as_it_is():
+def test_the_readme_is_a_door():
     text = (ROOT / "README.md").read_text()
-    listed = set(re.findall(r"^  (\w+)/ ", text, re.M))
+    assert len(text.splitlines()) <= 90
+    assert len(re.findall(r"\]\(", text)) == 3
+
+
+def test_every_page_is_in_one_of_four_parts():
+    for path in DOCS.rglob("*"):
+        if path.is_file() and path != INDEX:
+            assert path.relative_to(DOCS).parts[0] in PARTS, path
+
+
+def test_the_index_leads_to_every_page():
+    listed = {
+        (DOCS / target).resolve()
+        for target in re.findall(r"\]\(([^)#\s]+)\)", INDEX.read_text())
+    }
+    api = DOCS / "reference" / "api"
+    pages = {
+        path
+        for path in DOCS.rglob("*.md")
+        if path != INDEX and (path.parent != api or path.name == "README.md")
+    }
+    assert pages <= listed
+
+
+def test_pages_that_the_code_names_exist():
+    for path in SOURCES:
+        for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text()):
+            assert (ROOT / page).exists(), f"{path} names {page}"
+
+
+def is_public(room, name):
+    """Exported by a room, or a room itself."""
+    if room == "lagom_jax" and importlib.util.find_spec(f"lagom_jax.{name}"):
+        return True
+    holder = importlib.import_module(room)
+    thing = getattr(holder, name)
+    listed = getattr(holder, "__all__", None)
+    return name in listed if listed else not inspect.ismodule(thing)
+
+
+def python_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_the_pages_import_is_public(page):
+    """From the package or from a room itself, never from a module inside of one."""
+    for code in python_of(page):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom):
+                if not (node.module or "").startswith("lagom_jax"):
+                    continue
+                assert (node.module or "").count(".") <= 1, node.module
+                for alias in node.names:
+                    assert is_public(node.module, alias.name), alias.name
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    importlib.import_module(alias.name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_in_the_pages_exist(page):
+    """Every `lagom_jax.this.that` of a page can be reached from its rooms."""
+    for name in set(re.findall(r"`(lagom_jax(?:\.\w+)+)", page.read_text())):
+        room, *rest = name.split(".")
+        thing = importlib.import_module(room)
+        for part in rest:
+            try:
+                thing = getattr(thing, part)
+            except AttributeError:
+                thing = importlib.import_module(f"{thing.__name__}.{part}")
+
+
+def test_the_rooms_are_listed_as_they_are():
+    text = CONTRIBUTING.read_text()
+    block = text.partition("\nlagom_jax/\n")[2].partition("```")[0]
+    rows = [line for line in block.splitlines() if line.startswith("  ")]
+    listed = [room for row in rows for room in re.findall(r"(\w+)/(?= )", row)]
     rooms = {
         p.name for p in (ROOT / "lagom_jax").iterdir() if (p / "__init__.py").exists()
     }
-    assert listed == rooms
+    assert len(rows) <= 10
+    assert set(listed) == rooms
+    assert len(listed) == len(rooms)
 
 
 def test_dependencies_are_explained():
-    text = (ROOT / "README.md").read_text()
-    project = (ROOT / "pyproject.toml").read_text()
-    needed = re.search(r"\ndependencies = \[(.*?)\]", project, re.S)
-    assert needed
-    for name in re.findall(r'"([\w-]+)', needed[1]):
-        assert re.search(rf"\*\*{name}\*\*", text), f"README does not say why {name}"
+    text = (DOCS / "reference" / "dependencies.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for needed in project["dependencies"]:
+        name = re.match(r"[\w-]+", needed)[0]
+        assert f"| **{name}** |" in text, f"no word on why {name}"
+    for extra in project["optional-dependencies"]:
+        assert f"`{extra}`" in text, f"no word on the extra {extra}"
+
+
+def test_the_glossary_is_short_and_its_words_are_used():
+    page = DOCS / "reference" / "glossary.md"
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", page.read_text(), re.M)
+    assert len(words) == len(set(words)) <= 40
+    others = " ".join(p.read_text().lower() for p in PAGES if p != page)
+    for word in words:
+        assert re.search(rf"\b{word}", others), f"no page uses {word}"
 
 
 def test_every_module_can_be_imported():

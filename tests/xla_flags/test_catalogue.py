@@ -85,7 +85,7 @@ def test_a_recipe_can_be_set(recipe):
 
 
 def test_the_page_says_what_the_catalogue_says():
-    page = ROOT / "docs" / "flags.md"
+    page = ROOT / "docs" / "reference" / "flags.md"
     before = page.read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "write_flags.py", "--print"],

@@ -1,4 +1,4 @@
-/* What NCCL and its tuner plugins agree on, in our own words: docs/tuner.md. */
+/* What NCCL and its tuner plugins agree on, in our own words: docs/reference/tuner.md. */
 #ifndef LAGOM_NCCL_ABI_H
 #define LAGOM_NCCL_ABI_H
 

@@ -1,5 +1,5 @@
 /* The compiled rules: an image that is checked once and then only looked up.
-   Its format, written by lagom_jax/tuner/image.py, is described in docs/tuner.md. */
+   Its format, written by lagom_jax/tuner/image.py, is described in docs/reference/tuner.md. */
 #ifndef LAGOM_RULES_H
 #define LAGOM_RULES_H
 

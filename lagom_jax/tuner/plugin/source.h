@@ -1,5 +1,5 @@
 /* Where the rules come from: a file that holds from the beginning, or a control page
-   whose owner says which generation of rules holds. The protocol is in docs/tuner.md. */
+   whose owner says which generation of rules holds. The protocol is in docs/reference/tuner.md. */
 #ifndef LAGOM_SOURCE_H
 #define LAGOM_SOURCE_H
 
