@@ -9,6 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from write_api import pages as api_pages
+from write_api import public_names, rooms
+from write_outputs import outputs_of, run
 
 import lagom_jax
 from lagom_jax.cli import parser
@@ -100,10 +103,7 @@ def is_public(room, name):
     """Exported by a room, or a room itself."""
     if room == "lagom_jax" and importlib.util.find_spec(f"lagom_jax.{name}"):
         return True
-    holder = importlib.import_module(room)
-    thing = getattr(holder, name)
-    listed = getattr(holder, "__all__", None)
-    return name in listed if listed else not inspect.ismodule(thing)
+    return name in public_names(importlib.import_module(room))
 
 
 def python_of(page):
@@ -137,6 +137,38 @@ def test_names_in_the_pages_exist(page):
                 thing = getattr(thing, part)
             except AttributeError:
                 thing = importlib.import_module(f"{thing.__name__}.{part}")
+
+
+def test_the_pages_of_the_api_are_fresh():
+    there = {p.name: p.read_text() for p in (DOCS / "reference" / "api").glob("*.md")}
+    made = api_pages()
+    stale = {name for name in {*made, *there} if made.get(name) != there.get(name)}
+    assert not stale, "run: python scripts/write_api.py"
+
+
+def test_every_public_name_has_its_place_in_the_api():
+    made = api_pages()
+    for room in rooms():
+        page = made[room.__name__.removeprefix("lagom_jax.") + ".md"]
+        for name in public_names(room):
+            assert f"## `{name}`\n" in page, f"{room.__name__}.{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", DOCS / "tutorial" / "first-plan.md"],
+    ids=lambda p: p.name,
+)
+def test_a_report_that_a_page_shows_is_what_is_printed(page, tmp_path):
+    shown = [
+        (command, output)
+        for command, output in outputs_of(page.read_text())
+        if command.startswith("lagom report") and "--plan" not in command
+    ]
+    assert shown
+    for command, output in shown:
+        assert run(command, tmp_path) == output, "run: python scripts/write_outputs.py"
 
 
 def test_the_rooms_are_listed_as_they_are():
