@@ -3,7 +3,7 @@
 `python scripts/regions_experiment.py run OUT.jsonl` trains a byte-level transformer on
 the texts of Python's own documentation (`pydoc_data.topics`, which comes with Python)
 in four regions, each with a quarter of the text; `... table OUT.jsonl` prints what
-docs/regions.md says of it. What is in the file already is not run again.
+docs/how-to/regions.md says of it. What is in the file already is not run again.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from lagom_jax.regions.utilisation import Workload
 from lagom_jax.report.layout import table as empty_table
 from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
 
-_PAGE = "docs/regions.md"
+_PAGE = "docs/how-to/regions.md"
 _ROWS = 12
 
 
@@ -151,7 +151,7 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload
     options = parse_options(arguments.option)
     subject = find_subject(arguments.model, cluster, zoo_options(arguments))
     if subject.dump is not None or ":" in arguments.model:
-        raise LagomError("--model takes a model of the zoo; see docs/models.md")
+        raise LagomError("--model takes a model of the zoo; see docs/reference/models.md")
     zoo = importlib.import_module("lagom_models")
     step = zoo.build(arguments.model, devices=cluster.devices, **zoo_options(arguments))
     seconds, source = arguments.step, "given"

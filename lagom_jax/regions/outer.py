@@ -1,6 +1,6 @@
 """The outer optimiser: fragments sent, averaged, and taken in while training goes on.
 
-docs/regions.md has the rules and their derivation. All arithmetic on parameters is in
+docs/how-to/regions.md has the rules and their derivation. All arithmetic on parameters is in
 float32; parameters keep their own type.
 """
 

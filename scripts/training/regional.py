@@ -36,7 +36,7 @@ REGIONS = flags.DEFINE_integer(
     "regions", None, "Train in so many regions, each a process of this machine.", 1
 )
 OUTER = flags.DEFINE_enum(
-    "outer", "cocodc", _STRATEGIES, "What the regions do; see docs/regions.md."
+    "outer", "cocodc", _STRATEGIES, "What the regions do; see docs/how-to/regions.md."
 )
 WAN = flags.DEFINE_string(
     "wan", "1gbps,100ms", "The link of each region to the others; it is imitated."

@@ -1,4 +1,4 @@
-"""The rules of docs/regions.md once more, in numpy and in loops, for all regions.
+"""The rules of docs/how-to/regions.md once more, in numpy and in loops, for all regions.
 
 Nothing of the package is used here but the cut into fragments, which the caller gives
 as a list of masks over a flat vector.
