@@ -1,4 +1,4 @@
-"""Figures of `lagom_jax.regions`: each command prints one table of docs/how-to/regions.md.
+"""Figures of `lagom_jax.regions`: each prints a table of docs/how-to/regions.md.
 
 - `bandwidth`: needed bandwidth of 1B, 10B and 100B parameters beside the published;
 - `overhead`: seconds of `update` on a step without an exchange, and with one;
