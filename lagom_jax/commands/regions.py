@@ -151,7 +151,9 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload
     options = parse_options(arguments.option)
     subject = find_subject(arguments.model, cluster, zoo_options(arguments))
     if subject.dump is not None or ":" in arguments.model:
-        raise LagomError("--model takes a model of the zoo; see docs/reference/models.md")
+        raise LagomError(
+            "--model takes a model of the zoo; see docs/reference/models.md"
+        )
     zoo = importlib.import_module("lagom_models")
     step = zoo.build(arguments.model, devices=cluster.devices, **zoo_options(arguments))
     seconds, source = arguments.step, "given"

@@ -21,7 +21,8 @@ def choose(
     on its way, or others must go now: with a send at each of the coming opportunities
     in the order of their deadlines, someone would miss its own otherwise. A fragment's
     deadline is a period after it was last sent. As long as
-    `fragments * interval <= period`, everyone's is kept; docs/how-to/regions.md has the proof.
+    `fragments * interval <= period`, everyone's is kept, which
+    docs/how-to/regions.md proves.
 
     Args:
         cadence: When fragments are sent.

@@ -1,7 +1,7 @@
 """The outer optimiser: fragments sent, averaged, and taken in while training goes on.
 
-docs/how-to/regions.md has the rules and their derivation. All arithmetic on parameters is in
-float32; parameters keep their own type.
+docs/how-to/regions.md has the rules and their derivation. All arithmetic on parameters
+is in float32; parameters keep their own type.
 """
 
 from __future__ import annotations
