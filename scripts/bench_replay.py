@@ -1,47 +1,39 @@
-"""Measures the replay of a compiled program, and of what-if questions about it.
+"""Measures the replay of a compiled program, and the search for an order of it.
 
     python scripts/bench_replay.py           # prints, and rewrites docs/benchmarks/
 
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A
-question is the step under another setting of some collectives; a search asks what the
-step takes in one order after another. Times are CPU seconds of the one thread that
-works, with Python's garbage collector held off, as `timeit` does; how long it takes
-once is measured apart.
+search asks what the step takes in one order after another. Times are CPU seconds of the
+one thread that works, with Python's garbage collector held off, as `timeit` does; how
+long it takes once is measured apart.
 """
 
 from __future__ import annotations
 
 import gc
 import platform
-import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from bench_analysis import CLUSTER, DOCS, compile_real
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.baseline import Baseline
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
-from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.find import Ordering, find_order
 from lagom_jax.schedule.build import build_program
 from lagom_jax.search.controls import named
 
 REPETITIONS = 7
-RINGS = ("all-gather", "reduce-scatter", "all-reduce")
-AT_ONCE = 20
 ORDERS = 20_000
 SEARCHES = 3
-SEED = 1
 
 
 def seconds(act: Callable[[], object]) -> float:
@@ -107,21 +99,10 @@ def table(module: Module) -> str:
         return replay(program, prices, prices.contention())
 
     known = model()
-    baseline = Baseline(program, known, known.contention())
-    rings = [c for c, _, _ in program.collectives() if c.kind in RINGS]
-    # A chunk of its own for each, so that no two have the same price.
-    settings = {
-        c: Setting("ring", "simple", 2, 544, (600 + number) * 512)
-        for number, c in enumerate(rings)
-    }
-    draw = random.Random(SEED)
-    single = [[c] for c in rings]
-    several = [draw.sample(rings, min(AT_ONCE, len(rings))) for _ in rings]
+    contended(known)
 
-    def ask(
-        how: Callable[..., object], groups: Iterable[list[Collective]]
-    ) -> list[float]:
-        return [question(how, known, {c: settings[c] for c in g}) for g in groups]
+    def again() -> Timeline:
+        return contended(known)
 
     return "\n".join(
         [
@@ -132,20 +113,7 @@ def table(module: Module) -> str:
                 "replay with contention, all priced anew",
                 repeated(lambda: contended(model())),
             ),
-            row(
-                "baseline with contention, prices known",
-                repeated(lambda: Baseline(program, known, known.contention())),
-            ),
-            row("what if one is changed", ask(baseline.what_if, single)),
-            row("what if one is changed, price known", ask(baseline.what_if, single)),
-            row(
-                f"what if {len(several[0])} are changed, prices known",
-                ask(baseline.what_if, several),
-            ),
-            row(
-                "what if all are changed, prices known",
-                ask(baseline.what_if, [rings] * REPETITIONS),
-            ),
+            row("replay with contention, prices known", repeated(again)),
             row(
                 f"search for an order, {ORDERS:,} tried",
                 [seconds(lambda: order(module, cluster)) for _ in range(SEARCHES)],
@@ -158,14 +126,6 @@ def order(module: Module, cluster: Cluster) -> Ordering:
     """A whole search, all that it works out before it included."""
     model, controls = CostModel.of(cluster), named("tuner")
     return find_order(module, cluster, model, controls=controls, evaluations=ORDERS)
-
-
-def question(
-    how: Callable[..., object], model: CostModel, settings: dict[Collective, Setting]
-) -> float:
-    """Seconds to learn the step under other settings."""
-    other = model.under(settings)
-    return seconds(lambda: how(frozenset(settings), other, other.contention()))
 
 
 if __name__ == "__main__":

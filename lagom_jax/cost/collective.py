@@ -20,7 +20,7 @@ from lagom_jax.cost.prices import Price
 from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.structure import on_link
-from lagom_jax.cost.surface import Surface, load_surfaces
+from lagom_jax.cost.surface import Surface
 from lagom_jax.hlo.collective import POINT_TO_POINT
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
@@ -70,7 +70,7 @@ def collective_seconds(
         >>> slow > 4 * one
         True
     """
-    constants = load_constants(cluster.gpu.name)
+    constants = load_constants(cluster.gpu)
     terms = CollectiveTerms.of(kind, nbytes, span, cluster, constants, operands)
     return terms.price(setting).seconds
 
@@ -161,7 +161,7 @@ def _further_turns(operands: int, cluster: Cluster) -> int:
 def _default(
     kind: str, nbytes: float, span: Span, cluster: Cluster, constants: Constants
 ) -> _Parts:
-    surface = load_surfaces(cluster.gpu.name).of(kind)
+    surface = constants.surfaces.of(kind)
     facts = nccl_facts(cluster)
     peak = cluster.inside.bytes_per_s
     protocol = nccl_default(kind, nbytes, span, cluster).protocol

@@ -158,6 +158,12 @@ class SharedGpu:
         """How many times longer a kernel takes beside a collective."""
         return self._rates.slowdown(kernel, beside)
 
+    def between(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        """The speeds of tasks by what they take of the GPU; None takes nothing."""
+        return self._rates.of(kernel, flying)
+
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""
         return self._rates.of(

@@ -79,7 +79,7 @@ class Computations:
         self.stage = stage
         """What can be set, in the given order."""
         self._builder, self._cluster = builder, cluster
-        self._terms = Terms(stage, cluster, stage.untouched)
+        self._terms = Terms(stage, stage.untouched)
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
         self.evaluations = 0
         self._plain: dict[int, UnitSequence] = {}

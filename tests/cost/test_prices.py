@@ -1,5 +1,6 @@
 """Prices of single tasks: formulas by hand, laws, and the measurements they fit."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -25,7 +26,7 @@ from lagom_jax.hlo.work import Matmul, Work
 from .programs import collective
 
 H100 = Cluster.parse("h100:8x8")
-CONSTANTS = load_constants("h100")
+CONSTANTS = load_constants(H100.gpu)
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured" / "collectives.csv"
 # Sends and receives are faster past the size where NCCL leaves the LL protocol.
 STREAMED = ("all-gather", "all-reduce", "reduce-scatter", "collective-broadcast")
@@ -44,7 +45,7 @@ def test_every_known_cluster_has_prices(name):
 
 def test_a_gpu_without_constants_is_refused():
     with pytest.raises(ClusterError, match=r"no kernel constants.*h100"):
-        load_constants("h1000")
+        load_constants(dataclasses.replace(H100.gpu, name="h1000"))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ SLOWDOWN = "slowdown of kernels after the fit"
 
 @pytest.fixture(scope="module")
 def predictor():
-    return Predictor(H100, load_constants("h100"))
+    return Predictor(H100, load_constants(H100.gpu))
 
 
 def rows_under(planted, predictor):

@@ -80,7 +80,7 @@ def test_a_replay_of_a_part_is_a_replay_of_the_whole(lines, data):
     program = build_program(module)
     stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
     found = sequence(module)
-    part = Rehearsal(found, Terms(stage, H100, stage.untouched))
+    part = Rehearsal(found, Terms(stage, stage.untouched))
     order = found.given
     assert abs(part.keep(order) - stage.score(stage.untouched).step_seconds) < 1e-12
     places = st.integers(0, len(order) - 1)
@@ -89,7 +89,7 @@ def test_a_replay_of_a_part_is_a_replay_of_the_whole(lines, data):
         other = moved(found.units, order, place, target)
         first, last = sorted((place, target))
         seconds = part.try_(other, first, last, float("inf"))
-        whole = Rehearsal(found, Terms(stage, H100, stage.untouched)).keep(other)
+        whole = Rehearsal(found, Terms(stage, stage.untouched)).keep(other)
         assert abs(seconds - whole) < 1e-12
         assert part.try_(other, first, last, whole * (1 - 1e-9)) == float("inf")
         order = other
@@ -167,7 +167,7 @@ def test_kicks_never_lose_what_was_found(lines, seed):
     program = build_program(module)
     stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
     found = sequence(module)
-    terms = Terms(stage, H100, stage.untouched)
+    terms = Terms(stage, stage.untouched)
     options = {g: range(3) for g in range(len(stage.space.groups))}
     descent = Descent(found, terms, options, found.given)
     first = descent.run(400)
