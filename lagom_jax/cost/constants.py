@@ -12,16 +12,32 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any, cast
 
 import numpy as np
 
-from lagom_jax.cluster import Gpu
+from lagom_jax.cluster import Cluster
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
+from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
 from lagom_jax.cost.surface import Surfaces, load_surfaces
+
+_CARD_BYTES_PER_S = 50e9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NetworkConstants:
+    """What the network between domains reaches."""
+
+    efficiency: float
+    """Share of the cards' nominal rate."""
+    crossing_seconds: float
+    """Added once to what crosses it, beside a hop's own latency."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take on it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -36,9 +52,9 @@ class Constants:
     sharing: SharingConstants
     surfaces: Surfaces
     """Times of collectives at NCCL's default setting."""
-    network_efficiency: float
-    network_latency_seconds: float
-    """Added for every doubling of the number of domains a collective spans."""
+    network: NetworkConstants
+    nccl: str
+    """NCCL's version."""
     one_shot_seconds: float
     """A small all-reduce that XLA runs as a kernel of its own."""
 
@@ -52,8 +68,7 @@ class Constants:
         """A hash of every constant: the same in all processes, another for others.
 
         Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> h100 = load_constants(Cluster.parse("h100").gpu)
+            >>> h100 = load_constants(Cluster.parse("h100"))
             >>> other = dataclasses.replace(h100, one_shot_seconds=1.0)
             >>> len(h100.digest), h100.digest == other.digest
             (64, False)
@@ -78,23 +93,73 @@ def _plain(value: object) -> object:
 
 
 @functools.cache
-def load_constants(gpu: Gpu) -> Constants:
-    """The constants of a GPU.
+def load_constants(cluster: Cluster, nccl: str = "") -> Constants:
+    """The constants of a cluster's GPUs and network.
+
+    Args:
+        cluster: The cluster.
+        nccl: NCCL's version; by default that of its record.
 
     Raises:
         ClusterError: There are none for a GPU of that name.
+        MeasurementError: `nccl` is no version.
 
     Example:
-        >>> from lagom_jax.cluster import Cluster
-        >>> load_constants(Cluster.parse("h100").gpu).network_efficiency
-        0.9
+        >>> load_constants(Cluster.parse("h100"), "2.28.9").nccl
+        '2.28.9'
     """
+    gpu = cluster.gpu
     folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
-    record: dict[str, Any] = json.loads((folder / "network.json").read_text())
+    record: dict[str, Any] = json.loads((folder / "launches.json").read_text())
     return Constants(
         gpu=gpu.name,
         kernels=load_kernel_constants(gpu.name),
         sharing=load_sharing_constants(gpu),
         surfaces=load_surfaces(gpu.name),
+        network=load_network(cluster),
+        nccl=nccl_facts(cluster, nccl).version,
         **{name: item["value"] for name, item in record.items()},
     )
+
+
+def load_network(cluster: Cluster) -> NetworkConstants:
+    """The constants of a cluster's network: measured on it, or for any of its rate.
+
+    Example:
+        >>> fast, slow = (Cluster.parse(name) for name in ("h100", "a40-nvlink"))
+        >>> load_network(fast).crossing_seconds < load_network(slow).crossing_seconds
+        True
+    """
+    known = _networks().get(cluster.system.name)
+    item: dict[str, Any] = known or _networks()["any"]
+    found = NetworkConstants(**{name: fact["value"] for name, fact in item.items()})
+    if known is not None:
+        return found
+    return elsewhere(found, cluster.between.bytes_per_s)
+
+
+def elsewhere(known: NetworkConstants, bytes_per_s: float) -> NetworkConstants:
+    """What is known of cards of 50 GB/s, for others: slower ones are older, and later.
+
+    Example:
+        >>> elsewhere(NetworkConstants(0.9, 1e-5, 2.0), 12.5e9).crossing_seconds
+        2e-05
+    """
+    slower = math.sqrt(_CARD_BYTES_PER_S / bytes_per_s)
+    return dataclasses.replace(known, crossing_seconds=known.crossing_seconds * slower)
+
+
+def measured_networks() -> tuple[str, ...]:
+    """The systems whose network was measured.
+
+    Example:
+        >>> "a3-mega" in measured_networks()
+        True
+    """
+    return tuple(sorted(_networks().keys() - {"any"}))
+
+
+@functools.cache
+def _networks() -> dict[str, Any]:
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants"
+    return json.loads((folder / "networks.json").read_text())

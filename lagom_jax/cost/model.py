@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,8 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
 from lagom_jax.schedule.program import Kernel
 
+LARGE = 1 << 20
+"""Bytes from which on a kernel hides a part of its launch."""
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
 
 
@@ -50,7 +53,7 @@ class _Memory:
                 span_of(collective.groups, self._cluster),
                 self._cluster,
                 self._constants,
-                collective.operand_count,
+                arrays_of(collective),
                 one_shot=collective.one_shot_kernel,
             )
         return known
@@ -60,17 +63,27 @@ class _Memory:
     ) -> tuple[Price, CollectiveLoad]:
         terms = self._terms(collective)
         price = terms.price(setting)
-        used = setting or terms.usual
-        if used is None or terms.usual is None:
+        if terms.usual is None:
             return price, _NO_CHANNELS
-        passes = self._constants.sharing.passes(collective.kind)
+        used = setting or terms.usual
+        passes = self._constants.sharing.passes(collective.kind, used)
+        sent = terms.sent_bytes(used)
         return price, CollectiveLoad(
             used.channels,
             used.chunk_bytes,
-            memory_rate(terms.sent_bytes, price.seconds, passes),
+            memory_rate(sent, price.seconds, passes),
             price.bound,
             price.resource_share,
+            terms.busy(used),
+            collective.kind == "all-reduce" and used.protocol == "simple",
         )
+
+
+def arrays_of(collective: Collective) -> tuple[float, ...]:
+    """Bytes of each array that a collective moves, on the larger side."""
+    given = [float(nbytes) for _, nbytes in collective.operands]
+    more = collective.bytes / sum(given) if sum(given) else 1.0
+    return tuple(nbytes * more for nbytes in given)
 
 
 def _work_of(kernel: Kernel) -> Work:
@@ -108,9 +121,14 @@ class CostModel:
         self._memory = _Memory(cluster, constants)
 
     @classmethod
-    def of(cls, cluster: Cluster) -> CostModel:
-        """The model of a cluster with the constants known for its GPU."""
-        return cls(cluster, load_constants(cluster.gpu))
+    def of(cls, cluster: Cluster, nccl: str = "") -> CostModel:
+        """The model of a cluster with the constants known for it.
+
+        Args:
+            cluster: What programs run on.
+            nccl: NCCL's version, such as 2.28.9; by default that of its record.
+        """
+        return cls(cluster, load_constants(cluster, nccl))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
         """The same model with other settings for some collectives.
@@ -150,6 +168,19 @@ class CostModel:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
         return self._memory.collectives.of(collective, setting)[0]
+
+    def launch_in_table(self, collective: Collective) -> float:
+        """Seconds of the host's launch in the time of a program of one collective.
+
+        It is no part of what the collective takes beside kernels: in a step the host is
+        ahead of the GPU.
+        """
+        launches = self.constants.surfaces.launches.get(collective.kind, {})
+        if not launches:
+            return 0.0
+        ranks = span_of(collective.groups, self.cluster).size
+        nearest = min(launches, key=lambda known: abs(math.log2(int(known) / ranks)))
+        return launches[nearest][collective.bytes >= LARGE]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""

@@ -86,7 +86,7 @@ def _measured(gpu: Gpu, steering: Steering, clock: Clock, patience: float) -> Fo
 
 
 def _judged(found: Found, cluster: Cluster, release: str) -> Outcome:
-    predictor = Predictor(cluster, load_constants(cluster.gpu))
+    predictor = Predictor(cluster, load_constants(cluster))
     old = load_sharing_constants(cluster.gpu)
     used = [row for row in found.rows if not row.kept_out]
     apart = [row for row in found.rows if row.kept_out]

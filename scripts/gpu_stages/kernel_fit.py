@@ -108,7 +108,7 @@ def changed(constants: Constants, changes: Changes) -> Constants:
 
     Example:
         >>> from lagom_jax.cost.constants import load_constants
-        >>> old = load_constants(Cluster.parse("h100").gpu)
+        >>> old = load_constants(Cluster.parse("h100"))
         >>> new = changed(old, {"memory_shares": {"copy": 0.5}}).kernels
         >>> new.memory_shares["copy"], new.memory_shares["sort"]
         (0.5, 0.6)

@@ -64,7 +64,7 @@ def run(request: Request) -> Outcome:
             "jax[cuda13], or jax[cuda12] where the driver is older than 580"
         )
     found = _measure(request, clock, cluster)
-    constants = load_constants(cluster.gpu)
+    constants = load_constants(cluster)
     measurements = [one.measurement for one in found.kernels]
     choices, fitted = fit([*measurements, found.launch], cluster, constants)
     made = outcome(found, cluster, constants, choices, fitted)

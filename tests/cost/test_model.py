@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
-from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.model import CostModel, arrays_of
 from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.work import Matmul, Work
@@ -66,7 +66,7 @@ def test_prices_do_not_depend_on_what_was_asked_before(questions):
             span_of(task.groups, CLUSTER),
             CLUSTER,
             model.constants,
-            task.operand_count,
+            arrays_of(task),
             one_shot=task.one_shot_kernel,
         )
         expected = terms.price(setting)

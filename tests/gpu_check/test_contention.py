@@ -30,7 +30,7 @@ SLOWDOWN = "slowdown of kernels after the fit"
 
 @pytest.fixture(scope="module")
 def predictor():
-    return Predictor(H100, load_constants(H100.gpu))
+    return Predictor(H100, load_constants(H100))
 
 
 def rows_under(planted, predictor):

@@ -34,7 +34,7 @@ from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Kernel, Loop, Program, Run
 
 CLUSTER = cluster_of("h100")
-OLD = load_constants(CLUSTER.gpu)
+OLD = load_constants(CLUSTER)
 
 
 def copy_of(nbytes, kind="copy"):

@@ -19,6 +19,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
+from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.sharing import SharingConstants, collective_slowdown, slowdown
 from lagom_jax.cost.span import wire_bytes
 
@@ -79,7 +80,7 @@ class Predictor:
         """How many times longer the collective takes, by the model."""
         load = collective_load(row, sharing)
         gpu = self._cluster.gpu
-        return collective_slowdown(load, [load], self.kernel_load(row), gpu)
+        return collective_slowdown(load, [load], gpu)
 
     def kernel_load(self, row: Measured) -> KernelLoad:
         """What the kernel takes, with the time that it was measured to take alone."""
@@ -105,7 +106,9 @@ def collective_load(row: Measured, sharing: SharingConstants) -> CollectiveLoad:
     kind = row.setting.function
     sent = wire_bytes(kind, row.nbytes, RANKS)
     alone = Spread.of(row.pair.collective_alone).median
-    rate = memory_rate(sent, alone, sharing.passes(kind))
+    protocol = "simple"
+    setting = Setting("ring", protocol, row.channels, 544, row.setting.chunk_bytes)
+    rate = memory_rate(sent, alone, sharing.passes(kind, setting))
     return CollectiveLoad(
         RANKS * row.channels, row.setting.chunk_bytes, RANKS * rate, _LINK, 0.0
     )
