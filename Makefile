@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reor
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format docs bench clean
+.PHONY: help setup demo test nightly smoke check format docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,8 +37,11 @@ demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, reco
 test: $(STAMP) check  ## lint, types and the whole test suite
 	$(PYTEST) --durations=25
 
+nightly: $(STAMP) check  ## the same at full depth, and what is left out by day
+	$(PYTEST) --nightly --durations=25
+
 smoke: $(STAMP)  ## the tests that depend on jax's version, without lint
-	$(PYTEST) tests/house/test_demo.py tests/compile tests/hlo tests/xla_flags tests/levers tests/environment tests/runtime/test_contract.py
+	$(PYTEST) tests/compile tests/hlo tests/runtime/test_contract.py
 
 check: $(STAMP)  ## lint and types only
 	$(BIN)/ruff check .

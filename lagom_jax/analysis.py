@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
 from lagom_jax.measure import Calibration, MeasuredStep, refine
 from lagom_jax.plan import Plan
-from lagom_jax.plan.told import told, untold
 from lagom_jax.report import Report, report_program
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 from lagom_jax.units import counted
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import Compiler
 
 
 def analyze(
@@ -27,6 +30,7 @@ def analyze(
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
     plan: Plan | str | Path | None = None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Report:
     """Compiles a training step for a cluster and reports what its overlaps cost.
@@ -48,6 +52,8 @@ def analyze(
             go before the model's.
         plan: Compiles the step as a plan says, and takes NCCL to be told what the plan
             says: what `make_plan` returned, or the path of it.
+        compiler: Whose processes and store to use; by default a new process, and the
+            usual store of compiled steps.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -77,6 +83,7 @@ def analyze(
         name=name,
         description=description,
         plan=plan,
+        compiler=compiler,
         **kwargs,
     )
     return report_scheduled(scheduled, calibration=calibration, profile=profile)
@@ -130,10 +137,12 @@ def report_scheduled(
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
-    notes = [*scheduled.notes]
+    notes = [*scheduled.notes, *scheduled.lists]
     if scheduled.plan is not None:
-        model = model.under(told(scheduled.plan, program, cluster))
-        if lacking := untold(scheduled.plan, program):
+        model = model.under(
+            settings_of(scheduled.plan, program, cluster, model.constants.nccl)
+        )
+        if lacking := missing_sites(scheduled.plan, program):
             notes.append(
                 f"the plan has settings for {counted(len(lacking), 'collective')} that "
                 f"this program lacks, such as {lacking[0]}"
@@ -143,6 +152,7 @@ def report_scheduled(
         cluster,
         model,
         model.source,
+        model=model.digest,
         calibration=calibration,
         profile=profile,
     )
@@ -153,6 +163,7 @@ def report_scheduled(
         # Times of a profile have what the tasks did to each other in them already.
         None if profile is not None else model.contention(),
         pricing=refined.source,
+        measured=refined.measured,
         name=scheduled.name,
         description=scheduled.description,
         peak_memory_bytes=scheduled.peak_memory_bytes,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.errors import LagomError, PlanError, TunerError
+from lagom_jax.errors import LagomError, TunerError
 from lagom_jax.plan import Plan, load
-from lagom_jax.plan.check import check
+from lagom_jax.plan.check import require
 from lagom_jax.plan.pinned import stated
 from lagom_jax.tuner.image import load as load_rules
 from lagom_jax.tuner.installed import (
@@ -27,7 +27,7 @@ from lagom_jax.tuner.library import built
 from xla_flags import pinned_here
 
 
-class TooLateError(LagomError):
+class BackendStartedError(LagomError):
     """Something has been started that reads the environment only as it starts."""
 
 
@@ -66,7 +66,7 @@ def init(
         What was set, and what no variable can say.
 
     Raises:
-        TooLateError: jax has started a backend.
+        BackendStartedError: jax has started a backend.
         PlanError: The plan cannot be read, or does not hold here.
         TunerError: The rules cannot be read, or the plugin was not built, or another
             tuner is set and was to be refused. In all these cases nothing was set.
@@ -80,17 +80,14 @@ def init(
     if isinstance(plan, str | Path):
         plan = load(plan)
     if _backends_run():
-        raise TooLateError(
+        raise BackendStartedError(
             "jax has started a backend, which reads XLA_FLAGS and loads NCCL only as "
             "it starts: call lagom_jax.init before jax.devices() and before the first "
             "computation"
         )
     pins = pinned_here()
-    found = check(plan, versions=Toolchain.probe().versions, pinned=stated(pins))
-    errors = [f"{one.text}: {one.remedy}" for one in found if one.severity == "error"]
-    if errors:
-        raise PlanError("the plan does not hold here: " + "; ".join(errors))
-    notes = [one.text for one in found]
+    versions = Toolchain.probe().versions
+    notes = [*require(plan, versions=versions, pinned=stated(pins))]
     variables: dict[str, str] = {}
     for name, value in plan.environment().items():
         before = environ.get(name, "")
@@ -100,7 +97,7 @@ def init(
     notes += [
         f"{part.what}: {part.why}"
         for part in plan.beyond_environment()
-        if rules is None or not part.why.endswith("a tuner plugin tells NCCL")
+        if rules is None or part.carrier != "tuner plugin"
     ]
     environ.update(variables)
     return Environment(tuple(sorted(variables.items())), tuple(notes))

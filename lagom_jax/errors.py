@@ -1,4 +1,19 @@
-"""The exceptions that lagom_jax raises on purpose."""
+"""The exceptions that lagom_jax raises on purpose, and findings that stop nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing seen, its meaning, and what to do about it."""
+
+    severity: Literal["ok", "warning", "error"]
+    text: str
+    remedy: str = ""
+    """What to type; empty where nothing is wrong."""
 
 
 class LagomError(Exception):

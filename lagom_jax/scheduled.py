@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import ClusterError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.plan import Plan, load
-from lagom_jax.plan.check import check
+from lagom_jax.plan.check import require
+from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.pinned import stated, unheeded
 from xla_flags import pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, LoweredStep
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
+# Lines of XLA's log: level, time, process and place; and those that go on with a list.
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+_LISTED = re.compile(r"  ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,8 @@ class Scheduled:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Of the compiler that made it, where known."""
     notes: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    """Lines of lists that the compiler logged, in another order every time."""
     plan: Plan | None = None
     """What it was compiled with, and what NCCL is told for it."""
 
@@ -49,6 +53,7 @@ def compile_scheduled(
     name: str = "",
     description: str = "",
     plan: Plan | str | Path | None = None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Scheduled:
     """Compiles a training step for a cluster.
@@ -61,6 +66,8 @@ def compile_scheduled(
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         plan: Compiles it as a plan says; a record or its file.
+        compiler: Whose processes and store to use; by default a new process, and the
+            usual store of compiled steps.
         **kwargs: Its keyword arguments.
 
     Raises:
@@ -73,7 +80,6 @@ def compile_scheduled(
     """
     # Here and not above, so that importing lagom_jax does not import jax.
     from lagom_jax.compile import compile_step, lower
-    from lagom_jax.compile.scheduler_pass import APPLIED
 
     where = cluster_named(cluster)
     if isinstance(plan, str | Path):
@@ -81,14 +87,15 @@ def compile_scheduled(
     lowered = lower(step, *args, **kwargs)
     title, notes = name or lowered.name, lowered.notes
     if plan is None:
-        compiled = compile_step(lowered, where, compiler_options)
+        compiled = compile_step(lowered, where, compiler_options, compiler=compiler)
         return scheduled_of(compiled, where, title, description, notes)
     given = dict(compiler_options or {})
     doubts = _doubts(plan, lowered, where, given)
     options = {**plan.compiler_options(), **given}
-    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
-    compiled = compile_step(lowered, where, options, order=order)
-    if order is not None and compiled.order_outcome != APPLIED:
+    compiled = compile_step(
+        lowered, where, options, order=plan.order, compiler=compiler
+    )
+    if plan.order is not None and compiled.order_outcome != APPLIED:
         raise PlanError(
             "the plan's order of instructions was not taken, and its settings are for "
             f"that order: {compiled.order_outcome}; make the plan again here"
@@ -108,7 +115,7 @@ def _doubts(
     from lagom_jax.compile import Toolchain
 
     options = {**given, **lowered.compiler_options}
-    findings = check(
+    doubts = require(
         plan,
         fingerprint=lowered.fingerprint,
         cluster=cluster,
@@ -116,12 +123,7 @@ def _doubts(
         pinned=stated(pinned_here(options)),
         with_options=True,
     )
-    errors = [
-        f"{one.text}: {one.remedy}" for one in findings if one.severity == "error"
-    ]
-    if errors:
-        raise PlanError("the plan does not hold here: " + "; ".join(errors))
-    return [f"the plan: {one.text}" for one in findings]
+    return [f"the plan: {doubt}" for doubt in doubts]
 
 
 def scheduled_of(
@@ -140,6 +142,7 @@ def scheduled_of(
         description: What it is, in a line.
         notes: What is already known about it.
     """
+    lines = [_LOG_PREFIX.sub("", line) for line in compiled.warnings]
     return Scheduled(
         read_module(compiled.module_bytes),
         cluster,
@@ -151,14 +154,10 @@ def scheduled_of(
             *notes,
             *compiled.notes,
             *unheeded(pinned_here()),
-            *map(_without_prefix, compiled.warnings),
+            *(f"XLA: {line}" for line in lines if not _LISTED.match(line)),
         ),
+        tuple(f"XLA: {line}" for line in lines if _LISTED.match(line)),
     )
-
-
-def _without_prefix(line: str) -> str:
-    """A line of XLA's log without its level, time, process and place."""
-    return f"XLA: {_LOG_PREFIX.sub('', line)}"
 
 
 def read_scheduled(path: str | Path, cluster: str | Cluster) -> Scheduled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -23,6 +23,9 @@ from lagom_jax.search.tuning import (
     tune_program,
 )
 
+if TYPE_CHECKING:
+    from lagom_jax.compile import Compiler
+
 
 def find_settings(
     step: Callable[..., Any],
@@ -32,6 +35,7 @@ def find_settings(
     controls: str | Controls = "tuner",
     compiler_options: Mapping[str, Any] | None = None,
     calibration: Calibration | str | Path | None = None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Tuning:
     """Compiles a training step and finds the settings that make it shortest.
@@ -48,6 +52,7 @@ def find_settings(
             `sequence`, `fork`.
         compiler_options: XLA options, as `lowered.compile` takes them.
         calibration: Corrections to the model from your own measurements.
+        compiler: Whose processes and store to use, as `analyze` takes it.
         **kwargs: The step's keyword arguments.
 
     Raises:
@@ -65,7 +70,12 @@ def find_settings(
     # What was asked is checked before the compiler is set to work.
     asked = _asked(policies, controls, calibration)
     scheduled = compile_scheduled(
-        step, *args, cluster=cluster, compiler_options=compiler_options, **kwargs
+        step,
+        *args,
+        cluster=cluster,
+        compiler_options=compiler_options,
+        compiler=compiler,
+        **kwargs,
     )
     return tune_scheduled(scheduled, **asked)
 
@@ -144,9 +154,16 @@ def tune_scheduled(
     cluster = scheduled.cluster
     model = CostModel.of(cluster)
     program = build_program(scheduled.module)
-    refined = refine(program, cluster, model, model.source, calibration=calibration)
+    refined = refine(
+        program,
+        cluster,
+        model,
+        model.source,
+        model=model.digest,
+        calibration=calibration,
+    )
 
-    correction = calibration and calibration.apply(model, cluster, model.source)
+    correction = calibration and calibration.apply(model, cluster, model.digest)
 
     def correct(prices: Prices) -> Prices:
         # The curves are the same for all settings.
@@ -164,5 +181,5 @@ def tune_scheduled(
         name=scheduled.name,
         description=scheduled.description,
         versions=tuple(sorted(scheduled.versions.items())),
-        notes=(*scheduled.notes, *refined.notes),
+        notes=(*scheduled.notes, *scheduled.lists, *refined.notes),
     )

@@ -4,19 +4,20 @@
 
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A
-search asks what the step takes in one order after another. Times are CPU seconds of the
-one thread that works, with Python's garbage collector held off, as `timeit` does; how
-long it takes once is measured apart.
+search asks what the step takes in one order after another, each replayed as far as a
+move changed it. Times are CPU seconds of the one thread that works, with Python's
+garbage collector held off, as `timeit` does; how long it takes once is measured apart.
 """
 
 from __future__ import annotations
 
 import gc
 import platform
+import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench_analysis import CLUSTER, DOCS, compile_real
@@ -28,12 +29,22 @@ from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.find import Ordering, find_order
-from lagom_jax.schedule.build import build_program
-from lagom_jax.search.controls import named
+from lagom_jax.ordering.incremental import IncrementalReplay
+from lagom_jax.ordering.neighbours import Neighbours
+from lagom_jax.ordering.parameters import PARAMETERS
+from lagom_jax.ordering.sequence import Inner, sequence_of
+from lagom_jax.ordering.splices import Splice
+from lagom_jax.ordering.terms import Terms
+from lagom_jax.schedule.build import Builder, build_program
+from lagom_jax.search.controls import FINE, named
+from lagom_jax.search.space import space_of
+from lagom_jax.search.stage import Stage
 
 REPETITIONS = 7
 ORDERS = 20_000
+MOVED = 40
 SEARCHES = 3
+SEED = 1
 
 
 def seconds(act: Callable[[], object]) -> float:
@@ -114,12 +125,42 @@ def table(module: Module) -> str:
                 repeated(lambda: contended(model())),
             ),
             row("replay with contention, prices known", repeated(again)),
+            *orders(module, cluster),
             row(
                 f"search for an order, {ORDERS:,} tried",
                 [seconds(lambda: order(module, cluster)) for _ in range(SEARCHES)],
             ),
         ]
     )
+
+
+def orders(module: Module, cluster: Cluster) -> Iterator[str]:
+    """An order after another, of the computation that launches most."""
+    builder, program = Builder(module), build_program(module)
+    space = space_of(program, cluster, named("tuner"), FINE)
+    stage = Stage(program, space, CostModel.of(cluster))
+    found = max(
+        (
+            sequence_of(builder, computation, Inner({}, {}))
+            for computation in module.computations.values()
+            if computation.sequence is not None
+        ),
+        key=lambda sequence: sum(len(unit.launches) for unit in sequence.units),
+    )
+    replay_of = IncrementalReplay(found, Terms(stage, stage.untouched), found.given)
+    neighbours = Neighbours(found.units, found.given, PARAMETERS)
+    ends = [unit.number for unit in found.units if unit.launches or unit.tokens]
+    units = random.Random(SEED).sample(ends, min(MOVED, len(ends)))
+    moves = [neighbour for unit in units for neighbour in neighbours.shifted(unit)]
+    whole = [Splice(0, found.given)]
+    length = f"{len(found.units):,} units"
+    kept = repeated(lambda: replay_of.take(whole))
+    yield row(f"an order of {length}, all of it", kept)
+    times = [seconds(lambda m=m: replay_of.seconds_with(m)) for m in moves]
+    yield row(f"an order of {length}, where a move changed it", times)
+    limit = replay_of.seconds
+    times = [seconds(lambda m=m: replay_of.seconds_with(m, limit)) for m in moves]
+    yield row("the same, until it cannot be better than before", times)
 
 
 def order(module: Module, cluster: Cluster) -> Ordering:

@@ -42,13 +42,13 @@ from lagom_jax.levers import cost_profile, structure_of
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.planning import Budget, Planner
 from lagom_jax.planning.judge import Judge
-from lagom_jax.planning.trial import CompilerOption
 from lagom_jax.schedule.build import build_program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.search.controls import named
 from lagom_jax.search.floor import floor_seconds
 from lagom_jax.search.space import space_of
 from lagom_jax.search.stage import Stage
+from xla_flags import OptionValue
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "sweep.md"
 SUITE = ("fsdp", "moe", "tp")
@@ -56,7 +56,7 @@ LEVERS = ("options", "costs", "settings")
 _MIB = 1 << 20
 _SIZES = (None, 0, 4 * _MIB, 32 * _MIB, 128 * _MIB, 256 * _MIB, 512 * _MIB, 1024 * _MIB)
 # None leaves an option out.
-TABLE: dict[str, tuple[CompilerOption | None, ...]] = {
+TABLE: dict[str, tuple[OptionValue | None, ...]] = {
     "xla_gpu_enable_pipelined_all_gather": (None, True),
     "xla_gpu_enable_pipelined_all_reduce": (None, True),
     "xla_gpu_enable_pipelined_reduce_scatter": (None, True),
@@ -112,10 +112,10 @@ class Row:
         return (self.default_seconds - seconds) / possible if possible > 0 else 1.0
 
 
-def drawn(count: int, seed: int = 0) -> list[dict[str, CompilerOption]]:
+def drawn(count: int, seed: int = 0) -> list[dict[str, OptionValue]]:
     """Different sets of options, evenly from the table."""
     dice = random.Random(seed)
-    found: dict[str, dict[str, CompilerOption]] = {}
+    found: dict[str, dict[str, OptionValue]] = {}
     while len(found) < count:
         drawn = {name: dice.choice(values) for name, values in TABLE.items()}
         options = {name: value for name, value in drawn.items() if value is not None}
@@ -154,7 +154,7 @@ class Swept:
     def _looked(
         self,
         pool: concurrent.futures.Executor,
-        sets: list[dict[str, CompilerOption]],
+        sets: list[dict[str, OptionValue]],
     ) -> Iterator[Timeline | None]:
         made = pool.map(self._compiled, sets)
         for options, found in zip(sets, made, strict=True):
@@ -173,7 +173,7 @@ class Swept:
         return (compiled.memory.peak_bytes or 0) > self.limit
 
     def _compiled(
-        self, options: dict[str, CompilerOption]
+        self, options: dict[str, OptionValue]
     ) -> tuple[Scheduled, CompiledStep] | None:
         try:
             return self.planner.compile(options)
@@ -181,7 +181,7 @@ class Swept:
             return None
 
     def _seen(
-        self, options: dict[str, CompilerOption], scheduled: Scheduled
+        self, options: dict[str, OptionValue], scheduled: Scheduled
     ) -> tuple[Timeline, str]:
         judge = self.judge
         program = build_program(scheduled.module)
@@ -223,7 +223,7 @@ def row_of(case: str, count: int) -> Row:
     )
 
 
-def _words(options: dict[str, CompilerOption]) -> str:
+def _words(options: dict[str, OptionValue]) -> str:
     said = [
         "our costs" if name == COSTS else f"{name.removeprefix('xla_gpu_')}={value}"
         for name, value in options.items()

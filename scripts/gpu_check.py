@@ -1,12 +1,12 @@
-"""Proves on one GPU what can be proved there, and measures what the model estimates.
+"""Asks one GPU the questions that can refute what this project claims.
 
-    python scripts/gpu_check.py --docs --update    # all stages, results, records
+    python scripts/gpu_check.py --docs --update    # all stages, page, constants
     python scripts/gpu_check.py obeyed --json some.json         # one of them
-    python scripts/gpu_check.py --from some.json rest.json --docs --update
+    python scripts/gpu_check.py --from some.json rest.json --docs
     python scripts/gpu_check.py --dry-run          # without a GPU, with stand-ins
 
 Each stage runs in a process of its own, for less than five minutes. Nothing of the
-GPU's settings is changed. docs/validation/README.md says what each shows, and how.
+GPU's settings is changed. docs/validation/README.md has the method of each.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_stages import page, records
+from gpu_stages import page
 from gpu_stages.clusters import cluster_of
 from gpu_stages.host import gpu_here, machine, record_of
-from gpu_stages.registry import STAGES, module_of
-from gpu_stages.result import Result, ResultError, StageResult, merged, shown
+from gpu_stages.result import (
+    Result,
+    ResultError,
+    StageResult,
+    merged,
+    shown,
+    update_constants,
+)
 from gpu_stages.running import run_stage
-from gpu_stages.stage import CannotRunError, Request
-from lagom_jax.files import write_whole
+from gpu_stages.stage import STAGES, CannotRunError, Request
 
 PAGES = Path(__file__).parents[1] / "docs" / "validation"
 _LONGEST = 280.0
@@ -38,14 +43,15 @@ def main(words: Sequence[str]) -> int:
             result = merged([Result.read(path) for path in wanted.results])
         else:
             result = _run(wanted, words)
-        _keep(wanted.json, result)
+        if wanted.json:
+            result.write(wanted.json)
         if wanted.docs:
             if result.dry and wanted.docs == PAGES:
                 raise ResultError("a dry run is no validation: name another --docs=DIR")
             for path in page.write(result, wanted.docs):
                 print(f"wrote {path}")
         if wanted.update:
-            path = records.update(result)
+            path = update_constants(result)
             print(f"wrote {path}" if path else "no constant was measured: none written")
     except (CannotRunError, ResultError, OSError) as error:
         print(f"gpu_check.py: {error}", file=sys.stderr)
@@ -54,39 +60,34 @@ def main(words: Sequence[str]) -> int:
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    stages = "\n".join(f"  {name:<11} {title}" for name, title in STAGES.items())
+    stages = "\n".join(f"  {name:<12} {one.text}" for name, one in STAGES.items())
     arguments = argparse.ArgumentParser(
         description=__doc__,
-        epilog=f"stages:\n{stages}\n\nIt ends with 0 if all stages ran, whatever they "
-        "found, with 1 if one did\nnot, and with 2 if nothing could be done.",
+        epilog=f"stages:\n{stages}\n\nExit status: 0 if all stages ran, whatever their "
+        "verdict; 1 if one did not;\n2 if nothing could be done.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    arguments.add_argument(
-        "stages", nargs="*", metavar="STAGE", help="all of them, if none is named"
+    add = arguments.add_argument
+    add("stages", nargs="*", metavar="STAGE", help="all of them, if none is named")
+    add("--dry-run", action="store_true", help="with stand-ins for GPU and NCCL")
+    add(
+        "--gpu", help="record to compare with, see `lagom clusters`; by default by name"
     )
-    arguments.add_argument(
-        "--dry-run", action="store_true", help="with stand-ins for GPU and NCCL"
-    )
-    arguments.add_argument(
-        "--gpu", help="the record to compare with, see `lagom clusters`; by its name"
-    )
-    arguments.add_argument(
+    add(
         "--seconds",
         type=float,
         default=_LONGEST,
-        help=f"most that a stage may take; {_LONGEST:.0f}",
+        help=f"time limit of a stage; {_LONGEST:.0f}",
     )
-    arguments.add_argument(
+    add(
         "--nccl",
         type=Path,
         metavar="LIBRARY",
         help="another libnccl.so.2 for contention and obeyed",
     )
-    arguments.add_argument(
-        "--keep", type=Path, help="a new folder for the logs of all stages"
-    )
-    arguments.add_argument("--json", type=Path, metavar="OUT", help="write the result")
-    arguments.add_argument(
+    add("--keep", type=Path, help="a new folder for logs and tables of all stages")
+    add("--json", type=Path, metavar="OUT", help="write the result")
+    add(
         "--from",
         dest="results",
         type=Path,
@@ -94,17 +95,15 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         metavar="JSON",
         help="take earlier results of one machine instead of measuring",
     )
-    arguments.add_argument(
+    add(
         "--docs",
         type=Path,
         nargs="?",
         const=PAGES,
         metavar="DIR",
-        help="write page and pictures, into docs/validation if no folder is named",
+        help="write the page, into docs/validation if no folder is named",
     )
-    arguments.add_argument(
-        "--update", action="store_true", help="write what was measured into the records"
-    )
+    add("--update", action="store_true", help="write measured constants into records")
     wanted = arguments.parse_args(words)
     unknown = [name for name in wanted.stages if name not in STAGES]
     if unknown:
@@ -123,7 +122,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
     gpu = {"name": "no GPU: a dry run"} if wanted.dry_run else gpu_here()
     record = wanted.gpu or (_DRY_GPU if wanted.dry_run else record_of(gpu["name"]))
-    cluster_of(record)  # or it says which records there are
+    cluster_of(record)  # An unknown record is refused before anything runs.
     about = machine(["python", "scripts/gpu_check.py", *words], gpu)
     if wanted.dry_run:
         print("A dry run: stand-ins take the GPU's place, and figures mean nothing.")
@@ -133,45 +132,42 @@ def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
     if there:
         raise CannotRunError(f"{wanted.keep / there[0]} is there: name another --keep")
     found: dict[str, StageResult] = {}
+    result = Result(record, wanted.dry_run, about, found)
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as temporary:
         folder = wanted.keep or Path(temporary)
         for name in chosen:
-            print(f"\n{name}: {STAGES[name]}", flush=True)
+            print(f"\n{name}: {STAGES[name].text}", flush=True)
             request = Request(
-                *(record, wanted.dry_run, wanted.seconds, folder / name, wanted.nccl)
+                record, wanted.dry_run, wanted.seconds, folder / name, wanted.nccl
             )
             found[name] = StageResult.read(
-                run_stage(module_of(name), request, _progress)
+                run_stage(f"gpu_stages.{name}", request, _progress)
             )
-            _show(found[name])
-            # So that nothing is lost where something ends this process.
-            _keep(wanted.json, Result(record, wanted.dry_run, about, found))
-    return Result(record, wanted.dry_run, about, found)
-
-
-def _keep(path: Path | None, result: Result) -> None:
-    if path is not None:
-        write_whole(path, (result.to_json() + "\n").encode())
+            _show(name, found[name])
+            if wanted.json:
+                # Nothing is lost where something ends this process.
+                result.write(wanted.json)
+    return result
 
 
 def _progress(line: str) -> None:
     print(f"    {line}", file=sys.stderr, flush=True)
 
 
-def _show(stage: StageResult) -> None:
-    if stage.status != "ran":
-        print(f"  {stage.status}: {stage.why}", flush=True)
-        return
-    print(f"  {len(stage.rows)} rows in {stage.seconds:.0f} s")
-    for score in stage.scores:
-        met = {None: "", True: "  met", False: "  MISSED"}[score.met]
-        kept_out = ", kept out" if score.kept_out else ""
-        print(f"  {score.what}{kept_out}: {shown(score.value, score.unit)}{met}")
+def _show(name: str, stage: StageResult) -> None:
+    print(f"  {stage.verdict} ({stage.status} in {stage.seconds:.0f} s)")
+    if stage.why:
+        print(f"  {stage.why}")
+    if stage.verdict == "refuted":
+        print(f"  {STAGES[name].if_refuted}")
+    for check in stage.checks:
+        met = {None: "", True: "  met", False: "  MISSED"}[check.met]
+        print(f"  {check.what}: {shown(check.value, check.unit)}{met}")
     for heading, lines in (("!", stage.findings), ("left out:", stage.left_out)):
         for line in lines:
             print(f"  {heading} {line}")
-    for update in stage.updates:
-        print(f"  measured {update.section}.{update.name} = {update.value}")
+    for constant, value in stage.constants.items():
+        print(f"  measured {constant} = {value}")
     sys.stdout.flush()
 
 

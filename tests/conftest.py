@@ -1,19 +1,67 @@
 """What holds for all tests."""
 
+import contextlib
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from lagom_jax.compile import Compiler, Store, deviceless
+
+# One store for all tests and their processes; it lasts as long as the checkout.
+_USUAL = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
+STORE = os.environ.setdefault("LAGOM_STORE", str(_USUAL))
+
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("ci", deadline=None)
+settings.register_profile("nightly", deadline=None, max_examples=2000)
 
 
-def pytest_collection_modifyitems(items):
-    """Files with slow tests come first: of two workers none waits for the other."""
+def pytest_addoption(parser):
+    """Declares the depth of a run."""
+    parser.addoption(
+        "--nightly", action="store_true", help="everything, and at full depth"
+    )
+
+
+def pytest_configure(config):
+    """Chooses how many examples are tried."""
+    settings.load_profile("nightly" if config.getoption("--nightly") else "ci")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is for the night.
+
+    Files with slow tests come first: of two workers none waits for the other.
+    """
+    if not config.getoption("--nightly"):
+        late = [item for item in items if item.get_closest_marker("nightly")]
+        if late:
+            config.hook.pytest_deselected(items=late)
+            items[:] = [item for item in items if item not in late]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def shared_compiler():
+    """Processes that compile for all tests of a worker."""
+    with Compiler() as compiler:
+        yield compiler
+
+
+@pytest.fixture(autouse=True)
+def tests_share_processes_that_compile(request, monkeypatch):
+    """A step that is compiled by itself would start a process each time."""
+
+    def compiler():
+        if Store.usual() != Store(Path(STORE)):
+            return Compiler()
+        return contextlib.nullcontext(request.getfixturevalue("shared_compiler"))
+
+    monkeypatch.setattr(deviceless, "Compiler", compiler)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ Example:
 """
 
 from xla_flags.catalogue import find, flags, known, nearest
-from xla_flags.flag import Flag, FlagError, Value
+from xla_flags.flag import Flag, FlagError, OptionValue, Value
 from xla_flags.flag_text import join, split
 from xla_flags.here import pinned_here
 from xla_flags.pinned import (
@@ -24,15 +24,19 @@ from xla_flags.pinned import (
     pinned_by_options,
     pinned_by_xla_flags,
 )
+from xla_flags.planned import check_planned, check_tried
 from xla_flags.recipes import Recipe, recipes
 from xla_flags.values import parse_flag, parse_option, print_flag, print_option
 
 __all__ = [
     "Flag",
     "FlagError",
+    "OptionValue",
     "Pin",
     "Recipe",
     "Value",
+    "check_planned",
+    "check_tried",
     "find",
     "flags",
     "in_effect",

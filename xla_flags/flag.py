@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-Value: TypeAlias = bool | int | float | str | bytes | tuple[str, ...] | dict[str, str]
-"""A setting: text for an enum, a tuple for a list, a dict for a map."""
+OptionValue: TypeAlias = bool | int | float | str | bytes
+"""A value as `compiler_options` take it: text for an enum and for a list."""
+Value: TypeAlias = OptionValue | tuple[str, ...] | dict[str, str]
+"""What such a value means: a tuple for a list, a dict for a map."""
 Holder: TypeAlias = Literal["xla", "nccl"]
 Type: TypeAlias = Literal[
     "bool", "int", "float", "string", "enum", "list", "map", "bytes"
@@ -108,6 +110,8 @@ class Flag:
     """What can go wrong, what does nothing, and what it costs."""
     replaced_by: str = ""
     """Its name in versions that do not know this one."""
+    planned: bool = False
+    """Whether a plan may set it; see `check_planned`."""
 
     def __post_init__(self) -> None:
         for field, allowed in (

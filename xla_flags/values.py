@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from xla_flags.flag import Flag, FlagError, Value
+from xla_flags.flag import Flag, FlagError, OptionValue, Value
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _INT = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*", re.ASCII)
@@ -136,7 +136,7 @@ def parse_option(flag: Flag, value: object) -> Value:
         ) from None
 
 
-def print_option(flag: Flag, value: Value) -> bool | int | float | str | bytes:
+def print_option(flag: Flag, value: Value) -> OptionValue:
     """What to hand to jax in `compiler_options`.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
@@ -12,17 +12,26 @@ from lagom_jax.commands.terminal import progress
 from lagom_jax.errors import LagomError
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
+if TYPE_CHECKING:
+    from lagom_jax.compile import Compiler
 
-def add_subject(verb: argparse.ArgumentParser) -> None:
-    """Declares the subject and the cluster."""
+
+def add_subject(verb: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Declares the subject and the cluster.
+
+    Args:
+        verb: The verb.
+        required: False where the verb can do without them.
+    """
     verb.add_argument(
         "subject",
+        nargs=None if required else "?",
         help="a model of the zoo (lagom_models), MODULE:FACTORY or FILE.py:FACTORY, a "
         "dump (*after_optimizations.txt, .hlo.pb, compiled.as_text(), a folder that "
         "--xla_dump_to filled), or - for a dump on standard input",
     )
     verb.add_argument(
-        "--cluster", required=True, help="such as h100:8x8; see `lagom clusters`"
+        "--cluster", required=required, help="such as h100:8x8; see `lagom clusters`"
     )
 
 
@@ -36,6 +45,12 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an XLA option, such as xla_gpu_enable_pipelined_all_gather=true; may be "
         "given several times",
+    )
+    step.add_argument(
+        "--no-store",
+        action="store_true",
+        help="compile anew what was compiled before, and keep nothing (see `lagom "
+        "doctor` for where it is kept)",
     )
     zoo = verb.add_argument_group("for a model of the zoo")
     zoo.add_argument(
@@ -87,7 +102,8 @@ def scheduled_step(
             raise LagomError("--plan goes with a step that is compiled, not a dump")
         return read_scheduled(subject.dump, cluster)
     options = parse_options(arguments.option)
-    with progress(f"compiling {subject.name} for {cluster.name} ..."):
+    what = f"compiling {subject.name} for {cluster.name} ..."
+    with progress(what), compiler_for(arguments) as compiler:
         return compile_scheduled(
             subject.step,
             *subject.arguments,
@@ -96,7 +112,16 @@ def scheduled_step(
             name=subject.name,
             description=subject.description,
             plan=plan,
+            compiler=compiler,
         )
+
+
+def compiler_for(arguments: argparse.Namespace) -> Compiler:
+    """The compiler, with its store unless that is not wanted."""
+    # Here and not above: a dump is reported without the compiler.
+    from lagom_jax.compile import Compiler
+
+    return Compiler(store=not arguments.no_store)
 
 
 def add_output(verb: argparse.ArgumentParser, *, page: str, rows: int) -> None:

@@ -10,7 +10,6 @@ from lagom_jax.commands.rows import model_of
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting, largest_chunk
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.measure.rows import (
     CollectiveRow,
@@ -20,6 +19,7 @@ from lagom_jax.measure.rows import (
     matmul_row,
 )
 from lagom_jax.measure.table import Cells, RowError, whole
+from lagom_jax.plan.setting import Setting, largest_chunk
 
 CONTENTION_COLUMNS: Final = (
     *("gpu", "kernel", "m", "n", "k", "types", "blocks", "collective", "arrays"),

@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     calibration = Calibration.fit(
         [sample for part in parts for sample in part.samples],
         cluster,
-        model=model.source,
+        model=model.digest,
         date=arguments.date,
         sources=[part.source for part in parts],
     )

@@ -11,9 +11,12 @@ from typing import Any
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, import_jax, writing
-from lagom_jax.compile.toolchain import Finding, Toolchain
-from lagom_jax.errors import LagomError, ToolchainError
+from lagom_jax.compile.files import own_folder
+from lagom_jax.compile.store import VARIABLE, Store
+from lagom_jax.compile.toolchain import Toolchain
+from lagom_jax.errors import Finding, LagomError, ToolchainError
 from lagom_jax.tuner.installed import findings as tuner_findings
+from lagom_jax.units import counted, in_bytes
 from xla_flags import pinned_here
 
 _TRIAL = "h100:1x2"
@@ -40,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     toolchain = Toolchain.probe()
     findings = list(toolchain.findings)
     findings += tuner_findings(os.environ, pinned_here())
+    findings.append(_store())
     healthy = all(finding.severity != "error" for finding in findings)
     if healthy and not arguments.no_compile:
         findings.append(_trial())
@@ -52,6 +56,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if healthy else ToolchainError.exit_code
 
 
+def _store() -> Finding:
+    """Where compiled steps are kept, and how much room they take."""
+    store = Store.usual()
+    if store is None:
+        return Finding("ok", f"compiled steps are not kept ({VARIABLE}=off)")
+    try:
+        kept = store.entries()
+        if store.folder.exists():
+            own_folder(store.folder)
+    except OSError as error:
+        return Finding(
+            "warning",
+            f"compiled steps are not kept: {error}",
+            f"set {VARIABLE} to a folder of your own, or to off",
+        )
+    size = sum(status.st_size for _, status in kept)
+    return Finding(
+        "ok",
+        f"{counted(len(kept), 'compiled step')} kept in {store.folder}: "
+        f"{in_bytes(size)} of at most {in_bytes(store.most_bytes)}",
+    )
+
+
 def _trial() -> Finding:
     """Compiles a sharded matmul and looks whether its collective is asynchronous."""
     import_jax()
@@ -59,7 +86,7 @@ def _trial() -> Finding:
     import jax.numpy as jnp
     from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-    from lagom_jax.compile import compile_step, lower
+    from lagom_jax.compile import Compiler, compile_step, lower
     from lagom_jax.hlo import read_module
     from lagom_jax.schedule.build import build_program
 
@@ -75,7 +102,11 @@ def _trial() -> Finding:
     weights = [jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16, sharding=cut)] * 4
     x = jax.ShapeDtypeStruct((4096, 2048), jnp.bfloat16, sharding=cut)
     try:
-        compiled = compile_step(lower(step, weights, x), Cluster.parse(_TRIAL))
+        # From nothing: this is about the compiler, not about what it once made.
+        with Compiler(store=False) as compiler:
+            compiled = compile_step(
+                lower(step, weights, x), Cluster.parse(_TRIAL), compiler=compiler
+            )
         program = build_program(read_module(compiled.module_bytes))
     except LagomError as error:
         return Finding("error", f"a trial compile failed: {error}", "see above")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from lagom_jax.compile.toolchain import Finding
+from lagom_jax.errors import Finding
 
 _MARKS = {"ok": ("ok", "green"), "warning": ("note", "yellow"), "error": ("BAD", "red")}
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lagom_jax.errors import LagomError
-from xla_flags import FlagError, known, parse_flag, print_option
+from xla_flags import FlagError, OptionValue, known, parse_flag, print_option
 
 
-def parse_options(
-    words: Iterable[str], *, used: bool = True
-) -> dict[str, bool | int | float | str | bytes]:
+def parse_options(words: Iterable[str], *, used: bool = True) -> dict[str, OptionValue]:
     """Options by name, each value with the type that the compiler expects.
 
     Values of options in the catalogue are written as in `XLA_FLAGS`; those of others
@@ -30,7 +28,7 @@ def parse_options(
          'xla_gpu_pipeline_all_gather': 'COLLECTIVE_PIPELINING_MODE_ON',
          'xla_gpu_unheard_of': 2}
     """
-    found: dict[str, bool | int | float | str | bytes] = {}
+    found: dict[str, OptionValue] = {}
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         if not equals or not name:
@@ -43,7 +41,7 @@ def parse_options(
     return found
 
 
-def _typed(name: str, value: str) -> bool | int | float | str | bytes:
+def _typed(name: str, value: str) -> OptionValue:
     flag = known().get(name)
     if flag is not None and flag.routes[0] == "XLA_FLAGS":
         try:

@@ -12,6 +12,7 @@ from lagom_jax.commands.arguments import (
     add_compiled,
     add_output,
     add_subject,
+    compiler_for,
     positive,
     scheduled_step,
     zoo_options,
@@ -227,7 +228,7 @@ def _plan(
     given = {name: getattr(arguments, name) for name in _BUDGET}
     budget = Budget(**{n: value for n, value in given.items() if value is not None})
     options = parse_options(arguments.option)
-    with reporting() as say:
+    with reporting() as say, compiler_for(arguments) as compiler:
         plan = make_plan(
             subject.step,
             *subject.arguments,
@@ -242,6 +243,7 @@ def _plan(
             name=subject.name,
             description=subject.description,
             progress=lambda what: say(f"{subject.name} for {cluster.name}: {what} ..."),
+            compiler=compiler,
         )
     unsaved: PlanError | None = None
     if arguments.output:

@@ -19,8 +19,10 @@ from lagom_jax.commands.arguments import (
     scheduled_step,
 )
 from lagom_jax.commands.terminal import console, writing
+from lagom_jax.errors import TunerError
+from lagom_jax.plan import load as load_plan
 from lagom_jax.schedule.build import build_program
-from lagom_jax.tuner.from_plan import rules_of
+from lagom_jax.tuner.from_plan import rules_by_size, rules_of
 from lagom_jax.tuner.image import load, save
 from lagom_jax.tuner.library import VERSIONS, Communicator, built, opened
 from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
@@ -64,10 +66,12 @@ def add(verbs: Any) -> None:
     write = kinds.add_parser(
         "write",
         help="the rules of a plan, as the plugin reads them",
-        description="Compiles a step as a plan says, and writes the rules that make "
-        f"NCCL do what the plan says. {_PAGE}",
+        description="Writes the rules that make NCCL do what a plan says. The plan "
+        "alone tells all of them, unless it has different settings for collectives of "
+        "one size: then the step that it is for is compiled as the plan says. "
+        f"{_PAGE}",
     )
-    add_subject(write)
+    add_subject(write, required=False)
     write.add_argument("--plan", required=True, metavar="FILE", help="the plan")
     write.add_argument("--output", required=True, metavar="RULES", help="the file")
     add_compiled(write)
@@ -154,15 +158,24 @@ def _listed(versions: Iterable[int]) -> str:
 
 
 def _write(arguments: argparse.Namespace) -> int:
-    scheduled = scheduled_step(arguments)
-    assert scheduled.plan is not None
-    program = build_program(scheduled.module)
-    compiled = rules_of(scheduled.plan, program, scheduled.cluster)
-    save(compiled.rules, arguments.output)
+    rules, notes = rules_by_size(load_plan(arguments.plan)), ()
+    if rules is None:
+        if arguments.subject is None or arguments.cluster is None:
+            raise TunerError(
+                f"{arguments.plan} has settings for single places of its program, or "
+                "was made by an older lagom_jax: name the step that it is for, and "
+                "--cluster, as `lagom tune` took them"
+            )
+        scheduled = scheduled_step(arguments)
+        assert scheduled.plan is not None
+        program = build_program(scheduled.module)
+        compiled = rules_of(scheduled.plan, program, scheduled.cluster)
+        rules, notes = compiled.rules, compiled.notes
+    save(rules, arguments.output)
     with writing():
         screen = console()
-        screen.print(_contents(compiled.rules), soft_wrap=True)
-        for note in compiled.notes:
+        screen.print(_contents(rules), soft_wrap=True)
+        for note in notes:
             screen.print(f"note: {note}", style="yellow", soft_wrap=True)
     return 0
 

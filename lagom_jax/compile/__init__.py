@@ -2,7 +2,8 @@
 
 The way: `lower` traces the step and writes down what XLA needs to know of it,
 `compile_step` runs XLA's GPU compiler on that in a child process, and `Toolchain`
-says whether the installed parts of that compiler belong together.
+says whether the installed parts of that compiler belong together. A `Compiler` keeps
+such processes, and the kernels and steps that they have compiled before.
 
 Names are loaded when they are first used, so that the toolchain can be examined
 even where jax itself cannot be imported.
@@ -14,44 +15,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lagom_jax.compile.compiler import Compiler
     from lagom_jax.compile.deviceless import (
         CompiledStep,
         MemoryUse,
         Target,
-        compile_for,
         compile_step,
     )
     from lagom_jax.compile.lowering import LoweredStep, lower
-    from lagom_jax.compile.schedule_edit import ScheduleEdit
     from lagom_jax.compile.scheduled_order import ScheduledOrder
-    from lagom_jax.compile.toolchain import Finding, Toolchain
+    from lagom_jax.compile.store import Store
+    from lagom_jax.compile.toolchain import Toolchain
 
 __all__ = [
     "CompiledStep",
-    "Finding",
+    "Compiler",
     "LoweredStep",
     "MemoryUse",
-    "ScheduleEdit",
     "ScheduledOrder",
+    "Store",
     "Target",
     "Toolchain",
-    "compile_for",
     "compile_step",
     "lower",
 ]
 
 _HOMES = {
+    "compiler": ("Compiler",),
     "deviceless": (
         "CompiledStep",
         "MemoryUse",
         "Target",
-        "compile_for",
         "compile_step",
     ),
     "lowering": ("LoweredStep", "lower"),
-    "schedule_edit": ("ScheduleEdit",),
     "scheduled_order": ("ScheduledOrder",),
-    "toolchain": ("Finding", "Toolchain"),
+    "store": ("Store",),
+    "toolchain": ("Toolchain",),
 }
 
 

@@ -18,13 +18,16 @@ The C interface of the compiler's plugin is touched in `_plugin_pass` alone.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from lagom_jax.compile.locations import Locations, separated
 from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
 
@@ -149,9 +152,39 @@ def _first_mesh(shardings: Sequence[Any], context: Any) -> tuple[tuple[str, int]
     return ()
 
 
-def stablehlo_text(module: bytes) -> str:
-    """The text of StableHLO bytecode, without where its operations come from."""
-    return _parsed(module).operation.get_asm(enable_debug_info=False)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModuleApart:
+    """A module, and the places that it was written at."""
+
+    bytecode: bytes
+    """The module with numbers for places."""
+    text: str
+    """The same as text."""
+    text_without_names: str
+    """As text, without where operations come from and what they are called."""
+    locations: Locations
+
+
+def module_apart(module: Any) -> ModuleApart:
+    """A StableHLO module, and the places that it was written at, by themselves."""
+    ir = internal("jax._src.lib.mlir", "ir")
+    bare = module.operation.get_asm(enable_debug_info=False)
+    found = separated(module.operation.get_asm(enable_debug_info=True))
+    if found is not None:
+        text, places = found
+        with internal("jax._src.interpreters.mlir", "make_ir_context")():
+            parsed = ir.Module.parse(text)
+            # Whatever could not be read back as it was stays with its places.
+            if parsed.operation.get_asm(enable_debug_info=False) == bare:
+                return _apart(parsed, bare, places)
+    return _apart(module, bare, Locations())
+
+
+def _apart(module: Any, bare: str, locations: Locations) -> ModuleApart:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    text = module.operation.get_asm(enable_debug_info=True)
+    return ModuleApart(buffer.getvalue(), text, bare, locations)
 
 
 def _parsed(module: bytes) -> Any:

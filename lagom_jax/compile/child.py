@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import io
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lagom_jax import processes
@@ -16,6 +20,8 @@ from lagom_jax.compile import chatter, wire
 from lagom_jax.errors import ToolchainError
 
 _WORKER = "lagom_jax.compile.worker"
+# A process that has closed its pipe is about to end, and its status says why.
+_ENDING_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,50 +43,145 @@ class Answer:
     """The meaningful lines of its stderr."""
 
 
+class Child:
+    """A process that compiles, kept for as many requests as it survives.
+
+    One thread at a time may ask it.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Starts it.
+
+        Args:
+            environment: Its environment variables.
+        """
+        # Both end with this object.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        self._heard = 0
+        try:
+            self._process = subprocess.Popen(
+                command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=environment,
+            )
+        except BaseException:
+            self._stderr.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again."""
+        return self._process.poll() is None
+
+    def ask(
+        self, header: dict[str, Any], payload: bytes, *, timeout_s: float
+    ) -> Answer:
+        """Runs one request.
+
+        Args:
+            header: The request.
+            payload: Bytes that belong to it.
+            timeout_s: When to kill the process.
+
+        Returns:
+            What the process answered, or how it ended.
+        """
+        timed_out, frame = False, None
+        try:
+            frame = self._exchange(wire.pack(header, payload), timeout_s)
+            if frame is None:
+                self._end()
+        except TimeoutError:
+            timed_out = True
+        finally:
+            # Ctrl-C arrives here too: the compiler does not listen to it.
+            if frame is None:
+                self._process.kill()
+                self._process.wait()
+        self._stderr.seek(self._heard)
+        printed = self._stderr.read()
+        self._heard += len(printed)
+        answer, result = frame if frame is not None else (None, b"")
+        return Answer(
+            answer,
+            result,
+            self._process.returncode if frame is None else 0,
+            timed_out,
+            tuple(chatter.meaningful(printed.decode(errors="replace").splitlines())),
+        )
+
+    def _exchange(
+        self, request: bytes, timeout_s: float
+    ) -> tuple[dict[str, Any], bytes] | None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # A process that has ended says so by its status.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+        return wire.unpack(_Deadline(self._process.stdout.fileno(), timeout_s))
+
+    def _end(self) -> None:
+        """Waits for a process that is about to end by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_S)
+
+    def kill(self) -> None:
+        """Ends it, even while it is asked by another thread, which hears of it."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Ends it for good."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            # What could not be written any more does not matter.
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+
+class _Deadline:
+    """A pipe that is read until a moment, and no longer."""
+
+    def __init__(self, descriptor: int, seconds: float) -> None:
+        self._descriptor = descriptor
+        self._end = time.monotonic() + seconds
+
+    def read(self, size: int) -> bytes:
+        """As many bytes as asked for, or fewer where the pipe ends.
+
+        Raises:
+            TimeoutError: They have not all come in time.
+        """
+        parts: list[bytes] = []
+        while size > 0:
+            left = max(0.0, self._end - time.monotonic())
+            if not select.select([self._descriptor], [], [], left)[0]:
+                raise TimeoutError
+            part = os.read(self._descriptor, min(size, 1 << 20))
+            if not part:
+                break
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
 def ask_once(header: dict[str, Any], payload: bytes, *, timeout_s: float) -> Answer:
     """Runs one request in a process of its own.
-
-    Calls do not share anything, so several threads may call this at once.
 
     Args:
         header: The request.
         payload: Bytes that belong to it.
         timeout_s: When to kill the process.
-
-    Returns:
-        What the process answered, or how it ended.
     """
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=environment(),
-        )
-        timed_out, answered = False, b""
-        try:
-            answered, _ = process.communicate(
-                wire.pack(header, payload), timeout=timeout_s
-            )
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            # Ctrl-C arrives here too: the compiler does not listen to it.
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-        stderr.seek(0)
-        printed = stderr.read().decode(errors="replace").splitlines()
-    frame = wire.unpack(io.BytesIO(answered))
-    answer, result = frame if frame is not None else (None, b"")
-    return Answer(
-        answer,
-        result,
-        process.returncode,
-        timed_out,
-        tuple(chatter.meaningful(printed)),
-    )
+    child = Child(environment())
+    try:
+        return child.ask(header, payload, timeout_s=timeout_s)
+    finally:
+        child.close()
 
 
 def command() -> list[str]:
@@ -94,13 +195,19 @@ def command() -> list[str]:
     return processes.python("-m", _WORKER, str(os.getpid()))
 
 
-def environment() -> dict[str, str]:
+def environment(cuda_root: Path | None = None) -> dict[str, str]:
     """The user's environment, and what only the child may have.
 
     The plugin's start-up looks for all of CUDA's libraries unless jax is told to stay
     on the CPU. `XLA_FLAGS` goes along: it would reach the real compiler too.
+
+    Args:
+        cuda_root: Where CUDA's tools are, if not where jax finds them.
     """
-    return processes.environment(JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
+    own = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if cuda_root is not None:
+        own["CUDA_ROOT"] = str(cuda_root)
+    return processes.environment(**own)
 
 
 def signal_name(exit_status: int) -> str:

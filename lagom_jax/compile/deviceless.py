@@ -9,13 +9,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lagom_jax.cluster import Cluster, target_config, topology
-from lagom_jax.compile import child, failures, scheduler_pass
+from lagom_jax.compile import failures, scheduler_pass
+from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError
+from lagom_jax.plan.order import ScheduleEdit
+from lagom_jax.typed_json import plain
 
 _TRITON = "xla_gpu_enable_triton_gemm"
+_FALLBACK_NOTE = (
+    f"compiled with {_TRITON}=false: without a GPU XLA finds no tiles for one of its "
+    "own matmul kernels"
+)
 DEFAULT_TIMEOUT_S = 1800.0
 
 # How XLA begins a line that is a warning or an error.
@@ -87,29 +93,36 @@ class CompiledStep:
     """Of that schedule; None without order and capture."""
     order_outcome: str | None = None
     """`applied`, or why the order was not; None without an order."""
+    stored: bool = False
+    """Whether it was compiled before and has been kept; its times are 0 then."""
 
 
 def compile_step(
     lowered: LoweredStep,
-    cluster: Cluster,
+    target: Cluster | Target,
     options: Mapping[str, object] | None = None,
     *,
     order: ScheduleEdit | None = None,
     capture: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    compiler: Compiler | None = None,
 ) -> CompiledStep:
     """Compiles a lowered step for a cluster, in a process of its own.
 
+    What was compiled before is taken from the compiler's store.
+
     Args:
         lowered: What `lower` returned.
-        cluster: Where the step would run; it must have as many GPUs as the step's
-            mesh has devices.
+        target: Where the step would run, a cluster or what the compiler is told about
+            one; it must have as many GPUs as the step's mesh has devices.
         options: Compiler options by name; `fdo_profile` takes bytes. What the step's
             own `jax.jit(compiler_options=...)` says wins over them.
         order: Another order of instructions than the one XLA's scheduler chooses. One
             that cannot be applied is left out, with a note.
         capture: Whether to keep the module as the scheduler left it.
         timeout_s: After how many seconds to give up.
+        compiler: Whose processes and store to use; by default new processes, and the
+            usual store.
 
     Returns:
         The scheduled module and what the compiler says about its memory.
@@ -119,89 +132,119 @@ def compile_step(
         CompileError: The compiler refused the program, died, or took too long.
         StepError: The step is for another number of devices, or an option is unknown.
     """
-    toolchain = Toolchain.probe().require()
-    text = target_config(cluster.gpu, toolchain.version("jaxlib"))
-    target = Target(cluster.name, text, topology(cluster))
-    return _compile(lowered, target, options, order, capture, timeout_s, toolchain)
-
-
-def compile_for(
-    lowered: LoweredStep,
-    target: Target,
-    options: Mapping[str, object] | None = None,
-    *,
-    order: ScheduleEdit | None = None,
-    capture: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> CompiledStep:
-    """Compiles a lowered step for a target; `compile_step` for a known cluster.
-
-    Nothing is shared between calls: several threads may compile at once.
-
-    Args:
-        lowered: What `lower` returned.
-        target: GPU and topology in the compiler's own words.
-        options: As for `compile_step`.
-        order: As for `compile_step`.
-        capture: As for `compile_step`.
-        timeout_s: As for `compile_step`.
-
-    Returns:
-        The scheduled module and what the compiler says about its memory.
-
-    Raises:
-        ToolchainError: The GPU compiler is missing or its parts do not fit together.
-        CompileError: The compiler refused the program, died, or took too long.
-        StepError: The step is for another number of devices, or an option is unknown.
-    """
-    toolchain = Toolchain.probe().require()
-    return _compile(lowered, target, options, order, capture, timeout_s, toolchain)
-
-
-def _compile(
-    lowered: LoweredStep,
-    target: Target,
-    options: Mapping[str, object] | None,
-    order: ScheduleEdit | None,
-    capture: bool,
-    timeout_s: float,
-    toolchain: Toolchain,
-) -> CompiledStep:
+    if compiler is None:
+        with Compiler() as compiler:
+            return compile_step(
+                lowered,
+                target,
+                options,
+                order=order,
+                capture=capture,
+                timeout_s=timeout_s,
+                compiler=compiler,
+            )
+    toolchain = compiler.toolchain.require()
+    if isinstance(target, Cluster):
+        text = target_config(target.gpu, toolchain.version("jaxlib"))
+        target = Target(target.name, text, topology(target))
     _check_device_count(lowered, target)
     effective = _checked_options({**(options or {}), **lowered.compiler_options})
-    wanted = {"order": None if order is None else order.to_json(), "capture": capture}
-    answer = _ask(lowered, target, effective, wanted, timeout_s)
-    notes: tuple[str, ...] = ()
-    if failures.lacks_tiles(answer) and _TRITON not in effective:
-        # With a GPU XLA would have tried which tiles its own matmul kernels can take.
-        effective[_TRITON] = False
-        notes = (
-            f"compiled with {_TRITON}=false: without a GPU XLA finds no tiles for one "
-            "of its own matmul kernels",
-        )
-        answer = _ask(lowered, target, effective, wanted, timeout_s)
-    header = answer.header
-    if header is None or not header["ok"]:
-        raise failures.explain(answer, lowered.name, target.name, timeout_s)
-    scheduled_at = len(answer.payload) - header.get("scheduled_size", 0)
+    request = _request(lowered, target, effective, order, capture)
+    answer = _found(compiler, request, lowered)
+    stored = answer is not None
+    if answer is None:
+        answer = _compiled(compiler, request, lowered, target, timeout_s)
+    header, payload = answer
+    scheduled_at = len(payload) - header.get("scheduled_size", 0)
+    captured = lowered.locations.restored(payload[scheduled_at:]) if capture else None
     return CompiledStep(
-        module_bytes=answer.payload[:scheduled_at],
+        module_bytes=lowered.locations.restored(payload[:scheduled_at]),
         name=lowered.name,
         target=target.name,
         device_kind=header["device_kind"],
         device_order=lowered.device_order,
         memory=_memory(header["memory"]),
-        start_seconds=header["start_seconds"],
-        compile_seconds=header["compile_seconds"],
-        serialise_seconds=header["serialise_seconds"],
+        start_seconds=0.0 if stored else header["start_seconds"],
+        compile_seconds=0.0 if stored else header["compile_seconds"],
+        serialise_seconds=0.0 if stored else header["serialise_seconds"],
         versions=toolchain.versions,
-        options=effective,
-        notes=(*notes, *_order_notes(header, order, toolchain)),
-        warnings=tuple(filter(_WARNING.match, answer.printed)),
-        scheduled_bytes=answer.payload[scheduled_at:] if capture else None,
+        options={**effective, **header["fallback"]},
+        notes=(
+            *(_FALLBACK_NOTE for _ in header["fallback"]),
+            *_order_notes(header, order, toolchain),
+        ),
+        warnings=tuple(header["warnings"]),
+        scheduled_bytes=captured,
         schedule_fingerprint=header.get("schedule_fingerprint"),
         order_outcome=header.get("order_outcome"),
+        stored=stored,
     )
+
+
+def _request(
+    lowered: LoweredStep,
+    target: Target,
+    options: dict[str, Any],
+    order: ScheduleEdit | None,
+    capture: bool,
+) -> dict[str, Any]:
+    return {
+        "target_text": target.text,
+        "topology": target.topology,
+        "device_order": lowered.device_order,
+        "tuple_args": lowered.tuple_args,
+        "propagate_to_inputs": lowered.allow_propagation_to_inputs,
+        "propagate_to_outputs": lowered.allow_propagation_to_outputs,
+        "options": options,
+        "settings": lowered.settings,
+        "order": None if order is None else plain(order),
+        "capture": capture,
+    }
+
+
+def _found(
+    compiler: Compiler, request: dict[str, Any], lowered: LoweredStep
+) -> tuple[dict[str, Any], bytes] | None:
+    """What was compiled before; with the captured module it will do without it, too."""
+    ways = [request] if request["capture"] else [request, {**request, "capture": True}]
+    for way in ways:
+        key = compiler.key(way, lowered.digest)
+        if key is None or compiler.store is None:
+            return None
+        found = compiler.store.find(key)
+        if found is not None:
+            return found
+    return None
+
+
+def _compiled(
+    compiler: Compiler,
+    request: dict[str, Any],
+    lowered: LoweredStep,
+    target: Target,
+    timeout_s: float,
+) -> tuple[dict[str, Any], bytes]:
+    """What the compiler makes, with what it said, and what had to be done otherwise."""
+    fallback: dict[str, Any] = {}
+    answer = compiler.ask(request, lowered.stablehlo, timeout_s=timeout_s)
+    if failures.lacks_tiles(answer) and _TRITON not in request["options"]:
+        # With a GPU XLA would have tried which tiles its own matmul kernels can take.
+        fallback = {_TRITON: False}
+        options = {**request["options"], **fallback}
+        answer = compiler.ask(
+            {**request, "options": options}, lowered.stablehlo, timeout_s=timeout_s
+        )
+    if answer.header is None or not answer.header["ok"]:
+        raise failures.explain(answer, lowered.name, target.name, timeout_s)
+    header = {
+        **answer.header,
+        "fallback": fallback,
+        "warnings": list(filter(_WARNING.match, answer.printed)),
+    }
+    key = compiler.key(request, lowered.digest)
+    if key is not None and compiler.store is not None:
+        compiler.store.keep(key, header, answer.payload)
+    return header, answer.payload
 
 
 def _order_notes(
@@ -222,30 +265,6 @@ def _order_notes(
             "when the order of instructions is changed: the compiled step keeps "
             "arguments and results apart, and its memory is counted so"
         )
-
-
-def _ask(
-    lowered: LoweredStep,
-    target: Target,
-    options: dict[str, Any],
-    wanted: dict[str, Any],
-    timeout_s: float,
-) -> child.Answer:
-    return child.ask_once(
-        {
-            "target_text": target.text,
-            "topology": target.topology,
-            "device_order": lowered.device_order,
-            "tuple_args": lowered.tuple_args,
-            "propagate_to_inputs": lowered.allow_propagation_to_inputs,
-            "propagate_to_outputs": lowered.allow_propagation_to_outputs,
-            "options": options,
-            "settings": lowered.settings,
-            **wanted,
-        },
-        lowered.stablehlo,
-        timeout_s=timeout_s,
-    )
 
 
 def _check_device_count(lowered: LoweredStep, target: Target) -> None:

@@ -72,6 +72,19 @@ def lacks_tiles(answer: Answer) -> bool:
     )
 
 
+def unknown_option(answer: Answer) -> str | None:
+    """The option that this XLA does not have; None where it is not about that.
+
+    Example:
+        >>> refused = {"ok": False, "message": "No such compile option: 'xla_gpu_x'"}
+        >>> unknown_option(Answer(refused, b"", 0, False, ()))
+        'xla_gpu_x'
+    """
+    message = "" if answer.header is None else str(answer.header.get("message", ""))
+    found = _UNKNOWN_OPTION.search(message)
+    return found and found[1]
+
+
 def explain(answer: Answer, step: str, target: str, timeout_s: float) -> LagomError:
     """The error to raise for an answer that holds no module.
 

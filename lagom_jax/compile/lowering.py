@@ -10,13 +10,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-import io
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from lagom_jax.compile import _jax_internals
+from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.starting import start_jax
 from lagom_jax.compile.tracing import described, first_paragraph, trace
 from lagom_jax.errors import StepError
@@ -50,12 +50,27 @@ class LoweredStep:
         >>> step = lower(lambda x: x * 2, jax.ShapeDtypeStruct((8,), "float32"))
         >>> step.device_count, step.argument_count, step.mesh
         (1, 1, ())
+        >>> other = lower(lambda x: x * 2, jax.ShapeDtypeStruct((9,), "float32"))
+        >>> step.fingerprint == other.fingerprint
+        False
     """
 
     name: str
     """The step's own name."""
     stablehlo: bytes = dataclasses.field(repr=False)
-    """The module as MLIR bytecode."""
+    """The module as MLIR bytecode, without where its operations come from."""
+    locations: Locations = dataclasses.field(repr=False)
+    """Where they come from."""
+    digest: str
+    """Of all that is in the module, names of operations included."""
+    fingerprint: str
+    """A hash of the program: the same in every process and from every folder.
+
+    It is made of the StableHLO text without debug information, so of operations,
+    shapes, shardings, donation and the names of arguments; not of compiler options. A
+    Pallas kernel is bytecode with debug information of its own, so with one the hash
+    does depend on the folder.
+    """
     num_partitions: int
     num_replicas: int
     tuple_args: bool
@@ -76,26 +91,6 @@ class LoweredStep:
     """jax's configuration as far as it reaches the compiler."""
     notes: tuple[str, ...] = ()
     """What differs from the program that would run on the GPUs, in words."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the program: the same in every process and from every folder.
-
-        It is made of the StableHLO text without debug information, so of operations,
-        shapes, shardings, donation and the names of arguments; not of compiler options.
-        A Pallas kernel is bytecode with debug information of its own, so with one the
-        hash does depend on the folder.
-
-        Example:
-            >>> import jax
-            >>> one, other = (
-            ...     lower(lambda x: x * 2, jax.ShapeDtypeStruct((size,), "float32"))
-            ...     for size in (8, 9))
-            >>> one.fingerprint == other.fingerprint
-            False
-        """
-        text = _jax_internals.stablehlo_text(self.stablehlo)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def device_count(self) -> int:
@@ -189,9 +184,13 @@ def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
             f"{facts['name']} calls Python from the GPU, which another process than "
             "this one cannot compile: take the callbacks out for the analysis."
         )
+    module = _jax_internals.module_apart(lowered.compiler_ir("stablehlo"))
     return LoweredStep(
         name=facts["name"],
-        stablehlo=_bytecode(lowered),
+        stablehlo=module.bytecode,
+        locations=module.locations,
+        digest=_sha256(module.text),
+        fingerprint=_sha256(module.text_without_names),
         num_partitions=facts["device_count"],
         num_replicas=1,
         tuple_args=facts["tuple_args"],
@@ -211,11 +210,8 @@ def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
     )
 
 
-def _bytecode(lowered: Any) -> bytes:
-    module = lowered.compiler_ir("stablehlo")
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _order(ids: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.schema import message_class
+from lagom_jax.plan.order import ScheduleEdit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ScheduledOrder:
             reason = _objection(self.computations[number], permutation)
             if reason is not None:
                 return reason
-        for number, places in sorted(edit.aside.items()):
+        for number, places in sorted(edit.second_stream.items()):
             for place in places:
                 reason = self._objection_to_aside(number, place)
                 if reason is not None:

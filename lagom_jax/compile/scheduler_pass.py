@@ -30,11 +30,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from lagom_jax.compile import _plugin_pass
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.compile.scheduled_order import ScheduledOrder
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE, message_class
+from lagom_jax.plan.order import APPLIED, ScheduleEdit
 
-APPLIED = "applied"
 NOT_MET = "not met"
 # XLA numbers its streams for communication from 0.
 _SECOND = "1"
@@ -173,13 +172,13 @@ def _reordered(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> byte
 
 def _on_streams(module: bytes, order: ScheduledOrder, edit: ScheduleEdit) -> bytes:
     """The module with launches that name the second stream for communication."""
-    if not edit.aside:
+    if not edit.second_stream:
         return module
     chosen = {
         (made.name, made.names[place])
         for made, places in (
             (order.computations[number], places)
-            for number, places in edit.aside.items()
+            for number, places in edit.second_stream.items()
         )
         for place in places
     }

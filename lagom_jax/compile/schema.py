@@ -30,6 +30,7 @@ _MESSAGES = {
         8 HloInputOutputAliasProto input_output_alias
         15 DeviceAssignmentProto device_assignment
         17 StackFrameIndexProto stack_frame_index""",
+    "HloModuleFramesProto": "17 StackFrameIndexProto stack_frame_index",
     "HloComputationProto": """
         1 string name
         2 HloInstructionProto* instructions
@@ -87,10 +88,11 @@ _MESSAGES = {
     "ComputationDevice": "1 int64* replica_device_ids",
     "StackFrameIndexProto": """
         1 string* file_names
+        2 string* function_names
         3 FileLocation* file_locations
         4 StackFrame* stack_frames""",
-    "FileLocation": "1 int32 file_name_id\n3 int32 line",
-    "StackFrame": "1 int32 file_location_id",
+    "FileLocation": "1 int32 file_name_id\n2 int32 function_name_id\n3 int32 line",
+    "StackFrame": "1 int32 file_location_id\n2 int32 parent_frame_id",
     "ShapeProto": """
         2 int32 element_type
         3 int64* dimensions

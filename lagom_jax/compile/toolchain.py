@@ -12,9 +12,9 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-from lagom_jax.errors import ToolchainError
+from lagom_jax.errors import Finding, ToolchainError
 
 _SYSTEM_CUDA = Path("/usr/local/cuda")
 _PACKAGES = (
@@ -30,16 +30,6 @@ _PACKAGES = (
 )
 VERIFIED_ON = ("0.10.2", "0.12.0.1")
 """The versions of jax that everything here was tried with."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing seen, what it means, and what to do about it."""
-
-    severity: Literal["ok", "warning", "error"]
-    text: str
-    remedy: str = ""
-    """What to type; empty where nothing is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,16 @@ import base64
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import Any, Protocol
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """As many bytes as asked for, or fewer where the stream ends."""
+        ...
+
 
 _LENGTHS = struct.Struct(">QQ")
 _BYTES_KEY = "__bytes__"
@@ -28,7 +37,7 @@ def pack(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
     return _LENGTHS.pack(len(encoded), len(payload)) + encoded + payload
 
 
-def unpack(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+def unpack(stream: Readable) -> tuple[dict[str, Any], bytes] | None:
     """The next frame of a stream, or None where the stream ends.
 
     A stream that ends inside a frame counts as ended: whoever wrote it died.

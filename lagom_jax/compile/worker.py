@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -69,7 +70,7 @@ def schedule_pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
     """A pass after the scheduler, if an order or the schedule itself is asked for.
 
     Args:
-        request: Holds `order`, as `ScheduleEdit.to_json` wrote it, or None, and
+        request: Holds `order`, a `ScheduleEdit` as JSON, or None, and
             `capture`.
 
     Yields:
@@ -79,10 +80,11 @@ def schedule_pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
     if order is None and not capture:
         yield None
         return
-    from lagom_jax.compile.schedule_edit import ScheduleEdit
     from lagom_jax.compile.scheduler_pass import scheduler_pass
+    from lagom_jax.plan.order import ScheduleEdit
+    from lagom_jax.typed_json import typed
 
-    edit = None if order is None else ScheduleEdit.from_json(order)
+    edit = None if order is None else typed(ScheduleEdit, order)
     with scheduler_pass(edit, capture) as seen:
         yield seen
 
@@ -188,6 +190,9 @@ def main() -> None:
         die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # What a compile leaves behind is freed by counting; looking for circles in all of
+    # jax takes longer than starting it.
+    gc.disable()
     serve(sys.stdin.buffer, answers)
 
 

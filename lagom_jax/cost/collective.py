@@ -20,8 +20,8 @@ from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.nccl_time import Structure, structure_of
 from lagom_jax.cost.network import Alone, across
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import Span
+from lagom_jax.plan.setting import Setting
 
 # However much faster another algorithm starts, a kernel starts and ends.
 _LEAST_LATENCY = 0.3

@@ -81,7 +81,12 @@ def _plain(value: object) -> object:
     """The value as JSON has it."""
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields
+            # A sentence about a number changes no price.
+            if field.name != "source"
+        }
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
         return {str(name): _plain(item) for name, item in items}

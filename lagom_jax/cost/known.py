@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeAlias, TypeVar
 
-from lagom_jax.cost.setting import Setting
+from lagom_jax.plan.setting import Setting
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

@@ -18,11 +18,11 @@ from lagom_jax.cost.loads import (
     memory_rate,
 )
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
+from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.program import Kernel
 
 LARGE = 1 << 20

@@ -13,10 +13,9 @@ import math
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import default_parts, parts_on
-from lagom_jax.cost.setting import Setting, largest_chunk
 from lagom_jax.cost.span import Span
+from lagom_jax.plan.setting import REDUCING, Setting, largest_chunk
 
-REDUCING = ("all-reduce", "all-gather", "reduce-scatter")
 _P2P_THREADS = 512
 
 

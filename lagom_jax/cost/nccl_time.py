@@ -15,8 +15,8 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import parts_on
-from lagom_jax.cost.setting import PAYLOAD, Setting, SettingError
 from lagom_jax.cost.span import Span, wire_bytes
+from lagom_jax.plan.setting import PAYLOAD, Setting, SettingError
 
 _FULL_THREADS = 512
 # How sharply channels run into the link's limit: the p-norm of the two times.

@@ -8,9 +8,9 @@ import math
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.nccl_facts import NcclFacts
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.plan.setting import Setting
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 

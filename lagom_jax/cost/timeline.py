@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.step_parts import StepParts
 from lagom_jax.schedule.program import Kernel, Task
 
 
@@ -80,6 +81,11 @@ class Totals:
         self.communication_seconds += other.communication_seconds * times
         self.exposed_seconds += other.exposed_seconds * times
         self.waiting_seconds += other.waiting_seconds * times
+
+    def parts(self) -> StepParts:
+        """The same figures, for good."""
+        names = [field.name for field in dataclasses.fields(StepParts)]
+        return StepParts(**{name: getattr(self, name) for name in names})
 
     def copy(self) -> Totals:
         """The same figures, to be added to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo.collective import Collective
@@ -24,9 +24,8 @@ from lagom_jax.schedule.program import (
     Task,
     nodes_in,
 )
-from xla_flags import known
+from xla_flags import OptionValue, known
 
-OptionValue: TypeAlias = bool | int | float | str
 _ON: Final = "COLLECTIVE_PIPELINING_MODE_ON"
 # Reduce-scatters inside loops moved with the option for all-reduces, on 0.10.2.
 _PIPELINED: Final = {

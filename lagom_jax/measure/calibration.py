@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price, Prices
@@ -16,14 +16,17 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.measure.curve import Curve, Surface
 from lagom_jax.measure.fit import Correction, fit_corrections
 from lagom_jax.measure.overlay import rescaled
-from lagom_jax.measure.record import as_text, read_correction
 from lagom_jax.measure.samples import Key, Sample, key_of, size_of
 from lagom_jax.schedule.program import Kernel, Task
+from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
 FORMAT = "lagom calibration"
-VERSION = 1
+VERSION = 2
 """Raised when a record written before would be misread."""
 
+_OLDER: Final[Mapping[object, str]] = {
+    1: "which does not say which constants of the model it corrects"
+}
 _AGAIN = "write it again with `lagom calibrate`"
 
 
@@ -54,7 +57,7 @@ class Calibration:
     cluster: str
     """The cluster measured; the corrections hold for others of its system too."""
     model: str
-    """The pricing that is corrected; a correction fits no other."""
+    """The digest of the constants that are corrected; a correction fits no others."""
     date: str
     """When it was measured, as the user said; may be empty."""
     sources: tuple[Source, ...]
@@ -75,7 +78,7 @@ class Calibration:
         Args:
             samples: What was measured beside what the model says.
             cluster: Where it was measured.
-            model: What the model says of the source of its prices.
+            model: The digest of the model's constants.
             date: When it was measured.
             sources: The files that the samples come from.
 
@@ -103,9 +106,17 @@ class Calibration:
         return sum(correction.rows for correction in self.corrections)
 
     def words(self) -> str:
-        """What it is, for a report."""
+        """Where it comes from, for a report."""
         when = f" of {self.date}" if self.date else ""
         return f"{self.rows} measurements{when} on {self.cluster}"
+
+    def pricing(self, source: str) -> str:
+        """Where prices come from that it corrects, in words.
+
+        Args:
+            source: Where the model's own come from.
+        """
+        return f"calibrated: {self.words()}; for the rest {source}"
 
     def apply(self, prices: Prices, cluster: Cluster, model: str) -> Calibrated:
         """The model's prices, corrected.
@@ -113,7 +124,7 @@ class Calibration:
         Args:
             prices: The model's.
             cluster: What they are for.
-            model: What the model says of the source of its prices.
+            model: The digest of the model's constants.
 
         Raises:
             MeasurementError: The calibration is for another system or another model.
@@ -125,8 +136,9 @@ class Calibration:
             )
         if model != self.model:
             raise MeasurementError(
-                f"this calibration corrects another model ({self.model}) than this "
-                f"version's ({model}); {_AGAIN}"
+                "this calibration corrects a model with other constants "
+                f"({_short(self.model)}) than this version has ({_short(model)}); "
+                f"{_AGAIN}"
             )
         curves: defaultdict[Key, dict[int, Curve]] = defaultdict(dict)
         for correction in self.corrections:
@@ -140,7 +152,7 @@ class Calibration:
 
     def to_json(self) -> str:
         """The record as JSON text, the same text for the same calibration."""
-        document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        document = {"format": FORMAT, "version": VERSION, **plain(self)}
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
     @classmethod
@@ -152,32 +164,32 @@ class Calibration:
             origin: The name of the file, for messages.
 
         Raises:
-            MeasurementError: It is no calibration, a damaged one, or one that a newer
-                version wrote.
+            MeasurementError: It is no calibration, a damaged one, or one of another
+                version.
         """
         try:
-            document = _object(text)
-        except ValueError as error:
+            document = parse_object(text)
+        except FormError as error:
             raise MeasurementError(
-                f"{origin} is not JSON ({error}); {_AGAIN}"
+                f"{origin} is a damaged calibration ({error}); {_AGAIN}"
             ) from None
-        if document.get("format") != FORMAT:
+        if document is None or document.pop("format", None) != FORMAT:
             raise MeasurementError(
                 f"{origin} is no calibration; `lagom calibrate --output FILE` writes "
                 "one"
             )
-        version = document.get("version")
+        version = document.pop("version", None)
         if version != VERSION:
             raise MeasurementError(
-                f"{origin} is a calibration of version {version}, this lagom_jax reads "
-                f"version {VERSION}; {_AGAIN}"
+                f"{origin} is a calibration of version {version}, "
+                + _OLDER.get(version, f"this lagom_jax reads version {VERSION}")
+                + f"; {_AGAIN}"
             )
         try:
-            return _from_document(document)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            return typed(cls, document)
+        except FormError as error:
             raise MeasurementError(
-                f"{origin} is a damaged calibration "
-                f"({type(error).__name__}: {error}); {_AGAIN}"
+                f"{origin} is a damaged calibration ({error}); {_AGAIN}"
             ) from None
 
     @classmethod
@@ -232,21 +244,5 @@ class Calibrated:
         return rescaled(price, price.seconds * factor)
 
 
-def _object(text: str) -> dict[str, Any]:
-    """The JSON object that a text is; an empty one for JSON of another kind."""
-    read: Any = json.loads(text)
-    return cast("dict[str, Any]", read) if isinstance(read, dict) else {}
-
-
-def _from_document(document: dict[str, Any]) -> Calibration:
-    return Calibration(
-        system=as_text(document["system"]),
-        cluster=as_text(document["cluster"]),
-        model=as_text(document["model"]),
-        date=as_text(document["date"]),
-        sources=tuple(
-            Source(as_text(s["path"]), as_text(s["kind"]), int(s["rows"]))
-            for s in document["sources"]
-        ),
-        corrections=tuple(map(read_correction, document["corrections"])),
-    )
+def _short(digest: str) -> str:
+    return f"digest {digest[:12] or 'unknown'}"

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lagom_jax.errors import MeasurementError
+
 LARGEST = 2.0
 """A correction is at most a factor of four, up or down."""
 STEEPEST = 0.5
@@ -47,6 +49,14 @@ class Curve:
 
     knots: tuple[tuple[float, float], ...]
     """Octaves of size, and of the factor, from small to large."""
+
+    def __post_init__(self) -> None:
+        """Checks that it is a line, and near 1."""
+        places = [place for place, _ in self.knots]
+        if places != sorted(set(places)):
+            raise MeasurementError("the knots are not in order")
+        if any(abs(height) > LARGEST for _, height in self.knots):
+            raise MeasurementError(f"a factor is beyond {2**LARGEST:g}")
 
     def factor(self, size: float) -> float:
         """What to multiply the model's time for this size with."""

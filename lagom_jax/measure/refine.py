@@ -25,8 +25,10 @@ class Refined:
 
     prices: Prices
     source: str
-    """Where they come from: begins with `measured`, `calibrated` or `estimated`."""
+    """Where they come from, in words."""
     notes: tuple[str, ...] = ()
+    measured: bool = False
+    """Whether they are the times of a profile as far as it has them."""
 
 
 def refine(
@@ -35,6 +37,7 @@ def refine(
     prices: Prices,
     source: str,
     *,
+    model: str = "",
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
 ) -> Refined:
@@ -45,6 +48,7 @@ def refine(
         cluster: What it runs on.
         prices: The model's.
         source: What the model says of their source.
+        model: The digest of the model's constants, which a calibration is for.
         calibration: Corrects the model; a record or its file.
         profile: Of a run of the same program: its times go before all others.
 
@@ -59,12 +63,11 @@ def refine(
         'estimated'
     """
     notes: tuple[str, ...] = ()
-    model = source
     if calibration is not None:
         if not isinstance(calibration, Calibration):
             calibration = Calibration.load(calibration)
         prices = calibration.apply(prices, cluster, model)
-        source = f"calibrated: {calibration.words()}; for the rest {model}"
+        source = calibration.pricing(source)
     if profile is not None:
         if not isinstance(profile, MeasuredStep):
             profile = read_profile(profile)
@@ -78,7 +81,7 @@ def refine(
         prices = Overlay(prices, found.seconds)
         source = f"measured: {found.words()}; for the rest {source}"
         notes = tuple(_notes(profile, program, found.share))
-    return Refined(prices, source, notes)
+    return Refined(prices, source, notes, measured=profile is not None)
 
 
 def _notes(profile: MeasuredStep, program: Program, share: float) -> list[str]:

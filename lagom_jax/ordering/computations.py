@@ -12,9 +12,10 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
 from lagom_jax.hlo.module import Computation, Instruction, Module
-from lagom_jax.ordering.descent import Descent, Place
+from lagom_jax.ordering.descent import Arrangement, Descent
 from lagom_jax.ordering.moved import Moved, moves_of
 from lagom_jax.ordering.options import paced, paths
+from lagom_jax.ordering.parameters import SearchParameters
 from lagom_jax.ordering.sequence import (
     Inner,
     UnitSequence,
@@ -38,10 +39,7 @@ from lagom_jax.search.policy import replaced
 from lagom_jax.search.space import Choice, Space
 from lagom_jax.search.stage import Stage
 
-# Shares of the step below this are no improvement, but rounding.
-_WORTH = 1e-6
-
-Orders: TypeAlias = dict[int, Place]
+Orders: TypeAlias = dict[int, Arrangement]
 """By id of a computation: what a search found for it."""
 
 
@@ -58,8 +56,8 @@ class Candidate:
     def carried(self, space: Space) -> Candidate:
         """The same, found in the coarser space and said in this one."""
         orders = {
-            number: dataclasses.replace(place, settings=())
-            for number, place in self.orders.items()
+            number: dataclasses.replace(arrangement, settings=())
+            for number, arrangement in self.orders.items()
         }
         return Candidate(orders, space.carried(self.choice), self.seconds)
 
@@ -75,12 +73,14 @@ class Computations:
         model: CostModel,
         correct: Callable[[Prices], Prices],
         spare_bytes: int | None,
+        parameters: SearchParameters,
     ) -> None:
         self.stage = stage
         """What can be set, in the given order."""
         self._builder, self._cluster = builder, cluster
         self._terms = Terms(stage, stage.untouched)
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
+        self._parameters = parameters
         self.evaluations = 0
         self._plain: dict[int, UnitSequence] = {}
         self._live: dict[int, int] = {}
@@ -167,13 +167,19 @@ class Computations:
         """Searches every computation from a candidate, inner ones first."""
         orders, choice = dict(begin.orders), begin.choice
         weights: list[float] = []
+        # In the first computation nothing changes before it is searched.
+        first: tuple[Descent, Terms] | None = None
         for computation in self._changeable:
-            descent, _ = self._descent(computation, orders, choice, options)
-            excess = max(0.0, descent.excess_seconds)
+            found = self._descent(computation, orders, choice, options)
+            first = first or found
+            excess = max(0.0, found[0].excess_seconds)
             weights.append(excess * self._times[computation.id])
         total = sum(weights) or 1.0
         for computation, weight in zip(self._changeable, weights, strict=True):
-            descent, terms = self._descent(computation, orders, choice, options)
+            descent, terms = first or self._descent(
+                computation, orders, choice, options
+            )
+            first = None
             share = int(evaluations * weight / total)
             orders[computation.id] = descent.run(
                 share, dice, settings_first=settings_first
@@ -200,7 +206,15 @@ class Computations:
         order = sequence.given
         if computation.id in orders:
             order = orders[computation.id].order
-        return Descent(sequence, terms, own, order, most_bytes=limit), terms
+        descent = Descent(
+            sequence,
+            terms,
+            own,
+            order,
+            most_bytes=limit,
+            parameters=self._parameters,
+        )
+        return descent, terms
 
     def best_of_each(
         self, found: Sequence[Candidate], options: Sequence[Sequence[Point]]
@@ -233,7 +247,7 @@ class Computations:
                 for point in options[group]:
                     other = replaced(choice, group, point.candidate)
                     seconds = stage.score(other).step_seconds
-                    if seconds < best * (1 - _WORTH):
+                    if seconds < best * (1 - self._parameters.worth):
                         choice, best, settled = other, seconds, 0
         return Candidate(orders, choice, best)
 
@@ -281,6 +295,7 @@ class Computations:
             self._model,
             self._correct,
             self._spare_bytes,
+            self._parameters,
         )
 
     def program(self, orders: Orders) -> Program:

@@ -1,113 +1,59 @@
-"""The search on one computation: order and settings together, by small moves.
+"""Descent on one computation: order and settings together, by small moves.
 
 A collective that is set slower takes less from the kernels beside it, but needs more
 room; an order found for fast collectives has no such room. So a start or a wait moves
-together with the setting of its collective.
+together with the setting of its collective. A move costs what it changes: a splice of
+the order, and a replay until the streams are again as they were.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lagom_jax.hlo.collective import Collective
+from lagom_jax.ordering.constraints import Constraints
 from lagom_jax.ordering.eager import eager
-from lagom_jax.ordering.moves import moved
-from lagom_jax.ordering.rehearsal import Rehearsal
+from lagom_jax.ordering.incremental import IncrementalReplay
+from lagom_jax.ordering.neighbours import (
+    AsyncPair,
+    Neighbour,
+    Neighbours,
+    async_pairs,
+)
+from lagom_jax.ordering.parameters import PARAMETERS, SearchParameters
 from lagom_jax.ordering.sequence import Order, UnitSequence
-from lagom_jax.ordering.streams import Clashes, clashes, sharing
+from lagom_jax.ordering.splices import Splice
 from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.program import Run, Stream
+from lagom_jax.schedule.program import Run
 
-Trial: TypeAlias = tuple[Order, int, int]
-"""An order, and the first and the last place where it differs from the present one."""
-
-# Shares of a computation's time below this are no improvement, but rounding.
-_WORTH = 1e-6
-# How much farther each place is that is tried, and how many units with something to do
-# may lie between.
-_STRIDE = 1.6
-_REACH = 96
-_NEAR = 16
-# Kernels with less than this share of the time are not moved for themselves.
-_HEAVY = 0.01
-_KICKS = 3
-# After kicks only so many rounds are made, unless they lead below the best.
-_SMALL = 2
-# Units so far from a changed stretch are looked at again.
-_BESIDE = 4
-# A setting of so many collectives moves together with any of them. One of more is a
-# move by itself: what is good for one of them is not for all.
-_TOGETHER = 2
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Flight:
-    """What is launched by one unit and waited for by another."""
-
-    start: int
-    """The unit that launches."""
-    waits: tuple[int, ...]
-    """The units that wait."""
-    group: int | None
-    """The group of its collective, where a move may change its setting."""
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where a search stands."""
+class Arrangement:
+    """An order of a computation, with settings."""
 
     order: Order
     settings: tuple[tuple[int, int], ...]
-    """Candidates of the groups that it may change."""
+    """Candidates of the groups that the search may change."""
     seconds: float
 
 
-def flights_of(
-    sequence: UnitSequence, terms: Terms, free: frozenset[int]
-) -> list[Flight]:
-    """What is launched and waited for within a computation.
-
-    Args:
-        sequence: The computation.
-        terms: What its tasks cost.
-        free: Groups whose setting may change.
-    """
-    waits: dict[int, list[int]] = {}
-    for unit in sequence.units:
-        for token in unit.tokens:
-            waits.setdefault(token, []).append(unit.number)
-    found: list[Flight] = []
-    for unit in sequence.units:
-        launches = unit.launches
-        if not launches:
-            continue
-        tasks = [launch.task for launch in launches]
-        groups = {terms.group(task) for task in tasks if isinstance(task, Collective)}
-        group = groups.pop() if len(groups) == 1 else None
-        held = {number for launch in launches for number in waits.get(launch.token, ())}
-        found.append(
-            Flight(unit.number, tuple(sorted(held)), group if group in free else None)
-        )
-    return found
-
-
 @dataclasses.dataclass(slots=True)
-class _News:
-    """What has not been looked at since something near it changed."""
+class _Unvisited:
+    """Everything near which something changed since it was looked at."""
 
     shifts: set[int] = dataclasses.field(default_factory=set[int])
-    """Flights, whose starts and waits may move."""
+    """Pairs, whose starts and waits may move."""
     settings: set[int] = dataclasses.field(default_factory=set[int])
     """Groups."""
     kernels: set[int] = dataclasses.field(default_factory=set[int])
     """Units."""
     both: set[int] = dataclasses.field(default_factory=set[int])
-    """Flights that may move together with their setting."""
+    """Pairs that may move together with their setting."""
     stretches: set[int] = dataclasses.field(default_factory=set[int])
-    """Flights, whose start and wait may move at once."""
+    """Pairs, whose start and wait may move at once."""
 
     def clear(self) -> None:
         for name in self.__slots__:
@@ -125,74 +71,69 @@ class Descent:
         order: Order,
         *,
         most_bytes: int | None = None,
+        parameters: SearchParameters = PARAMETERS,
     ) -> None:
         """Prepares a search.
 
         Args:
             sequence: The computation.
-            terms: What its tasks cost; left as the result of the search wants it.
+            terms: The costs of its tasks; left as the result of the search wants it.
             options: For each group that may change the candidates to try.
             order: Where to begin.
-            most_bytes: What the estimate of live bytes may be at most.
+            most_bytes: Bytes that the estimate of live memory may reach.
+            parameters: Of the search.
         """
-        self._sequence, self._terms, self._options = sequence, terms, options
-        self._most_bytes, self._budget = most_bytes, 0
-        self._units = sequence.units
-        self._rehearsal = Rehearsal(sequence, terms)
-        self._flights = flights_of(sequence, terms, frozenset(options))
-        self._works = [bool(unit.nodes) for unit in sequence.units]
-        self._signals = [
-            (frozenset(one.token for one in unit.launches), frozenset(unit.tokens))
-            for unit in sequence.units
-        ]
-        alone = self._rehearsal.alone
+        self._units, self._terms, self._options = sequence.units, terms, options
+        self._parameters, self._budget = parameters, 0
+        self._replay = IncrementalReplay(sequence, terms, order)
+        self._neighbours = Neighbours(sequence.units, order, parameters)
+        self._constraints = Constraints(sequence, order, most_bytes)
+        self._pairs = async_pairs(sequence, terms, frozenset(options))
+        alone = self._replay.alone
+        heavy = parameters.heavy * sum(alone)
         self._heavy = [
             number
             for number, unit in enumerate(sequence.units)
-            if alone[number] >= _HEAVY * sum(alone)
+            if alone[number] >= heavy
             and all(isinstance(node, Run) for node in unit.nodes)
         ]
         self._launchers: dict[int, list[int]] = {}
-        for flight in self._flights:
-            if flight.group is not None:
-                self._launchers.setdefault(flight.group, []).append(flight.start)
-        launches = [one for unit in sequence.units for one in unit.launches]
-        self._streams = {launch.token: launch.stream for launch in launches}
-        two = Stream.ASIDE in self._streams.values()
-        self._clashes: Clashes = clashes(launches) if two else {}
-        # With one stream nothing else is ever beside a collective.
-        self._shared = sharing(launches) if two else None
-        self._news = _News()
-        self._hurried_given = self._hurried(sequence.given)
-        self._clashing_given = self._clashing(sequence.given)
-        self._adopt(order)
+        for pair in self._pairs:
+            if pair.group is not None:
+                self._launchers.setdefault(pair.group, []).append(pair.start)
+        self._tasks = {
+            group: frozenset(
+                terms.number(launch.task)
+                for unit in launchers
+                for launch in sequence.units[unit].launches
+            )
+            for group, launchers in self._launchers.items()
+        }
+        self._unvisited = _Unvisited()
+        self._notice(0, len(order))
+        self._kept = self._arrangement(order)
+        self._changed_first, self._changed_end = len(order), 0
+        """The stretch outside of which the order is that of what was kept."""
 
     @property
     def evaluations(self) -> int:
         """Orders that were replayed."""
-        return self._rehearsal.evaluations
+        return self._replay.evaluations
 
     @property
     def excess_seconds(self) -> float:
-        """What the present order takes beyond its kernels, each alone."""
-        return self._place.seconds - sum(self._rehearsal.alone)
+        """Seconds of the present order beyond its kernels, each alone."""
+        return self._replay.seconds - sum(self._replay.alone)
 
     def allows(self, order: Order) -> bool:
-        """Whether an order keeps to what XLA, streams and memory ask for."""
-        if not self._hurried(order) <= self._hurried_given:
-            return False
-        if not self._clashing(order) <= self._clashing_given:
-            return False
-        limit = self._most_bytes
-        return limit is None or self._sequence.live_bytes(order) <= limit
+        """True if an order keeps to what XLA, streams and memory ask for."""
+        return self._constraints.allow(order)
 
-    def eager(self) -> Place:
-        """Where streams are kept busy; the present place if that takes too much."""
-        rehearsal = self._rehearsal
-        order = eager(
-            self._units, rehearsal.alone, rehearsal.task_seconds, self._clashes
-        )
-        return Place(order, (), 0.0) if self.allows(order) else self._place
+    def eager(self) -> Arrangement:
+        """An order in which streams are kept busy; where it takes too much, not."""
+        replay, clashes = self._replay, self._constraints.clashes
+        order = eager(self._units, replay.alone, replay.task_seconds, clashes)
+        return Arrangement(order, (), 0.0) if self.allows(order) else self._kept
 
     def run(
         self,
@@ -200,8 +141,8 @@ class Descent:
         dice: random.Random | None = None,
         *,
         settings_first: bool = False,
-    ) -> Place:
-        """The best place found from the present order and settings.
+    ) -> Arrangement:
+        """The best that is found from the present order and settings.
 
         Args:
             evaluations: How many orders to replay at most.
@@ -210,73 +151,108 @@ class Descent:
                 while fewer of them could be told apart.
         """
         self._budget = self.evaluations + evaluations
+        worth = self._parameters.worth
         if settings_first:
             self._settle()
         self._descend()
-        best = self._place
-        while dice is not None and not self._is_over() and self._flights:
-            self._kick(dice)
-            self._descend(_SMALL)
-            if self._place.seconds < best.seconds:
+        self._keep()
+        while dice is not None and not self._is_over() and self._pairs:
+            self._perturb(dice)
+            self._descend(self._parameters.short_rounds)
+            if self._replay.seconds < self._kept.seconds:
                 self._descend()
-            if self._place.seconds < best.seconds * (1 - _WORTH):
-                best = self._place
+            if self._replay.seconds < self._kept.seconds * (1 - worth):
+                self._keep()
             else:
-                self._return_to(best)
-        self._return_to(best)
-        return best
+                self._return()
+        return self._kept
 
-    def _adopt(self, order: Order, first: int = 0, last: int | None = None) -> None:
-        """Stands at an order under the present settings.
-
-        Args:
-            order: The order.
-            first: The first place where it, or the setting of what is launched there,
-                differs from the one before.
-            last: The last such place; by default that of the last unit.
-        """
-        seconds = self._rehearsal.keep(order, first)
+    def _arrangement(self, order: Order) -> Arrangement:
         choice = self._terms.choice
         settings = tuple((group, choice[group]) for group in sorted(self._options))
-        self._place = Place(order, settings, seconds)
-        self._where = {number: place for place, number in enumerate(order)}
-        self._notice(first, len(order) if last is None else last)
+        return Arrangement(order, settings, self._replay.seconds)
+
+    def _keep(self) -> None:
+        """Makes the present order and settings those to return to."""
+        self._kept = self._arrangement(tuple(self._replay.order))
+        self._changed_first, self._changed_end = len(self._units), 0
+
+    def _return(self) -> None:
+        """Stands again where nothing near was better."""
+        terms = self._terms
+        groups = [g for g, one in self._kept.settings if terms.choice[g] != one]
+        for group, candidate in self._kept.settings:
+            terms.choose(group, candidate)
+        first, end = self._changed_first, self._changed_end
+        splice = Splice(first, self._kept.order[first:end]) if first < end else None
+        self._take((splice,) if splice else (), groups)
+        self._unvisited.clear()
+        self._changed_first, self._changed_end = len(self._units), 0
+
+    def _take(self, neighbour: Neighbour, groups: Sequence[int] = ()) -> None:
+        """Stands at a neighbour, with settings of groups that have changed."""
+        splices, changed = self._with_launches(neighbour, groups)
+        if splices:
+            self._replay.take(splices, changed)
+        if neighbour:
+            merged = self._neighbours.merged(neighbour)
+            self._constraints.take_with(merged)
+            self._neighbours.take(merged)
+            self._changed_first = min(self._changed_first, merged.first)
+            self._changed_end = max(self._changed_end, merged.end)
+
+    def _with_launches(
+        self, neighbour: Neighbour, groups: Iterable[int]
+    ) -> tuple[Neighbour, frozenset[int]]:
+        """A neighbour with all launches of some groups, and the tasks of these."""
+        launchers = [unit for g in groups for unit in self._launchers.get(g, ())]
+        if not launchers:
+            return neighbour, _NONE
+        tasks = _NONE.union(*(self._tasks.get(group, _NONE) for group in groups))
+        place_of = self._neighbours.place_of
+        launches = [
+            Splice(place_of[unit], (unit,))
+            for unit in launchers
+            if not any(s.first <= place_of[unit] < s.end for s in neighbour)
+        ]
+        return tuple(sorted((*neighbour, *launches), key=_first)), tasks
 
     def _notice(self, first: int, last: int) -> None:
         """Marks what is near a changed stretch as worth another look."""
-        first, last = first - _BESIDE, last + _BESIDE
-        where, news = self._where, self._news
-        for number, flight in enumerate(self._flights):
-            ends = [where[wait] for wait in flight.waits] or [last]
-            if where[flight.start] <= last and max(ends) >= first:
-                news.shifts.add(number)
-                news.stretches.add(number)
-                if flight.group is not None:
-                    news.settings.add(flight.group)
-                    if len(self._launchers[flight.group]) <= _TOGETHER:
-                        news.both.add(number)
-        news.kernels.update(n for n in self._heavy if first <= where[n] <= last)
+        parameters, unvisited = self._parameters, self._unvisited
+        first, last = first - parameters.noticed, last + parameters.noticed
+        place_of = self._neighbours.place_of
+        for number, pair in enumerate(self._pairs):
+            ends = [place_of[wait] for wait in pair.waits] or [last]
+            if place_of[pair.start] <= last and max(ends) >= first:
+                unvisited.shifts.add(number)
+                unvisited.stretches.add(number)
+                if pair.group is not None:
+                    unvisited.settings.add(pair.group)
+                    if self._is_of_few(pair.group):
+                        unvisited.both.add(number)
+        unvisited.kernels.update(
+            number for number in self._heavy if first <= place_of[number] <= last
+        )
 
-    def _return_to(self, place: Place) -> None:
-        """Stands again where nothing near was better."""
-        if place is not self._place:
-            for group, candidate in place.settings:
-                self._terms.choose(group, candidate)
-            self._adopt(place.order)
-            self._news.clear()
+    def _is_of_few(self, group: int) -> bool:
+        return len(self._launchers[group]) <= self._parameters.together
 
     def _is_over(self) -> bool:
         return self.evaluations >= self._budget
 
     def _descend(self, rounds_made: int | None = None) -> None:
         """Small moves first, and where none is left to make, larger ones."""
-        flights, news = self._flights, self._news
+        pairs, unvisited, neighbours = self._pairs, self._unvisited, self._neighbours
         rounds: tuple[tuple[set[int], Callable[[int], bool]], ...] = (
-            (news.shifts, lambda number: self._shift(flights[number], None)),
-            (news.settings, lambda group: self._best((), group)),
-            (news.kernels, lambda unit: self._best(self._shifted(unit), None)),
-            (news.both, lambda n: self._shift(flights[n], flights[n].group)),
-            (news.stretches, lambda number: self._stretch(flights[number])),
+            (unvisited.shifts, lambda number: self._shift(pairs[number], None)),
+            (unvisited.settings, lambda group: self._best((), group)),
+            (
+                unvisited.kernels,
+                lambda unit: self._best(neighbours.shifted(unit), None),
+            ),
+            (unvisited.both, lambda n: self._shift(pairs[n], pairs[n].group)),
+            (unvisited.stretches, lambda number: self._stretch(pairs[number])),
         )
         rounds = rounds[:rounds_made]
         number = 0
@@ -293,7 +269,7 @@ class Descent:
 
     def _settle(self) -> None:
         """Settings alone, until none is better in this order."""
-        fresh = self._news.settings
+        fresh = self._unvisited.settings
         while fresh and not self._is_over():
             for group in sorted(fresh):
                 fresh.discard(group)
@@ -301,147 +277,85 @@ class Descent:
                 if self._is_over():
                     break
 
-    def _shift(self, flight: Flight, group: int | None) -> bool:
+    def _shift(self, pair: AsyncPair, group: int | None) -> bool:
         improved = False
-        for unit in (flight.start, *flight.waits):
-            improved |= self._best(self._shifted(unit), group)
+        for unit in (pair.start, *pair.waits):
+            improved |= self._best(self._neighbours.shifted(unit), group)
         return improved
 
-    def _stretch(self, flight: Flight) -> bool:
-        if not flight.waits:
+    def _stretch(self, pair: AsyncPair) -> bool:
+        if not pair.waits:
             return False
-        few = flight.group is not None and (
-            len(self._launchers[flight.group]) <= _TOGETHER
-        )
-        return self._best(self._stretched(flight), flight.group if few else None)
+        group = pair.group
+        if group is not None and not self._is_of_few(group):
+            group = None
+        return self._best(self._neighbours.stretched(pair), group)
 
-    def _shifted(self, unit: int) -> Iterator[Trial]:
-        """A unit in other places."""
-        order, place = self._place.order, self._where[unit]
-        for step in (-1, 1):
-            for target in self._targets(place, step, _REACH):
-                first, last = sorted((place, target))
-                yield moved(self._units, order, place, target), first, last
-
-    def _stretched(self, flight: Flight) -> Iterator[Trial]:
-        """A flight that begins earlier and is waited for later, or the other way."""
-        order = self._place.order
-        start, wait = self._where[flight.start], self._where[flight.waits[0]]
-        for step in (-1, 1):
-            for begin in self._targets(start, step, _NEAR):
-                one = moved(self._units, order, start, begin)
-                place = one.index(flight.waits[0])
-                for end in self._targets(wait, -step, _NEAR):
-                    if (end > begin) and end != place:
-                        other = moved(self._units, one, place, end)
-                        ends = (start, begin, place, end)
-                        yield other, min(ends), max(ends)
-
-    def _targets(self, place: int, step: int, reach: int) -> Iterator[int]:
-        """Places before or behind one, farther and farther away."""
-        order, works = self._place.order, self._works
-        count, due = 0, 1
-        target, last = place + step, None
-        while 0 <= target < len(order) and count < reach:
-            if works[order[target]]:
-                count, last = count + 1, target
-                if count == due:
-                    yield target
-                    last, due = None, max(due + 1, int(due * _STRIDE))
-            target += step
-        if last is not None:
-            yield last
-
-    def _best(self, trials: Iterable[Trial], group: int | None) -> bool:
-        """Takes the best of some orders, each with settings of a group."""
-        terms, here = self._terms, self._place
-        least = here.seconds * (1 - _WORTH)
-        found: Trial | None = None
+    def _best(self, neighbours: Iterable[Neighbour], group: int | None) -> bool:
+        """Takes the best of some neighbours, each with settings of a group."""
         if group is None:
-            for order, first, last in trials:
-                seconds = self._rehearsal.try_(order, first, last, least)
-                if seconds < least and self.allows(order):
-                    least, found = seconds, (order, first, last)
-        else:
-            present = chosen = terms.choice[group]
-            begins = [self._where[start] for start in self._launchers[group]]
-            each = [*trials]
-            for candidate in dict.fromkeys((present, *self._options[group])):
-                terms.choose(group, candidate)
-                if candidate != present:
-                    each.append((here.order, begins[0], begins[-1]))
-                for order, first, last in each:
-                    if candidate != present:
-                        first, last = min(first, *begins), max(last, *begins)
-                    seconds = self._rehearsal.try_(order, first, last, least)
-                    if seconds < least and self.allows(order):
-                        least, chosen = seconds, candidate
-                        found = order, first, last
-                if candidate != present:
-                    each.pop()
-            terms.choose(group, chosen)
+            least = self._replay.seconds * (1 - self._parameters.worth)
+            found: Neighbour | None = None
+            for neighbour in neighbours:
+                seconds = self._replay.seconds_with(neighbour, least)
+                if seconds < least and self._is_allowed(neighbour):
+                    least, found = seconds, neighbour
+            if found is None:
+                return False
+            first, end = found[0].first, found[-1].end
+            self._take(found)
+            self._notice(first, end - 1)
+            return True
+        return self._best_with(neighbours, group)
+
+    def _best_with(self, neighbours: Iterable[Neighbour], group: int) -> bool:
+        """The same, where a group may get another setting as well."""
+        terms, each = self._terms, [*neighbours]
+        least = self._replay.seconds * (1 - self._parameters.worth)
+        found: Neighbour | None = None
+        present = chosen = terms.choice[group]
+        for candidate in dict.fromkeys((present, *self._options[group])):
+            terms.choose(group, candidate)
+            groups = (group,) if candidate != present else ()
+            for neighbour in (*each, ()) if groups else each:
+                splices, changed = self._with_launches(neighbour, groups)
+                seconds = self._replay.seconds_with(splices, least, changed)
+                if seconds < least and self._is_allowed(neighbour):
+                    least, chosen, found = seconds, candidate, neighbour
+        terms.choose(group, chosen)
         if found is None:
             return False
-        self._adopt(*found)
+        groups = (group,) if chosen != present else ()
+        splices, _ = self._with_launches(found, groups)
+        first, end = splices[0].first, splices[-1].end
+        self._take(found, groups)
+        self._notice(first, end - 1)
         return True
 
-    def _kick(self, dice: random.Random) -> None:
+    def _is_allowed(self, neighbour: Neighbour) -> bool:
+        if not neighbour:
+            return True
+        return self._constraints.allow_with(self._neighbours.merged(neighbour))
+
+    def _perturb(self, dice: random.Random) -> None:
         """A few changes that are taken whatever they cost."""
-        for _ in range(dice.randint(1, _KICKS)):
-            flight = dice.choice(self._flights)
-            unit = dice.choice((flight.start, *flight.waits))
+        for _ in range(dice.randint(1, self._parameters.perturbations)):
+            pair = dice.choice(self._pairs)
+            unit = dice.choice((pair.start, *pair.waits))
             if self._heavy and not dice.randrange(3):
                 unit = dice.choice(self._heavy)
-            trials = [*self._shifted(unit)]
-            if trials:
-                order, first, last = dice.choice(trials)
-                if self.allows(order):
-                    self._adopt(order, first, last)
-            if flight.group is not None and dice.randrange(2):
-                self._terms.choose(
-                    flight.group, dice.choice(self._options[flight.group])
-                )
-                self._adopt(self._place.order)
+            neighbours = [*self._neighbours.shifted(unit)]
+            if neighbours:
+                neighbour = dice.choice(neighbours)
+                if self._is_allowed(neighbour):
+                    self._take(neighbour)
+                    self._notice(neighbour[0].first, neighbour[-1].end - 1)
+            if pair.group is not None and dice.randrange(2):
+                candidate = dice.choice(self._options[pair.group])
+                self._terms.choose(pair.group, candidate)
+                self._take((), [pair.group])
+                self._notice(0, len(self._units))
 
-    def _clashing(self, order: Order) -> frozenset[tuple[int, int]]:
-        """Launches that are under way at each other's side, and must not be."""
-        found: set[tuple[int, int]] = set()
-        under_way: set[int] = set()
-        for number in order if self._clashes else ():
-            launched, waited = self._signals[number]
-            for token in launched:
-                beside = under_way & self._clashes.get(token, frozenset())
-                found.update((other, token) for other in beside)
-                under_way.add(token)
-            under_way -= waited
-        return frozenset(found)
 
-    def _hurried(self, order: Order) -> frozenset[int]:
-        """Collectives that XLA would make synchronous in a way that is not wanted.
-
-        That is what it does with those that are waited for before any kernel has run
-        since their launch. On the compute stream one of these runs beside whatever is
-        under way, and two of them run one after the other.
-        """
-        found: set[int] = set()
-        under_way: set[int] = set()
-        fresh: set[int] = set()
-        synchronous: set[int] = set()
-        streams, shared = self._streams, self._shared
-        for number in filter(self._works.__getitem__, order):
-            launched, waited = self._signals[number]
-            under_way |= launched
-            under_way -= waited
-            fresh |= launched
-            for token in sorted(waited & fresh):
-                beside = under_way
-                if shared is not None:
-                    beside = under_way & shared.get(token, frozenset())
-                others = (streams.get(one) for one in synchronous)
-                if beside or any(one != streams.get(token) for one in others):
-                    found.add(token)
-                synchronous.add(token)
-            if not (launched or waited):
-                fresh.clear()
-                synchronous.clear()
-        return frozenset(found)
+def _first(splice: Splice) -> int:
+    return splice.first

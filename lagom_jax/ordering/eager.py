@@ -10,6 +10,7 @@ would only take the others' turn.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lagom_jax.ordering.sequence import Order, Unit
@@ -62,13 +63,27 @@ class _Eager:
         self._now = 0.0
         self._free: dict[Stream, float] = {}
         self._ends: dict[int, float] = {}
+        self._rank: dict[int, int] = {}
+        """By unit that launches: its turn, where several could be launched."""
+        self._behind: dict[int, list[int]] = {}
+        """By kernel: the units that launch, and need no later kernel than that."""
+        self._open: list[int] = []
+        """Turns of the units that launch, and need no kernel any more, sorted."""
 
     def order(self) -> Order:
         kernels = [u.number for u in self._units if u.nodes and not _is_of(u)]
-        waiting = list(self._by_need(kernels))
+        turns = list(self._by_need(kernels))
+        self._rank = {number: turn for turn, number in enumerate(turns)}
+        last = self._last_kernels(frozenset(kernels))
+        for number in turns:
+            kernel = last[number]
+            if kernel is None:
+                bisect.insort(self._open, self._rank[number])
+            else:
+                self._behind.setdefault(kernel, []).append(number)
         for number, following in zip(kernels, (*kernels[1:], None), strict=False):
             due = set(() if following is None else self._missing(following, self._done))
-            self._launch_what_can_be(waiting, due)
+            self._launch_what_can_be(turns, due)
             self._carry_out(number)
         for unit in self._units:
             self._carry_out(unit.number)
@@ -94,26 +109,46 @@ class _Eager:
                 pending += self._units[one].needs
         return sorted(found)
 
-    def _launch_what_can_be(self, waiting: list[int], due: set[int]) -> None:
+    def _last_kernels(self, kernels: frozenset[int]) -> list[int | None]:
+        """By unit: the last kernel, in the given order, that it needs."""
+        found: list[int | None] = []
+        for unit in self._units:
+            # In a legal order, whatever a unit needs has been seen.
+            needed = [one if one in kernels else found[one] for one in unit.needs]
+            found.append(max((one for one in needed if one is not None), default=None))
+        return found
+
+    def _launch_what_can_be(self, turns: Sequence[int], due: set[int]) -> None:
         """Launches where streams are free, and in any case what is due.
 
         A launch right before its wait would make XLA see no reason for either.
         """
-        for number in tuple(waiting):
-            if number in self._done:
-                waiting.remove(number)
-                continue
-            launches = self._units[number].launches
-            busy = any(
-                self._free.get(one.stream, 0.0) > self._now or self._beside(one.token)
-                for one in launches
-            )
-            if busy and number not in due:
-                continue
-            missing = self._missing(number, self._done)
-            if not any(self._units[other].nodes for other in missing[:-1]):
-                self._carry_out(number)
-                waiting.remove(number)
+        place = 0
+        while place < len(self._open):
+            turn = self._open[place]
+            number = turns[turn]
+            if number in self._done or self._is_launched(number, due):
+                self._open.remove(turn)
+            # An earlier turn that has become possible by this comes at the next kernel.
+            place = bisect.bisect_right(self._open, turn)
+
+    def _is_launched(self, number: int, due: set[int]) -> bool:
+        """Launches what one unit launches, if that can be; whether it could."""
+        if number not in due and any(
+            self._free.get(one.stream, 0.0) > self._now or self._beside(one.token)
+            for one in self._units[number].launches
+        ):
+            return False
+        pending, seen = [*self._units[number].needs], set[int]()
+        while pending:
+            one = pending.pop()
+            if one not in self._done and one not in seen:
+                if self._units[one].nodes:
+                    return False
+                seen.add(one)
+                pending += self._units[one].needs
+        self._carry_out(number)
+        return True
 
     def _end_what_clashes(self, number: int) -> None:
         """Waits for what must not be at the side of a launch, as far as it can.
@@ -141,6 +176,8 @@ class _Eager:
                 continue
             self._done.add(one)
             self._order.append(one)
+            for number in self._behind.pop(one, ()):
+                bisect.insort(self._open, self._rank[number])
             self._now += self._alone[one]
             for node in self._units[one].nodes:
                 if isinstance(node, Launch):

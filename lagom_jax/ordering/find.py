@@ -16,6 +16,7 @@ from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.computations import Candidate, Computations
 from lagom_jax.ordering.moved import Moved
 from lagom_jax.ordering.options import paths
+from lagom_jax.ordering.parameters import PARAMETERS, SearchParameters
 from lagom_jax.ordering.streams import inside_domains, is_crowded
 from lagom_jax.schedule.build import Builder
 from lagom_jax.schedule.program import Program
@@ -27,20 +28,6 @@ from lagom_jax.search.stage import Stage
 
 EVALUATIONS: Final = 150_000
 """How many orders are replayed at most, if nothing else is said."""
-_PACES = (1.0, 1.5, 2.5)
-_ROUNDS = 2
-# What a second stream must be worth, as a share of the step.
-_WORTH = 1e-3
-# With as many starts for each, a search with one stream is compared to that with two.
-_COMPARED = 3
-_PER_START = 10_000
-"""Evaluations below which another start is not worth its while."""
-# The part of the evaluations that goes to descents from several starts; the others are
-# spent near the best of what these find.
-_FIRST_LOOK = 0.5
-# Beyond the evaluations of coarser controls, which come to their own end first: a
-# quarter finds what there is near that end, and another quarter next to nothing.
-_REFINING = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +65,7 @@ def find_order(
     spare_bytes: int | None = None,
     evaluations: int = EVALUATIONS,
     streams: bool = False,
+    parameters: SearchParameters = PARAMETERS,
 ) -> Ordering:
     """Looks for an order in which the step is shorter than in the given one.
 
@@ -92,6 +80,7 @@ def find_order(
         evaluations: How many orders are replayed at most; where
             coarser controls come first, a quarter more.
         streams: Whether collectives inside of domains may have a stream of their own.
+        parameters: Of the search.
 
     Raises:
         HloError: The module has no schedule.
@@ -113,7 +102,9 @@ def find_order(
         step = builder.program()
         space = space_of(step, cluster, controls, grid, model.constants.nccl)
         stage = Stage(step, space, model, correct)
-        return Computations(builder, stage, cluster, model, correct, spare_bytes)
+        return Computations(
+            builder, stage, cluster, model, correct, spare_bytes, parameters
+        )
 
     on_one = search_in(given)
     searches = [on_one]
@@ -123,11 +114,11 @@ def find_order(
     if streams and is_crowded(program, lambda task: price_of(task, prices).seconds):
         aside = inside_domains(program, cluster)
         searches += [search_in(Builder(module, aside))] if aside else []
-    found = _found(searches, first, evaluations)
+    found = _found(searches, first, evaluations, parameters)
     best, search = found.best, found.search
     if search is not on_one and on_one.allows(best):
         seconds = on_one.seconds(best)
-        if seconds * (1 - _WORTH) <= best.seconds:
+        if seconds * (1 - parameters.worth_of_streams) <= best.seconds:
             best, search = dataclasses.replace(best, seconds=seconds), on_one
     after = search.program(best.orders)
     if best.seconds >= before:
@@ -154,7 +145,12 @@ class _Found:
     """Of all of them."""
 
 
-def _found(searches: Sequence[Computations], first: Choice, evaluations: int) -> _Found:
+def _found(
+    searches: Sequence[Computations],
+    first: Choice,
+    evaluations: int,
+    parameters: SearchParameters,
+) -> _Found:
     """The best of what can be set.
 
     Where coarser controls can be searched, their best comes first and is where the
@@ -164,19 +160,20 @@ def _found(searches: Sequence[Computations], first: Choice, evaluations: int) ->
         searches: With one stream for collectives, and perhaps with two.
         first: Lagom's choice for the given order.
         evaluations: How many orders may be replayed.
+        parameters: Of the search.
     """
     if searches[0].stage.space.coarser is None:
-        return _searched(searches, first, evaluations)
+        return _searched(searches, first, evaluations, parameters)
     below = [search.coarser() for search in searches]
     usual = Lagom().choose(below[0].stage).choice
-    coarse = _found(below, usual, evaluations)
+    coarse = _found(below, usual, evaluations, parameters)
     search = searches[below.index(coarse.search)]
     best, options = coarse.best.carried(search.stage.space), paths(search.stage)
-    for number in range(_ROUNDS):
+    for number in range(parameters.rounds):
         found = search.improved(
             best,
             options,
-            int(_REFINING * evaluations) // _ROUNDS,
+            int(parameters.refining * evaluations) // parameters.rounds,
             random.Random(number),
             settings_first=number == 0,
         )
@@ -185,27 +182,30 @@ def _found(searches: Sequence[Computations], first: Choice, evaluations: int) ->
 
 
 def _searched(
-    searches: Sequence[Computations], first: Choice, evaluations: int
+    searches: Sequence[Computations],
+    first: Choice,
+    evaluations: int,
+    parameters: SearchParameters,
 ) -> _Found:
     """The best from several starts, and near the best of those."""
-    first_look = int(evaluations * _FIRST_LOOK) // len(searches)
-    if len(searches) > 1 and first_look < _COMPARED * _PER_START:
+    first_look = int(evaluations * parameters.first_look) // len(searches)
+    if len(searches) > 1 and first_look < parameters.compared * parameters.per_start:
         # Two that do not come to their ends say nothing about which is better.
-        return _searched(searches[-1:], first, evaluations)
+        return _searched(searches[-1:], first, evaluations, parameters)
     ways = [paths(search.stage) for search in searches]
     seen = [
-        _from_starts(search, options, first, first_look)
+        _from_starts(search, options, first, first_look, parameters)
         for search, options in zip(searches, ways, strict=True)
     ]
     search, options, found = searches[0], ways[0], seen[0]
     for number in range(1, len(searches)):
-        if _least(seen[number]) < _least(found) * (1 - _WORTH):
+        if _least(seen[number]) < _least(found) * (1 - parameters.worth_of_streams):
             search, options, found = searches[number], ways[number], seen[number]
     best = min(found, key=_seconds)
     spent = sum(one.evaluations for one in searches)
-    for number in range(_ROUNDS):
+    for number in range(parameters.rounds):
         before = search.evaluations
-        share = max(0, evaluations - spent) // (_ROUNDS - number)
+        share = max(0, evaluations - spent) // (parameters.rounds - number)
         better = search.improved(best, options, share, random.Random(number))
         best = min(best, better, key=_seconds)
         spent += search.evaluations - before
@@ -217,22 +217,28 @@ def _from_starts(
     options: Sequence[Sequence[Point]],
     first: Choice,
     evaluations: int,
+    parameters: SearchParameters,
 ) -> list[Candidate]:
     """The given order, and what the search finds from several starts."""
     # With few evaluations one search that comes to its end beats five that do not.
-    count = min(2 + len(_PACES), max(1, evaluations // _PER_START))
+    count = min(2 + len(parameters.paces), max(1, evaluations // parameters.per_start))
     found = [
         search.improved(start, options, evaluations // count)
-        for start in itertools.islice(_starts(search, first, options), count)
+        for start in itertools.islice(
+            _starts(search, first, options, parameters.paces), count
+        )
     ]
     found.append(search.best_of_each(found, options))
     return [Candidate({}, first, search.stage.score(first).step_seconds), *found]
 
 
 def _starts(
-    search: Computations, first: Choice, options: Sequence[Sequence[Point]]
+    search: Computations,
+    first: Choice,
+    options: Sequence[Sequence[Point]],
+    paces: Sequence[float],
 ) -> Iterator[Candidate]:
-    fast, *slower = _PACES
+    fast, *slower = paces
     yield search.eager(first, options)
     yield search.eager(search.at_pace(first, options, fast), options)
     yield Candidate({}, first, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from lagom_jax.cost.loads import CollectiveLoad
 from lagom_jax.schedule.program import Kernel
 from lagom_jax.search.frontier import Point, path
 from lagom_jax.search.space import Group
@@ -35,16 +36,20 @@ def paths(stage: Stage) -> tuple[tuple[Point, ...], ...]:
     bound = [load for (_, load), _ in timed if load.tiles]
     loads = (bound or [load for (_, load), _ in timed])[:_LARGEST_KERNELS]
 
+    lost: dict[CollectiveLoad, float] = {}
+    """By load of a collective: shares of its time that kernels lose, summed."""
+
     def taken(group: Group, candidate: int) -> float:
-        return sum(
-            stage.price(site, candidate).seconds
-            * sum(
-                1.0 - 1.0 / stage.slowdown(load, stage.load(site, candidate))
-                for load in loads
-            )
-            / max(1, len(loads))
-            for site in group.sites
-        )
+        total = 0.0
+        for site in group.sites:
+            beside = stage.load(site, candidate)
+            share = lost.get(beside)
+            if share is None:
+                share = sum(1.0 - 1.0 / stage.slowdown(one, beside) for one in loads)
+                lost[beside] = share
+            seconds = stage.price(site, candidate).seconds
+            total += seconds * share / max(1, len(loads))
+        return total
 
     found: list[tuple[Point, ...]] = []
     for group in stage.space.groups:

@@ -1,15 +1,21 @@
-"""What a tuning decided, with its evidence: readable, comparable, replayable."""
+"""The decision: what the compiler and NCCL are told for a step, with its evidence."""
 
+from lagom_jax.plan.order import ScheduleEdit as ScheduleEdit
+from lagom_jax.plan.pinned import Pinned as Pinned
 from lagom_jax.plan.plan import Candidate as Candidate
 from lagom_jax.plan.plan import Evidence as Evidence
 from lagom_jax.plan.plan import HoldsFor as HoldsFor
 from lagom_jax.plan.plan import Lever as Lever
-from lagom_jax.plan.plan import LeverValue as LeverValue
-from lagom_jax.plan.plan import Measured as Measured
+from lagom_jax.plan.plan import MeasuredSteps as MeasuredSteps
 from lagom_jax.plan.plan import Plan as Plan
+from lagom_jax.plan.plan import PlanControls as PlanControls
 from lagom_jax.plan.plan import SiteSetting as SiteSetting
 from lagom_jax.plan.plan import Status as Status
 from lagom_jax.plan.plan_file import from_json as from_json
 from lagom_jax.plan.plan_file import load as load
 from lagom_jax.plan.plan_file import save as save
 from lagom_jax.plan.plan_file import to_json as to_json
+from lagom_jax.plan.setting import Call as Call
+from lagom_jax.plan.setting import Cap as Cap
+from lagom_jax.plan.setting import Setting as Setting
+from lagom_jax.plan.step_parts import StepParts as StepParts

@@ -1,4 +1,4 @@
-"""Whether a plan holds here: for this program, cluster, compiler and environment."""
+"""Findings against a plan here: its program, cluster, compiler and environment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile.toolchain import Finding
-from lagom_jax.plan.pinned import stated, value_and_place
+from lagom_jax.errors import Finding, PlanError
+from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import Plan
 from xla_flags import known, pinned_by_options, pinned_by_xla_flags
 
@@ -23,7 +23,7 @@ def check(
     fingerprint: str | None = None,
     cluster: str | Cluster | None = None,
     versions: Mapping[str, str] | None = None,
-    pinned: Iterable[tuple[str, str]] | None = None,
+    pinned: Iterable[Pinned] | None = None,
     with_options: bool = False,
 ) -> tuple[Finding, ...]:
     """What speaks against a plan where it is to be used.
@@ -36,7 +36,7 @@ def check(
         fingerprint: `LoweredStep.fingerprint` of the step that it is to be used for.
         cluster: What the step will run on.
         versions: Of the installed parts of the compiler, by distribution.
-        pinned: What is set, as `lagom_jax.plan.pinned.stated` writes it.
+        pinned: The user's own settings.
         with_options: Whether the step's own `compiler_options` are among `pinned`;
             if not, those that the plan knows of are taken to be as they were.
 
@@ -54,6 +54,38 @@ def check(
         *_pinned(plan, pinned, with_options),
     )
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+
+
+def require(
+    plan: Plan,
+    *,
+    fingerprint: str | None = None,
+    cluster: str | Cluster | None = None,
+    versions: Mapping[str, str] | None = None,
+    pinned: Iterable[Pinned] | None = None,
+    with_options: bool = False,
+) -> tuple[str, ...]:
+    """Refuses a plan that does not hold here; the arguments are those of `check`.
+
+    Returns:
+        Words about what may make its figures wrong.
+
+    Raises:
+        PlanError: The plan cannot be trusted here.
+        ClusterError: No such cluster.
+    """
+    found = check(
+        plan,
+        fingerprint=fingerprint,
+        cluster=cluster,
+        versions=versions,
+        pinned=pinned,
+        with_options=with_options,
+    )
+    errors = [f"{one.text}: {one.remedy}" for one in found if one.severity == "error"]
+    if errors:
+        raise PlanError("the plan does not hold here: " + "; ".join(errors))
+    return tuple(one.text for one in found)
 
 
 def _program(plan: Plan, fingerprint: str | None) -> Iterator[Finding]:
@@ -129,57 +161,56 @@ def _bound_parts(plan: Plan) -> str:
 
 
 def _pinned(
-    plan: Plan, pinned: Iterable[tuple[str, str]] | None, with_options: bool
+    plan: Plan, pinned: Iterable[Pinned] | None, with_options: bool
 ) -> Iterator[Finding]:
     if pinned is None:
         return
-    here = {name: value_and_place(text) for name, text in pinned}
-    before = {name: value_and_place(text) for name, text in plan.holds_for.pinned}
+    here = {one.name: one for one in pinned}
+    before = {one.name: one for one in plan.holds_for.pinned}
     own = _own(plan)
     for name in sorted({*before, *here}):
         was, is_now = before.get(name), here.get(name)
-        if is_now is None and was and was[1] == _OPTIONS and not with_options:
+        if is_now is None and was and was.place == _OPTIONS and not with_options:
             continue
-        if is_now and (is_now[0] == (was and was[0]) or is_now[0] in own.get(name, ())):
+        usual = {*own.get(name, ()), *((was.value,) if was else ())}
+        if is_now and is_now.value in usual:
             continue
         yield _changed(name, was, is_now, own.get(name))
 
 
 def _own(plan: Plan) -> dict[str, set[str]]:
-    """What the plan itself sets, as `stated` writes it, by name."""
+    """The plan's own values, as `stated` writes them, by name."""
     options = pinned_by_options(plan.compiler_options())
     flags = pinned_by_xla_flags(plan.environment().get("XLA_FLAGS", ""))
     found: dict[str, set[str]] = {}
-    for name, text in itertools.chain(stated(options), stated(flags)):
-        found.setdefault(name, set()).add(value_and_place(text)[0])
+    for one in itertools.chain(stated(options), stated(flags)):
+        found.setdefault(one.name, set()).add(one.value)
     return found
 
 
 def _changed(
-    name: str,
-    was: tuple[str, str] | None,
-    is_now: tuple[str, str] | None,
-    own: set[str] | None,
+    name: str, was: Pinned | None, is_now: Pinned | None, own: set[str] | None
 ) -> Finding:
     if own and is_now:
         return Finding(
-            "error" if is_now[1] == _OPTIONS else "warning",
-            f"{is_now[1]} sets {name}={is_now[0]}, the plan {name}={min(own)}",
-            f"take {name} out of {is_now[1]}",
+            "error" if is_now.place == _OPTIONS else "warning",
+            f"{is_now.place} sets {name}={is_now.value}, the plan {name}={min(own)}",
+            f"take {name} out of {is_now.place}",
         )
     flag = known().get(name)
     changes = flag is not None and flag.changes == "program"
     text, remedy = f"{name} was {_shown(was)} and is {_shown(is_now)}", _AGAIN
     if was:
-        remedy = f"set {name}={was[0]} in {was[1] or 'the environment'}, or {_AGAIN}"
+        place = was.place or "the environment"
+        remedy = f"set {name}={was.value} in {place}, or {_AGAIN}"
     elif is_now:
-        remedy = f"take {name} out of {is_now[1] or 'the environment'}, or {_AGAIN}"
+        remedy = f"take {name} out of {is_now.place or 'the environment'}, or {_AGAIN}"
     if changes:
         return Finding("error", f"{text}: the compiler makes another program", remedy)
     return Finding("warning", f"{text}: times may differ", remedy)
 
 
-def _shown(value: tuple[str, str] | None) -> str:
-    if value is None:
+def _shown(pinned: Pinned | None) -> str:
+    if pinned is None:
         return "not set"
-    return f"{value[0]} in {value[1]}" if value[1] else value[0]
+    return f"{pinned.value} in {pinned.place}" if pinned.place else pinned.value

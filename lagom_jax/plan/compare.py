@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from lagom_jax.plan.plan import Plan
-from lagom_jax.plan.typed import plain, typed
+from lagom_jax.typed_json import plain, typed
 
 CLOCKS: Final = ("compile_seconds", "seconds")
 """How long this and that took: no two plans agree, and nothing was decided by it."""
@@ -64,6 +64,14 @@ def differences(one: Plan, other: Plan) -> tuple[Difference, ...]:
 
 def _summary(plan: Plan) -> dict[str, Any]:
     document = cast("dict[str, Any]", plain(typed(Plan, plain(plan))))
+    # In a line each, as people write them.
+    document["controls"] = str(plan.controls)
+    document["holds_for"]["pinned"] = [
+        [one.name, f"{one.value} [{one.place}]"] for one in plan.holds_for.pinned
+    ]
+    for one, named in zip(plan.settings, document["settings"], strict=True):
+        named["usual"], named["setting"] = str(one.usual), str(one.setting)
+        named["calls"] = [str(call) for call in one.calls]
     if plan.costs is not None:
         lines = plan.costs.count("\n")
         document["costs"] = f"{lines} lines, {_digest(plan.costs)}"

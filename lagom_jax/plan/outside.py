@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
-from xla_flags import FlagError, join, known, parse_option, print_flag
+from xla_flags import FlagError, OptionValue, find, join, parse_option, print_flag
+
+Carrier: TypeAlias = Literal["compiler options", "compiling process", "tuner plugin"]
+"""What can say that which no environment variable can."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,11 +18,12 @@ class Beyond:
 
     what: str
     why: str
-    """Why not, and what can."""
+    """In words: why not, and what can."""
+    carrier: Carrier
 
 
 def xla_flags_text(
-    options: Mapping[str, bool | int | float | str | bytes], jaxlib: str | None
+    options: Mapping[str, OptionValue], jaxlib: str | None
 ) -> tuple[str, tuple[Beyond, ...]]:
     """The text of `XLA_FLAGS` for compiler options, and what it cannot say.
 
@@ -26,7 +31,7 @@ def xla_flags_text(
     what the catalogue knows for a flag is written.
 
     Args:
-        options: As jax takes them.
+        options: As jax takes them, all of them in the catalogue.
         jaxlib: The version that will read the text, None if it is not known.
 
     Example:
@@ -38,10 +43,8 @@ def xla_flags_text(
     words: list[tuple[str, str]] = []
     beyond: list[Beyond] = []
     for name, value in options.items():
-        flag = known().get(name)
-        if flag is None:
-            why = "not in the catalogue of flags"
-        elif "XLA_FLAGS" not in flag.routes:
+        flag = find(name)
+        if "XLA_FLAGS" not in flag.routes:
             why = "XLA_FLAGS do not know it"
         elif jaxlib is not None and not flag.is_a_flag_in(jaxlib):
             why = f"XLA_FLAGS of jaxlib {jaxlib} do not know it"
@@ -51,5 +54,6 @@ def xla_flags_text(
                 continue
             except FlagError as error:
                 why = str(error)
-        beyond.append(Beyond(name, f"{why}: give it as a compiler option"))
+        why += ": give it as a compiler option"
+        beyond.append(Beyond(name, why, "compiler options"))
     return join(words), tuple(beyond)

@@ -1,7 +1,8 @@
-"""What the user had set when a plan was made, as a plan states it."""
+"""The user's own settings when a plan was made, as a plan keeps them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,8 +12,28 @@ from xla_flags import FlagError, Pin, in_effect, print_flag
 _UNHEEDED: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_PAT_ENABLE")
 
 
-def stated(pins: Iterable[Pin]) -> tuple[tuple[str, str], ...]:
-    """Settings in effect as a plan keeps them: names, and values with their places.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pinned:
+    """One setting of the user's.
+
+    Example:
+        >>> print(Pinned("xla_gpu_autotune_level", "0", "XLA_FLAGS"))
+        xla_gpu_autotune_level=0 [XLA_FLAGS]
+    """
+
+    name: str
+    value: str
+    """In one spelling, however it was written, as far as it is known."""
+    place: str
+    """Where it was set: `XLA_FLAGS`, `compiler_options`, `the environment`, a file."""
+
+    def __str__(self) -> str:
+        """In a line."""
+        return f"{self.name}={self.value} [{self.place}]"
+
+
+def stated(pins: Iterable[Pin]) -> tuple[Pinned, ...]:
+    """Settings in effect as a plan keeps them.
 
     Args:
         pins: Those of the environment first, then those of `compiler_options`.
@@ -20,16 +41,16 @@ def stated(pins: Iterable[Pin]) -> tuple[tuple[str, str], ...]:
     Example:
         >>> from xla_flags import pinned_by_environment
         >>> stated(pinned_by_environment({"XLA_FLAGS": "--xla_gpu_autotune_level=0"}))
-        (('xla_gpu_autotune_level', '0 [XLA_FLAGS]'),)
+        (Pinned(name='xla_gpu_autotune_level', value='0', place='XLA_FLAGS'),)
     """
     return tuple(
-        (name, f"{_text(pin)} [{pin.where}]")
+        Pinned(name, _text(pin), pin.where)
         for name, pin in sorted(in_effect(pins).items())
     )
 
 
 def unheeded(pins: Iterable[Pin]) -> tuple[str, ...]:
-    """What the user has told NCCL, and predictions do not know.
+    """Settings of NCCL that it will heed and predictions do not know, in words.
 
     Args:
         pins: Those of the environment.
@@ -40,26 +61,14 @@ def unheeded(pins: Iterable[Pin]) -> tuple[str, ...]:
         NCCL_ALGO=ring [the environment]: NCCL will heed it, predictions do not ...
     """
     return tuple(
-        f"{name}={value}: NCCL will heed it, predictions do not know of it, and where "
+        f"{pinned}: NCCL will heed it, predictions do not know of it, and where "
         "it forbids what is chosen here, NCCL's own choice among the rest stays"
-        for name, value in stated(pins)
-        if name in _UNHEEDED
+        for pinned in stated(pins)
+        if pinned.name in _UNHEEDED
     )
 
 
-def value_and_place(text: str) -> tuple[str, str]:
-    """A value and where it was found, from what `stated` wrote.
-
-    Example:
-        >>> value_and_place("0 [XLA_FLAGS]"), value_and_place("0")
-        (('0', 'XLA_FLAGS'), ('0', ''))
-    """
-    value, bracket, place = text.removesuffix("]").rpartition(" [")
-    return (value, place) if bracket and text.endswith("]") else (text, "")
-
-
 def _text(pin: Pin) -> str:
-    """The value in one spelling, however it was written, as far as it is known."""
     if pin.flag is not None and pin.value is not None:
         try:
             return print_flag(pin.flag, pin.value)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
-from lagom_jax.cost.nccl_default import REDUCING
-from lagom_jax.cost.setting import Setting, SettingError
-from lagom_jax.errors import PlanError, StepError
+from lagom_jax.errors import PlanError
+from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.outside import Beyond, xla_flags_text
-from lagom_jax.search.space import Cap
-from lagom_jax.search.tuning import StepParts
+from lagom_jax.plan.pinned import Pinned
+from lagom_jax.plan.setting import REDUCING, Call, Cap, Setting
+from lagom_jax.plan.step_parts import StepParts
+from xla_flags import FlagError, OptionValue, check_planned, check_tried
 
 COSTS: Final = "fdo_profile"
 """The lever whose value is `Plan.costs`."""
@@ -22,7 +22,6 @@ COLLECTIVE_CAP: Final = "xla_gpu_nccl_collective_max_nchannels"
 POINT_TO_POINT_CAP: Final = "xla_gpu_nccl_p2p_max_nchannels"
 _SUMS = ("all-reduce", "reduce-scatter")
 
-LeverValue: TypeAlias = bool | int | float | str | None
 Status: TypeAlias = Literal[
     "ok",
     "chosen",
@@ -34,6 +33,18 @@ Status: TypeAlias = Literal[
     "not tried",
 ]
 """What became of a candidate."""
+Apart: TypeAlias = Literal["nothing", "sizes", "places"]
+"""Which collectives can have different settings: none, so that there is one choice for
+all of a step; those whose calls differ in function, ranks, domains or bytes; or all."""
+
+
+def _allowed(
+    check: Callable[[str, OptionValue], None], name: str, value: OptionValue
+) -> None:
+    try:
+        check(name, value)
+    except FlagError as error:
+        raise PlanError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Lever:
 
     name: str
     """A compiler option, or `order`: another order than XLA's scheduler chose."""
-    value: LeverValue
+    value: OptionValue | None
     """None for `fdo_profile` and `order`, whose values are the plan's own."""
     why: str
     """The reason, in words."""
@@ -77,6 +88,8 @@ class Lever:
                 )
         elif self.value is None:
             raise PlanError(f"lever {self.name}: it has no value")
+        else:
+            _allowed(check_planned, self.name, self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ class Candidate:
     """
 
     name: str
-    levers: tuple[tuple[str, LeverValue], ...]
+    levers: tuple[tuple[str, OptionValue | None], ...]
     status: Status
     reason: str
     step_seconds: float | None
@@ -102,17 +115,24 @@ class Candidate:
     peak_bytes: int | None
     compile_seconds: float
 
+    def __post_init__(self) -> None:
+        """Checks that this could have been tried."""
+        for name, value in self.levers:
+            if value is not None:
+                _allowed(check_tried, name, value)
+            elif name not in (COSTS, ORDER):
+                raise PlanError(f"candidate {self.name}: {name} has no value")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SiteSetting:
-    """What NCCL is told for collectives that have one setting in common.
+    """The setting that collectives have in common.
 
     Example:
-        >>> told = SiteSetting(
-        ...     "all-to-all", 1 << 20, 8, 1, (), ("all-to-all.1",),
-        ...     "p2p/simple/32/512/524288", "at most 8 channels", "why")
-        >>> told.told, told.keeps_order
-        (Cap(channels=8), True)
+        >>> usual = Setting("p2p", "simple", 32, 512, 524288)
+        >>> SiteSetting("all-to-all", 1 << 20, 8, 1, (), ("all-to-all.1",), usual,
+        ...             Cap(8), "why").keeps_order
+        True
     """
 
     kind: str
@@ -120,34 +140,14 @@ class SiteSetting:
     """Of its largest collective."""
     ranks: int
     domains: int
-    calls: tuple[str, ...]
-    """What NCCL sees of them; empty where a cap binds them all."""
+    calls: tuple[Call, ...]
+    """NCCL's calls for them; empty where a cap binds them all."""
     sites: tuple[str, ...]
     """The collectives, as the program names them."""
-    usual: str
-    """What NCCL chooses by itself for the largest."""
-    setting: str
-    """What it is told: `Setting` or `Cap` as text."""
+    usual: Setting
+    """NCCL's own choice for the largest."""
+    setting: Setting | Cap
     why: str
-
-    def __post_init__(self) -> None:
-        """Checks that NCCL could be told this."""
-        _ = self.told
-        _setting("usual", self.usual)
-
-    @property
-    def told(self) -> Setting | Cap:
-        """The setting itself.
-
-        Raises:
-            PlanError: The text is neither a setting nor a cap.
-        """
-        if "/" in self.setting:
-            return _setting("setting", self.setting)
-        try:
-            return Cap.parse(self.setting)
-        except SettingError as error:
-            raise PlanError(f"setting: {error}") from None
 
     @property
     def keeps_order(self) -> bool:
@@ -155,11 +155,23 @@ class SiteSetting:
         return self.kind not in _SUMS or self.setting == self.usual
 
 
-def _setting(what: str, text: str) -> Setting:
-    try:
-        return Setting.parse(text)
-    except SettingError as error:
-        raise PlanError(f"{what}: {error}") from None
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanControls:
+    """The means by which NCCL can be told settings.
+
+    Example:
+        >>> print(PlanControls("tuner", "sizes", "a tuner plugin on a stock NCCL"))
+        tuner: a tuner plugin on a stock NCCL
+    """
+
+    name: str
+    tells_apart: Apart
+    meaning: str
+    """In words."""
+
+    def __str__(self) -> str:
+        """The name and its meaning."""
+        return f"{self.name}: {self.meaning}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,8 +194,8 @@ class HoldsFor:
     devices: int
     versions: tuple[tuple[str, str], ...]
     """Of jax, jaxlib, the plugin and the other parts of the compiler."""
-    pinned: tuple[tuple[str, str], ...]
-    """What the user had set, as `lagom_jax.plan.pinned.stated` writes it."""
+    pinned: tuple[Pinned, ...]
+    """The user's own settings."""
 
     def version(self, package: str) -> str | None:
         """The version of a distribution; None where it is not known."""
@@ -191,11 +203,11 @@ class HoldsFor:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSteps:
     """Steps of a training job, with the plan and without it, in turns.
 
     Example:
-        >>> Measured(0.41, 0.35, 0.01, 12, True).kept
+        >>> MeasuredSteps(0.41, 0.35, 0.01, 12, True).kept
         True
     """
 
@@ -232,7 +244,7 @@ class Evidence:
     compiles: int
     seconds: float
     """How long the decision took."""
-    measured: Measured | None = None
+    measured: MeasuredSteps | None = None
     """What a job that used the plan found."""
 
     @property
@@ -255,11 +267,10 @@ class Plan:
     levers: tuple[Lever, ...]
     costs: str | None
     """The text of the compiler option `fdo_profile`."""
-    order: Mapping[str, Any] | None
-    """Another order of instructions: a `ScheduleEdit` as plain JSON."""
+    order: ScheduleEdit | None
+    """Another order of instructions."""
     settings: tuple[SiteSetting, ...]
-    controls: str
-    """What NCCL can be told, in words."""
+    controls: PlanControls
     evidence: Evidence
     pricing: str
     """Where the prices come from."""
@@ -281,23 +292,19 @@ class Plan:
                     f"{part}: "
                     + (f"there are some, but {missing}" if missing else "missing")
                 )
-        if self.order is not None:
-            try:
-                order = ScheduleEdit.from_json(self.order)
-            except StepError as error:
-                raise PlanError(f"order: {error}") from error
-            if order.fingerprint != self.holds_for.schedule:
-                raise PlanError(
-                    "holds_for.schedule: not the schedule that the order is for"
-                )
+        schedule = self.holds_for.schedule
+        if self.order is not None and self.order.fingerprint != schedule:
+            raise PlanError(
+                "holds_for.schedule: not the schedule that the order is for"
+            )
         self._caps()
 
-    def compiler_options(self) -> dict[str, bool | int | float | str | bytes]:
+    def compiler_options(self) -> dict[str, OptionValue]:
         """What jax takes as `compiler_options`: accepted levers, costs, and caps.
 
         The order is not among them: no option can say it.
         """
-        options: dict[str, bool | int | float | str | bytes] = {}
+        options: dict[str, OptionValue] = {}
         for lever in self.levers:
             if not lever.accepted:
                 continue
@@ -321,19 +328,28 @@ class Plan:
         found = list(beyond)
         if self.costs is not None:
             found.append(
-                Beyond(COSTS, "a profile: only compiler_options take its text")
+                Beyond(
+                    COSTS,
+                    "a profile: only compiler_options take its text",
+                    "compiler options",
+                )
             )
         if self.order is not None:
             found.append(
-                Beyond(ORDER, "an order: only the process that compiles can apply it")
+                Beyond(
+                    ORDER,
+                    "an order: only the process that compiles can apply it",
+                    "compiling process",
+                )
             )
         found.extend(
             Beyond(
                 f"{setting.kind} of {setting.bytes} bytes over {setting.ranks} ranks",
                 f"{setting.setting}: a tuner plugin tells NCCL",
+                "tuner plugin",
             )
             for setting in self.settings
-            if isinstance(setting.told, Setting)
+            if isinstance(setting.setting, Setting)
         )
         return tuple(found)
 
@@ -342,21 +358,21 @@ class Plan:
         options.pop(COSTS, None)
         return xla_flags_text(options, self.holds_for.version("jaxlib"))
 
-    def _caps(self) -> dict[str, bool | int | float | str | bytes]:
+    def _caps(self) -> dict[str, OptionValue]:
         """XLA's options for the caps among the settings."""
         stated = {lever.name: lever.value for lever in self.levers if lever.accepted}
-        caps: dict[str, bool | int | float | str | bytes] = {}
+        caps: dict[str, OptionValue] = {}
         for place, setting in enumerate(self.settings):
-            if not isinstance(told := setting.told, Cap):
+            if not isinstance(cap := setting.setting, Cap):
                 continue
             name = COLLECTIVE_CAP if setting.kind in REDUCING else POINT_TO_POINT_CAP
-            other = caps.get(name, stated.get(name, told.channels))
-            if other != told.channels:
+            other = caps.get(name, stated.get(name, cap.channels))
+            if other != cap.channels:
                 raise PlanError(
-                    f"settings[{place}].setting: {setting.setting}, but {name} is "
+                    f"settings[{place}].setting: {cap}, but {name} is "
                     f"{other} elsewhere, and a process has one"
                 )
-            caps[name] = told.channels
+            caps[name] = cap.channels
         return caps
 
     @property

@@ -13,38 +13,14 @@ from typing import Any, Final, cast
 
 from lagom_jax.errors import PlanError
 from lagom_jax.files import write_whole
+from lagom_jax.plan.old_formats import MIGRATIONS, Document
 from lagom_jax.plan.plan import Plan
-from lagom_jax.plan.typed import FormError, plain, typed
+from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """Raised with every change of a key: who replays a plan must know all of it."""
 MARKER: Final = "lagom_plan"
 _VERSION: Final = "format_version"
-
-Document = dict[str, Any]
-
-
-def _from_1(document: Document) -> Document:
-    """Nobody had measured then."""
-    evidence = document.get("evidence")
-    if not isinstance(evidence, dict):
-        return document
-    return {**document, "evidence": {**cast("Document", evidence), "measured": None}}
-
-
-def _from_2(document: Document) -> Document:
-    """All collectives had one stream then."""
-    order = document.get("order")
-    if not isinstance(order, dict):
-        return document
-    return {**document, "order": {**cast("Document", order), "aside": {}}}
-
-
-MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
-    1: _from_1,
-    2: _from_2,
-}
-"""By version: what makes a document of that version one of the next."""
 
 
 def to_json(plan: Plan) -> str:
@@ -83,26 +59,14 @@ def from_json(
         lagom_jax.errors.PlanError: the text is no plan of lagom_jax
     """
     try:
-        read: Any = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_no_constant
-        )
-        if not isinstance(read, dict) or MARKER not in read:
+        document = parse_object(text)
+        if document is None or MARKER not in document:
             raise PlanError(f"{origin} is no plan of lagom_jax")
-        document = cast("Document", read)
         if document.pop(MARKER) is not True:
             raise FormError(f"{MARKER}: not true")
-        document = _up_to_date(document, origin, migrations)
-        return typed(Plan, document)
-    except json.JSONDecodeError as error:
-        raise PlanError(
-            f"{origin} is no whole JSON text ({error}); was it cut short?"
-        ) from None
-    except (FormError, ValueError) as error:
+        return typed(Plan, _up_to_date(document, origin, migrations))
+    except FormError as error:
         raise PlanError(f"{origin} is a damaged plan: {error}") from None
-    except RecursionError:
-        raise PlanError(
-            f"{origin} is a damaged plan: nested too deep to be one"
-        ) from None
 
 
 def save(plan: Plan, path: str | Path) -> None:
@@ -148,18 +112,6 @@ def _up_to_date(
             )
         document = migrations[old](document)
     return document
-
-
-def _once(pairs: list[tuple[str, Any]]) -> Document:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise FormError(f"{min(n for n in names if names.count(n) > 1)}: given twice")
-    return document
-
-
-def _no_constant(name: str) -> Any:
-    raise FormError(f"{name} is not finite")
 
 
 def _written(value: Any, indent: str = "") -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from lagom_jax.cost.nccl_default import REDUCING
 from lagom_jax.hlo.collective import KINDS
 from lagom_jax.plan.plan import COLLECTIVE_CAP, POINT_TO_POINT_CAP
+from lagom_jax.plan.setting import REDUCING
 from lagom_jax.search.controls import Controls
 
 

@@ -6,12 +6,21 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from lagom_jax.levers import Bound, Idea, changes
-from lagom_jax.plan import Candidate, Evidence, HoldsFor, Lever, Plan, SiteSetting
-from lagom_jax.plan.plan import COSTS, ORDER, LeverValue
+from lagom_jax.plan import (
+    Candidate,
+    Evidence,
+    HoldsFor,
+    Lever,
+    Plan,
+    PlanControls,
+    SiteSetting,
+)
+from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
 from lagom_jax.planning.trial import Trial, edit_of
 from lagom_jax.search.tuning import Tuning
 from lagom_jax.units import counted
+from xla_flags import OptionValue
 
 _COSTS_WHY = (
     "XLA's scheduler weighs collectives against kernels by our predicted times instead "
@@ -22,8 +31,6 @@ _ORDER_WHY = (
     "by collective"
 )
 
-_LISTED_BY_XLA = "XLA:   "
-
 
 def assemble(
     trials: Iterable[Trial],
@@ -33,7 +40,7 @@ def assemble(
     holds_for: HoldsFor,
     bound: Bound,
     memory_limit: int,
-    controls: str,
+    controls: PlanControls,
     compiles: int,
     seconds: float,
     notes: Iterable[str] = (),
@@ -47,7 +54,7 @@ def assemble(
         holds_for: What the plan is for.
         bound: How short the step could become.
         memory_limit: Bytes on a device.
-        controls: What NCCL can be told, in words.
+        controls: The means by which NCCL can be told settings.
         compiles: Runs of the compiler.
         seconds: How long it all took.
         notes: What else is to be known.
@@ -57,7 +64,7 @@ def assemble(
     listed = list(trials)
     order = None
     if best.ordered and best.ordering is not None:
-        order = edit_of(best.schedule, best.ordering).to_json()
+        order = edit_of(best.schedule, best.ordering)
     return Plan(
         holds_for=holds_for,
         levers=tuple(_levers(best, listed, first)),
@@ -78,7 +85,7 @@ def assemble(
             seconds=seconds,
         ),
         pricing=best.view.tuning.pricing,
-        notes=tuple(dict.fromkeys((*_notes(best.view.tuning), *notes))),
+        notes=tuple(dict.fromkeys((*best.view.tuning.notes, *notes))),
     )
 
 
@@ -87,13 +94,6 @@ def _candidate(trial: Trial, best: Trial) -> Candidate:
     if trial.number == best.number:
         return dataclasses.replace(made, status="chosen")
     return made
-
-
-def _notes(tuning: Tuning) -> Iterator[str]:
-    for note in tuning.notes:
-        # XLA lists what its profile lacks in another order every time.
-        if not note.startswith(_LISTED_BY_XLA):
-            yield note
 
 
 def _settings(tuning: Tuning) -> Iterator[SiteSetting]:
@@ -133,7 +133,7 @@ def _levers(best: Trial, trials: list[Trial], first: Trial) -> Iterator[Lever]:
 
 def _lever(
     name: str,
-    value: LeverValue,
+    value: OptionValue | None,
     why: str,
     pair: tuple[Trial, Trial] | None,
     first: Trial,

@@ -69,13 +69,11 @@ class Judge:
         self._cluster = cluster
         self._controls = controls
         self._correction = calibration and calibration.apply(
-            self.model, cluster, self.model.source
+            self.model, cluster, self.model.digest
         )
         self.pricing = self.model.source
         if calibration is not None:
-            self.pricing = (
-                f"calibrated: {calibration.words()}; for the rest {self.pricing}"
-            )
+            self.pricing = calibration.pricing(self.pricing)
 
     def coarsest(self) -> Judge:
         """One that tells the least apart; itself where nothing tells less."""

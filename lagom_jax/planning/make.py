@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import LagomError
 from lagom_jax.levers import Idea, bound_of, ideas
 from lagom_jax.measure import Calibration
 from lagom_jax.plan import HoldsFor, Plan
-from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.order import ScheduleEdit
+from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.planning.allowed import allowed
 from lagom_jax.planning.assemble import assemble
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
 from lagom_jax.planning.sweep import Sweep
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial
+from lagom_jax.planning.trial import Asked, Trial
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.search.controls import Controls, named
 from lagom_jax.units import in_bytes
 from xla_flags import (
+    OptionValue,
     Pin,
     known,
     pinned_here,
@@ -32,7 +35,7 @@ from xla_flags import (
 )
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, LoweredStep
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
 LEVERS: Final = ("options", "costs", "order", "streams", "settings")
@@ -66,6 +69,7 @@ class Planner:
         calibration: Calibration | str | Path | None = None,
         name: str = "",
         description: str = "",
+        compiler: Compiler | None = None,
         **kwargs: Any,
     ) -> None:
         """Traces the step; see `make_plan` for the arguments."""
@@ -80,6 +84,7 @@ class Planner:
         self._given = dict(compiler_options or {})
         self._name, self._description = name or self._lowered.name, description
         self._compiled: dict[str, CompiledStep] = {}
+        self._compiler = compiler
 
     @property
     def fingerprint(self) -> str:
@@ -87,8 +92,8 @@ class Planner:
         return self._lowered.fingerprint
 
     @property
-    def pinned(self) -> tuple[tuple[str, str], ...]:
-        """What the user has set, as a plan states it."""
+    def pinned(self) -> tuple[Pinned, ...]:
+        """The user's own settings, as a plan states them."""
         return stated(_pins(self._given, self._lowered))
 
     def plan(
@@ -102,6 +107,30 @@ class Planner:
         progress: Callable[[str], None] = lambda what: None,
     ) -> Plan:
         """Makes a plan; see `make_plan`."""
+        from lagom_jax.compile import Compiler
+
+        with contextlib.ExitStack() as stack:
+            compiler = self._compiler or stack.enter_context(Compiler())
+            return self._plan(
+                compiler,
+                levers,
+                controls,
+                budget or Budget(),
+                deterministic,
+                compare_recipes,
+                progress,
+            )
+
+    def _plan(
+        self,
+        compiler: Compiler,
+        levers: Sequence[str],
+        controls: str | Controls,
+        budget: Budget,
+        deterministic: bool,
+        compare_recipes: bool,
+        progress: Callable[[str], None],
+    ) -> Plan:
         levers = [levers] if isinstance(levers, str) else levers
         if unknown := set(levers) - set(LEVERS):
             raise LeverError(
@@ -115,7 +144,6 @@ class Planner:
             deterministic=deterministic,
             settings="settings" in levers,
         )
-        budget = budget or Budget()
         # Where XLA deals collectives out to streams, nobody can tell which is where.
         dealt = any(pin.name == _MULTI_STREAMING for pin in pins)
         judge = Judge(
@@ -126,7 +154,7 @@ class Planner:
         )
         limit = budget.memory(self.cluster.gpu.memory_bytes)
         sweep = Sweep(
-            self.compile,
+            functools.partial(self.compile, compiler=compiler),
             judge,
             budget,
             limit,
@@ -139,7 +167,8 @@ class Planner:
         best = first
         if first.view.tuning.before.communication_seconds > 0.0:
             best = _search(
-                sweep, judge, first, levers, pins, versions["jaxlib"], deterministic
+                *(sweep, judge, first, levers, pins),
+                *(versions["jaxlib"], deterministic, budget.compiles),
             )
         if compare_recipes:
             sweep.compare(_recipes(versions["jaxlib"], pins), first)
@@ -158,7 +187,7 @@ class Planner:
             ),
             bound=bound_of(first.view.timeline),
             memory_limit=sweep.memory_limit,
-            controls=f"{told.name}: {told.meaning}",
+            controls=told.stated(),
             compiles=sweep.compiles,
             seconds=sweep.seconds,
             notes=(*_over(limit, first), *_useless(levers)),
@@ -166,10 +195,11 @@ class Planner:
 
     def compile(
         self,
-        options: dict[str, CompilerOption],
+        options: dict[str, OptionValue],
         order: ScheduleEdit | None = None,
         *,
         capture: bool = False,
+        compiler: Compiler | None = None,
     ) -> tuple[Scheduled, CompiledStep]:
         """Compiles the step, unless it has been compiled so before.
 
@@ -177,6 +207,7 @@ class Planner:
             options: XLA options, beside those that were given for the step.
             order: Another order than XLA's.
             capture: Keeps what XLA's scheduler left, which an order can be made for.
+            compiler: As `compile_step` takes it; by default that of this planner.
 
         Raises:
             LagomError: It cannot be compiled so.
@@ -184,12 +215,16 @@ class Planner:
         from lagom_jax.compile import compile_step
 
         asked = {**options, **self._given}
-        edit = None if order is None else order.to_json()
-        key = repr((sorted(asked.items()), edit))
+        key = repr((sorted(asked.items()), order))
         compiled = self._compiled.get(key)
         if compiled is None or (capture and compiled.scheduled_bytes is None):
             compiled = self._compiled[key] = compile_step(
-                self._lowered, self.cluster, asked, order=order, capture=capture
+                self._lowered,
+                self.cluster,
+                asked,
+                order=order,
+                capture=capture,
+                compiler=compiler or self._compiler,
             )
         scheduled = scheduled_of(
             compiled, self.cluster, self._name, self._description, self._lowered.notes
@@ -211,6 +246,7 @@ def make_plan(
     name: str = "",
     description: str = "",
     progress: Callable[[str], None] = lambda what: None,
+    compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Compiles a training step in several ways and decides for the best.
@@ -232,6 +268,8 @@ def make_plan(
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         progress: Is told what is being done.
+        compiler: Whose processes and store to use; by default new processes, which
+            end with the planning, and the usual store of compiled steps.
         **kwargs: The step's keyword arguments.
 
     Raises:
@@ -253,6 +291,7 @@ def make_plan(
         calibration=calibration,
         name=name,
         description=description,
+        compiler=compiler,
         **kwargs,
     )
     return planner.plan(
@@ -288,6 +327,7 @@ def _search(
     pins: Iterable[Pin],
     jaxlib: str,
     deterministic: bool,
+    compiles: int,
 ) -> Trial:
     best = first
     pinned = {pin.name for pin in pins}
@@ -305,10 +345,33 @@ def _search(
                 reorders=orders,
             )
 
-        best = sweep.improve(best, derive, reserve=int(costs) + int(orders))
+        reserve = reserved(compiles, costs=costs, orders=orders)
+        best = sweep.improve(best, derive, reserve)
     if costs:
-        best = sweep.with_costs(best)
+        best = sweep.with_costs(best, reserve=int(orders))
     return sweep.in_order(best)
+
+
+def reserved(compiles: int, *, costs: bool, orders: bool) -> int:
+    """The compiles of a budget that options must leave to costs and order.
+
+    An order comes first, since it gives more than costs or any options in a single
+    compile; then options; costs are for budgets that have room for all three.
+
+    Args:
+        compiles: The budget, with the program as it is.
+        costs: Whether our costs may be used.
+        orders: Whether another order may be used.
+
+    Example:
+        >>> [reserved(n, costs=True, orders=True) for n in range(1, 6)]
+        [1, 1, 1, 2, 2]
+        >>> [reserved(n, costs=True, orders=False) for n in range(1, 6)]
+        [0, 0, 1, 1, 1]
+    """
+    # The program as it is, options, and the order.
+    room = compiles - 2 - int(orders)
+    return int(orders) + int(costs and room > 0)
 
 
 def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:

@@ -22,17 +22,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.hlo import read_module
 from lagom_jax.levers import Idea, cost_profile
 from lagom_jax.ordering.streams import meet_and_clash
+from lagom_jax.plan.order import APPLIED, ScheduleEdit
 from lagom_jax.planning.budget import Budget
 from lagom_jax.planning.judge import Judge, View
-from lagom_jax.planning.trial import Asked, CompilerOption, Trial, edit_of
+from lagom_jax.planning.trial import Asked, Trial, edit_of
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.units import in_bytes
-from xla_flags import known
+from xla_flags import OptionValue, known
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep
@@ -54,7 +54,7 @@ class Compiler(Protocol):
 
     def __call__(
         self,
-        options: dict[str, CompilerOption],
+        options: dict[str, OptionValue],
         order: ScheduleEdit | None,
         *,
         capture: bool,
@@ -167,9 +167,15 @@ class Sweep:
                     why = f"the same program as {best.label}, with fewer options"
                     best = self._restated(trial, why)
 
-    def with_costs(self, best: Trial) -> Trial:
-        """Tries our costs as a profile for the best so far."""
-        if self.compiles >= self._budget.compiles or self._out_of_time():
+    def with_costs(self, best: Trial, reserve: int = 0) -> Trial:
+        """Tries our costs as a profile for the best so far.
+
+        Args:
+            best: The best so far.
+            reserve: Compiles that are kept for what comes after.
+        """
+        room = self._budget.compiles - reserve - self.compiles
+        if room <= 0 or self._out_of_time():
             return best
         assert best.view is not None
         costs = cost_profile(best.view.timeline)
@@ -316,7 +322,7 @@ class Sweep:
         if peak is not None and peak > self.memory_limit:
             reason = f"takes {in_bytes(peak)}, and may {in_bytes(self.memory_limit)}"
             return dataclasses.replace(trial, status="over memory", reason=reason)
-        if ordered and made.compiled.order_outcome != "applied":
+        if ordered and made.compiled.order_outcome != APPLIED:
             reason = f"the order was not taken: {made.compiled.order_outcome}"
             return dataclasses.replace(trial, status="failed", reason=reason)
         if ordered and meet_and_clash(view.program):

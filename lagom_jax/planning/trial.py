@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
 from lagom_jax.levers import Idea
-from lagom_jax.levers.ideas import OptionValue
 from lagom_jax.ordering import Ordering
 from lagom_jax.plan import Candidate, Status
+from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planning.judge import View
-
-CompilerOption: TypeAlias = bool | int | float | str | bytes
+from xla_flags import OptionValue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Asked:
     """The text of a profile, made for the program that `ideas` give."""
     title: str = ""
     """How it came about, in words; by default what it is made of."""
-    given: tuple[tuple[str, CompilerOption], ...] = ()
+    given: tuple[tuple[str, OptionValue], ...] = ()
     """Options that do not come from an idea."""
 
     @property
@@ -45,9 +42,9 @@ class Asked:
         return self.title or ", ".join(parts) or "as it is"
 
     @property
-    def options(self) -> dict[str, CompilerOption]:
+    def options(self) -> dict[str, OptionValue]:
         """What the compiler gets, beside what the user gives it."""
-        options: dict[str, CompilerOption] = dict(self.given)
+        options: dict[str, OptionValue] = dict(self.given)
         for idea in self.ideas:
             options.update(idea.options)
         if self.costs is not None:
@@ -126,7 +123,7 @@ class Trial:
     def candidate(self) -> Candidate:
         """As a plan keeps it."""
         view = self.view
-        levers: Mapping[str, bool | int | float | str | None] = {
+        levers: Mapping[str, OptionValue | None] = {
             name: None if isinstance(value, bytes) else value
             for name, value in self.asked.options.items()
         } | ({ORDER: None} if self.ordered else {})

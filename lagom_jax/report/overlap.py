@@ -117,7 +117,7 @@ class Report:
     memory_bytes: int
     """The memory of the cluster's GPU."""
     pricing: str
-    """Where the prices come from: `calibrated: ...` or `estimated: ...`."""
+    """Where the prices come from, in words."""
     collectives: tuple[CollectiveReport, ...]
     """The most exposed first."""
     collective_kinds: tuple[KindTotal, ...]
@@ -125,6 +125,8 @@ class Report:
     notes: tuple[str, ...]
     """What the reader must know to trust the figures."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    measured: bool = False
+    """Whether the prices are the times of a profile as far as it has them."""
 
     @property
     def hidden_share(self) -> float:
@@ -153,6 +155,7 @@ def report_program(
     contention: Contention | None = None,
     *,
     pricing: str,
+    measured: bool = False,
     name: str = "",
     description: str = "",
     peak_memory_bytes: int | None = None,
@@ -167,6 +170,7 @@ def report_program(
         prices: What each task costs alone.
         contention: What tasks do to each other; nothing by default.
         pricing: Where the prices come from, in words.
+        measured: Whether they are the times of a profile as far as it has them.
         name: What to call the step; by default the module's name.
         description: What was compiled, in a line.
         peak_memory_bytes: Device memory at the fullest moment, where known.
@@ -193,6 +197,7 @@ def report_program(
         kernel_kinds=_kernel_kinds(timeline),
         notes=(*notes, *_notes(program, timeline, cluster)),
         versions=dict(versions or {}),
+        measured=measured,
     )
 
 

@@ -9,8 +9,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.plan import Candidate, HoldsFor, Lever, Measured, Plan, SiteSetting
-from lagom_jax.plan.pinned import value_and_place
+from lagom_jax.plan import Candidate, HoldsFor, Lever, MeasuredSteps, Plan, SiteSetting
 from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
@@ -59,11 +58,11 @@ def plan_to_text(plan: Plan, *, width: int = WIDTH) -> str:
     return as_text(render_plan(plan, width=width), width)
 
 
-def in_words(found: Measured) -> str:
+def in_words(found: MeasuredSteps) -> str:
     """What a job measured, in a line.
 
     Example:
-        >>> in_words(Measured(0.4, 0.35, 0.01, 12, True))
+        >>> in_words(MeasuredSteps(0.4, 0.35, 0.01, 12, True))
         'measured 400 ms a step before and 350 ms with the plan (-50.0 ms, noise
         10.0 ms): the plan stays'
     """
@@ -199,7 +198,12 @@ def _holds_for(held: HoldsFor) -> Text:
     if held.schedule:
         program += f", schedule {held.schedule[:_FINGERPRINT]}"
     versions = ", ".join(f"{name} {version}" for name, version in held.versions)
-    pinned = ", ".join(_pinned(name, said) for name, said in held.pinned)
+    pinned = ", ".join(
+        f"{one.name}={one.value} in {one.place}"
+        if one.place
+        else f"{one.name}={one.value}"
+        for one in held.pinned
+    )
     for what, words in (
         ("program", program),
         ("cluster", f"{held.cluster}, {counted(held.devices, 'device')}"),
@@ -208,11 +212,6 @@ def _holds_for(held: HoldsFor) -> Text:
     ):
         text.append(f"  {what:<9}{words}\n")
     return text
-
-
-def _pinned(name: str, said: str) -> str:
-    value, place = value_and_place(said)
-    return f"{name}={value}" + (f" in {place}" if place else "")
 
 
 def _value(lever: Lever) -> str:

@@ -35,7 +35,7 @@ def render(
     parts.append(_kernels(report))
     parts.extend(Text(f"note: {note}", style="yellow") for note in report.notes)
     # A replay predicts the step even where the prices of its parts were measured.
-    told = "The step is" if report.pricing.startswith("measured") else "All times are"
+    told = "The step is" if report.measured else "All times are"
     parts.append(Text(f"{told} predicted. Prices: {report.pricing}", "dim"))
     return Group(*parts)
 

@@ -8,10 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.cost.setting import Setting, threads_range
 from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.plan.setting import Cap, Setting, threads_range
+from lagom_jax.plan.step_parts import StepParts
 from lagom_jax.report.layout import WIDTH, as_text, cut, listing, table
-from lagom_jax.search.tuning import GroupTuning, StepParts, Tuning
+from lagom_jax.search.tuning import GroupTuning, Tuning
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -172,20 +173,19 @@ def ranks_in_words(kind: str, ranks: int, domains: int) -> str:
     return str(ranks) if within else f"{ranks} in {domains}"
 
 
-def setting_in_words(text: str, *, threads: bool = False) -> str:
-    """A setting as people say it; a cap is in words already.
+def setting_in_words(setting: Setting | Cap, *, threads: bool = False) -> str:
+    """A setting as people say it.
 
     Args:
-        text: As `Setting` or `Cap` write themselves.
+        setting: The setting, or a cap.
         threads: Whether to say how many threads, where they are fewer than usual.
 
     Example:
-        >>> setting_in_words("ring/simple/24/128/2097152", threads=True)
+        >>> setting_in_words(Setting("ring", "simple", 24, 128, 2097152), threads=True)
         'ring simple 24×2M, 128 threads'
     """
-    if "/" not in text:
-        return text
-    setting = Setting.parse(text)
+    if isinstance(setting, Cap):
+        return str(setting)
     words = (
         f"{setting.algorithm} {setting.protocol} {setting.channels}×"
         f"{_kib(setting.chunk_bytes)}"

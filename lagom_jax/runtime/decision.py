@@ -7,15 +7,13 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Toolchain
-from lagom_jax.compile.schedule_edit import ScheduleEdit
-from lagom_jax.cost.setting import Setting
+from lagom_jax.compile import Compiler, Toolchain
 from lagom_jax.errors import LagomError, PlanError
-from lagom_jax.plan import Plan, from_json, load, to_json
-from lagom_jax.plan.check import check
+from lagom_jax.plan import Plan, Setting, from_json, load, to_json
+from lagom_jax.plan.check import require
 from lagom_jax.planning import Planner
 from lagom_jax.runtime.agreement import NoAgreementError, Peers, TooLateError
 from lagom_jax.runtime.cache import Cache
@@ -23,10 +21,8 @@ from lagom_jax.runtime.nccl import Nccl
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
 from lagom_jax.schedule.build import build_program
-from lagom_jax.tuner import Rules, pack, rules_of, unpack
+from lagom_jax.tuner import Rules, pack, rules_by_size, rules_of, unpack
 from lagom_jax.units import counted, in_seconds
-
-_FAILED: Final = "! "
 
 # Why this process no longer waits for others. One that has missed a decision would be a
 # decision behind for ever, and each of the next would cost all of them their patience.
@@ -55,13 +51,15 @@ class Decision:
     """The key that they are kept under."""
 
 
-def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> str:
-    """What all processes say, if all say the same.
+def agree(
+    peers: Peers, topic: str, say: Callable[[], Mapping[str, str]], seconds: float
+) -> None:
+    """Sees to it that all processes say the same.
 
     Args:
         peers: The processes.
         topic: What about.
-        say: What this process says. If it raises, all learn of it.
+        say: What this process says, by name. If it raises, all learn of it.
         seconds: How long to wait for the others.
 
     Raises:
@@ -69,27 +67,36 @@ def agree(peers: Peers, topic: str, say: Callable[[], str], seconds: float) -> s
             did not come, now or before. It is raised in all of them.
 
     Example:
-        >>> agree(Peers(0, 1), "a", lambda: "yes", 1.0)
-        'yes'
+        >>> agree(Peers(0, 1), "a", lambda: {"program": "0f"}, 1.0)
     """
     try:
-        said = say()
+        word = _Word(dict(say()))
     except Exception as error:
         if peers.count == 1:
             raise
         LOG.debug("%s failed here", topic, exc_info=True)
-        said = f"{_FAILED}{type(error).__name__}: {error}"
-    words = _heard(peers, topic, said, seconds)
-    for index, word in enumerate(words):
-        if word.startswith(_FAILED):
-            raise NoAgreementError(f"process {index}: {word.removeprefix(_FAILED)}")
-    if len(set(words)) > 1:
-        odd = next(i for i, word in enumerate(words) if word != words[0])
+        word = _Word({}, f"{type(error).__name__}: {error}")
+    text = json.dumps(dataclasses.asdict(word), sort_keys=True)
+    words = [_Word(**json.loads(one)) for one in _heard(peers, topic, text, seconds)]
+    for index, other in enumerate(words):
+        if other.failure is not None:
+            raise NoAgreementError(f"process {index}: {other.failure}")
+    odd = next((i for i, other in enumerate(words) if other != words[0]), None)
+    if odd is not None:
+        one, other = words[0].said, words[odd].said
         raise NoAgreementError(
-            f"processes differ in {topic}: process 0 has {_short(words[0], words[odd])}"
-            f", process {odd} has {_short(words[odd], words[0])}"
+            f"processes differ in {topic}: process 0 has {_short(one, other)}"
+            f", process {odd} has {_short(other, one)}"
         )
-    return said
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Word:
+    """The part of one process in an agreement."""
+
+    said: dict[str, str]
+    failure: str | None = None
+    """The reason why it cannot say anything."""
 
 
 def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ...]:
@@ -103,10 +110,14 @@ def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ..
         raise
 
 
-def _short(text: str, other: str, most: int = 200) -> str:
-    """The part of a text that is not in another one."""
-    words, others = text.split("; "), set(other.split("; "))
-    own = "; ".join(word for word in words if word not in others) or text
+def _short(said: Mapping[str, str], other: Mapping[str, str], most: int = 200) -> str:
+    """The entries that are not in another mapping."""
+    own = "; ".join(
+        f"{name} {value}"
+        for name, value in sorted(said.items())
+        if other.get(name) != value
+    )
+    own = own or "nothing more"
     return own if len(own) <= most else own[:most] + " ..."
 
 
@@ -132,6 +143,19 @@ def decide(
     Raises:
         LagomError: There is no plan, in any of the processes.
     """
+    with Compiler(store=cache.folder is not None) as compiler:
+        return _decide(traced, options, cluster, peers, cache, nccl, compiler)
+
+
+def _decide(
+    traced: Any,
+    options: Options,
+    cluster: Cluster,
+    peers: Peers,
+    cache: Cache,
+    nccl: Nccl | None,
+    compiler: Compiler,
+) -> Decision:
     found: dict[str, Any] = {}
     patience = options.patience
     tells = nccl is not None and not any(
@@ -139,13 +163,12 @@ def decide(
     )
     controls = "tuner" if tells or nccl is None else "caps"
 
-    def say() -> str:
-        planner = found["planner"] = Planner(traced, cluster=cluster)
+    def say() -> dict[str, str]:
+        planner = found["planner"] = Planner(traced, cluster=cluster, compiler=compiler)
         parts = found["parts"] = {**_parts(planner, options), "controls": controls}
         # No part of what is decided, and yet of what runs: programs that take turns in
         # one process only would wait for each other.
-        told = {**parts, "verify": options.verify}
-        return "; ".join(f"{name} {value}" for name, value in sorted(told.items()))
+        return {**parts, "verify": options.verify}
 
     agree(peers, "the program and what it runs on", say, patience)
     planner: Planner = found["planner"]
@@ -201,11 +224,11 @@ def share(
     """
     found: list[T] = []
 
-    def say() -> str:
+    def say() -> dict[str, str]:
         # Where this fails the others hear of it, and do not wait in vain.
         data = peers.share(topic, make, seconds=making + patience)
         found.append(read(data))
-        return hashlib.sha256(data).hexdigest()
+        return {"sha256": hashlib.sha256(data).hexdigest()}
 
     agree(peers, topic, say, patience)
     return found[0]
@@ -218,7 +241,7 @@ def _parts(planner: Planner, options: Options) -> dict[str, str]:
         "program": planner.fingerprint,
         "cluster": planner.cluster.name,
         "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())),
-        "pinned": ", ".join(f"{n}={v}" for n, v in planner.pinned),
+        "pinned": ", ".join(map(str, planner.pinned)),
         "levers": ", ".join(options.levers),
         "deterministic": str(options.deterministic),
         "budget": f"{budget.compiles} compiles, {budget.seconds:g} s, "
@@ -280,14 +303,16 @@ def _plans(
 
 def _image(planner: Planner, plan: Plan) -> str:
     """What NCCL's tuner plugin is to say, as text."""
-    if not any(isinstance(setting.told, Setting) for setting in plan.settings):
+    if not any(isinstance(one.setting, Setting) for one in plan.settings):
         return ""
-    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
-    scheduled, _ = planner.compile(dict(plan.compiler_options()), order)
-    made = rules_of(plan, build_program(scheduled.module), planner.cluster)
-    for note in made.notes:
-        LOG.info("the plan: %s", note)
-    return base64.b64encode(pack(made.rules)).decode()
+    rules = rules_by_size(plan)
+    if rules is None:
+        scheduled, _ = planner.compile(plan.compiler_options(), plan.order)
+        made = rules_of(plan, build_program(scheduled.module), planner.cluster)
+        for note in made.notes:
+            LOG.info("the plan: %s", note)
+        rules = made.rules
+    return base64.b64encode(pack(rules)).decode()
 
 
 def _choice(told: Mapping[str, str]) -> Choice:
@@ -300,7 +325,7 @@ def _choice(told: Mapping[str, str]) -> Choice:
 
 def _check(plan: Plan, planner: Planner, parts: Mapping[str, str]) -> None:
     """Raises PlanError where a plan is for something else."""
-    findings = check(
+    doubts = require(
         plan,
         fingerprint=parts["program"],
         cluster=planner.cluster,
@@ -308,13 +333,8 @@ def _check(plan: Plan, planner: Planner, parts: Mapping[str, str]) -> None:
         pinned=planner.pinned,
         with_options=True,
     )
-    errors = [
-        f"{one.text}: {one.remedy}" for one in findings if one.severity == "error"
-    ]
-    if errors:
-        raise PlanError("the plan does not hold here: " + "; ".join(errors))
-    for finding in findings:
-        LOG.info("the plan: %s", finding.text)
+    for doubt in doubts:
+        LOG.info("the plan: %s", doubt)
 
 
 def reasons(error: BaseException) -> str:

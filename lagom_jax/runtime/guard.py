@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
-from lagom_jax.plan import Measured
+from lagom_jax.plan import MeasuredSteps
 
 Side: TypeAlias = Literal["baseline", "tuned"]
 ROUNDS: Final = 6
@@ -30,7 +30,7 @@ def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
     return ("baseline", "tuned", *(_ORDER * rounds))
 
 
-def judge(baseline: Sequence[float], tuned: Sequence[float]) -> Measured:
+def judge(baseline: Sequence[float], tuned: Sequence[float]) -> MeasuredSteps:
     """Compares medians with their spread.
 
     Args:
@@ -47,7 +47,7 @@ def judge(baseline: Sequence[float], tuned: Sequence[float]) -> Measured:
     before, after = statistics.median(baseline), statistics.median(tuned)
     noise = _SIGMAS * sum(error**2 for error in errors) ** 0.5
     steps = min(len(baseline), len(tuned))
-    return Measured(before, after, noise, steps, kept=before - after > noise)
+    return MeasuredSteps(before, after, noise, steps, kept=before - after > noise)
 
 
 def _error_of_median(times: Sequence[float]) -> float:

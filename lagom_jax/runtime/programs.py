@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import jax
 
-from lagom_jax.compile.schedule_edit import ScheduleEdit
-from lagom_jax.compile.scheduler_pass import APPLIED, scheduler_pass
+from lagom_jax.compile.scheduler_pass import scheduler_pass
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import Plan
+from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.plan import COSTS
 from lagom_jax.runtime.jitted import Watched
 from lagom_jax.units import in_bytes
@@ -221,8 +221,7 @@ def build(
     if not on_gpus:
         options.pop(COSTS, None)
         order = None
-    edit = None if order is None else ScheduleEdit.from_json(order)
-    with scheduler_pass(edit, capture=False) as seen:
+    with scheduler_pass(order, capture=False) as seen:
         try:
             run, compiled = source.build(options, args, kwargs)
         except LagomError:
@@ -231,7 +230,7 @@ def build(
             raise PlanError(
                 f"the program of the plan cannot be compiled: {error}"
             ) from error
-    if edit is not None and seen.outcome != APPLIED:
+    if order is not None and seen.outcome != APPLIED:
         raise PlanError(
             f"the plan's order of instructions was not taken: {seen.outcome}"
         )

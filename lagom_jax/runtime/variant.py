@@ -13,7 +13,7 @@ import jax
 from lagom_jax.analysis import analyze
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
-from lagom_jax.plan import Measured, Plan
+from lagom_jax.plan import MeasuredSteps, Plan
 from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.agreement import Peers
@@ -32,6 +32,7 @@ from lagom_jax.runtime.options import AUTO, Options
 from lagom_jax.runtime.programs import Run, Source
 from lagom_jax.runtime.say import LOG
 from lagom_jax.tuner import InDoubtError, Rules
+from lagom_jax.typed_json import typed
 from lagom_jax.units import in_percent, in_seconds
 
 
@@ -203,9 +204,9 @@ class Variant:
     ) -> Run:
         built: list[programs.Built] = []
 
-        def say_what() -> str:
+        def say_what() -> dict[str, str]:
             built.append(self._built(plan, args, kwargs))
-            return f"collectives {built[0].collectives}"
+            return {"collectives": built[0].collectives}
 
         seconds = self._options.budget.seconds + self._options.patience
         agree(peers, "the compiled program", say_what, seconds)
@@ -361,7 +362,7 @@ class _Guarded:
     def add(self, side: guard.Side, seconds: float) -> None:
         self._times.append((side, seconds))
 
-    def conclude(self) -> Measured:
+    def conclude(self) -> MeasuredSteps:
         """What the first process measured, which decides for all.
 
         Raises:
@@ -376,8 +377,8 @@ class _Guarded:
             record = guard.judge(baseline, tuned)
             return json.dumps(dataclasses.asdict(record)).encode()
 
-        def read(data: bytes) -> Measured:
-            return Measured(**json.loads(data))
+        def read(data: bytes) -> MeasuredSteps:
+            return typed(MeasuredSteps, json.loads(data))
 
         return share(
             self._peers,

@@ -12,7 +12,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from lagom_jax.cost.setting import Setting
+from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.search.policy import (
     Found,
     Objective,
@@ -20,7 +20,7 @@ from lagom_jax.search.policy import (
     own_time,
     replaced,
 )
-from lagom_jax.search.space import Cap, Choice, Group
+from lagom_jax.search.space import Choice, Group
 from lagom_jax.search.stage import Stage
 
 _STARTS = 5

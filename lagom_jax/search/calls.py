@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from lagom_jax.cost.span import Span
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.setting import Call
 
 # In a group of operations NCCL goes through them by ascending size and takes those
 # together whose traffic is below four times that of the first.
 _TOGETHER = 4
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Call:
-    """What a tuner is told about a call.
-
-    Example:
-        >>> str(Call("all-gather", 64, 8, 16 << 20))
-        'all-gather of 16777216 bytes over 64 ranks in 8 domains'
-    """
-
-    function: str
-    ranks: int
-    domains: int
-    nbytes: int
-    """As NCCL adds them up: on the larger side, over the operands taken together."""
-
-    def __str__(self) -> str:
-        """In words."""
-        return (
-            f"{self.function} of {self.nbytes} bytes over {self.ranks} ranks in "
-            f"{self.domains} domain{'s' if self.domains > 1 else ''}"
-        )
 
 
 def calls_of(collective: Collective, span: Span) -> tuple[Call, ...]:
@@ -44,7 +20,13 @@ def calls_of(collective: Collective, span: Span) -> tuple[Call, ...]:
     """
     larger = collective.bytes // max(1, collective.operand_bytes)
     return tuple(
-        Call(collective.kind, span.size, span.domains, larger * nbytes)
+        Call(
+            collective.kind,
+            span.size,
+            span.domains,
+            larger * nbytes,
+            len(collective.operands),
+        )
         for nbytes in aggregated(collective.operands)
     )
 

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from lagom_jax.cost.setting import MOST_CHANNELS
 from lagom_jax.errors import LagomError
+from lagom_jax.plan.plan import Apart, PlanControls
+from lagom_jax.plan.setting import MOST_CHANNELS
 
 
 class ControlsError(LagomError):
@@ -26,16 +27,22 @@ class Controls:
     name: str
     meaning: str
     """In words, for help texts and reports."""
-    tells_apart: str
-    """`nothing`: one choice for all collectives of a step; `sizes`: a choice for each
-    call that differs in function, ranks, domains or bytes; `places`: for each
-    collective of the program."""
+    tells_apart: Apart
     sets: tuple[str, ...]
     """Of `algorithm`, `protocol`, `channels`, `threads`, `chunk`."""
     most_channels: int | None = None
     """More than the communicator has by itself; None where that cannot be."""
     leaves: tuple[str, ...] = ()
     """Kinds of collective that are left alone, whatever could be gained."""
+
+    def stated(self) -> PlanControls:
+        """The part that a plan keeps.
+
+        Example:
+            >>> named("caps").stated().tells_apart
+            'nothing'
+        """
+        return PlanControls(self.name, self.tells_apart, self.meaning)
 
     def keeping_sums(self) -> Controls:
         """The same, but nothing that may change in which order sums are added up.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lagom_jax.cost.setting import Setting, largest_chunk
-from lagom_jax.search.space import Candidate, Cap, Group
+from lagom_jax.plan.setting import Cap, Setting, largest_chunk
+from lagom_jax.search.space import Group, SettingOrCap
 
 
 class Neighbours:
@@ -40,7 +40,7 @@ class Neighbours:
         return self._near(usual if here is None else here, candidate)
 
     def _near(self, here: Setting, candidate: int) -> tuple[int, ...]:
-        found: dict[Candidate, None] = {}
+        found: dict[SettingOrCap, None] = {}
         own = self._spaces.get((here.algorithm, here.protocol), [])
         for axis in (_channels, _threads, _chunk):
             ahead = [s for s in own if axis(s) > axis(here)]

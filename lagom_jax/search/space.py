@@ -4,61 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import REDUCING, default_of, offered_by
+from lagom_jax.cost.nccl_default import default_of, offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import p2p_channels
-from lagom_jax.cost.setting import (
+from lagom_jax.cost.span import Span, span_of
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.setting import (
     CHUNK_GRAIN,
     MOST_CHANNELS,
+    REDUCING,
+    Call,
+    Cap,
     Setting,
-    SettingError,
     largest_chunk,
     threads_range,
 )
-from lagom_jax.cost.span import Span, span_of
-from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Program
-from lagom_jax.search.calls import Call, calls_of
+from lagom_jax.search.calls import calls_of
 from lagom_jax.search.controls import FINE, Controls, Grid
 
-_CAP = re.compile(r"at most ([1-9][0-9]{0,3}) channels?")
 # Below this NCCL's own rounding could leave nothing of a chunk.
 _LEAST_CHUNK = 16 << 10
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cap:
-    """At most so many channels, and the rest as NCCL chooses."""
-
-    channels: int
-
-    def __str__(self) -> str:
-        """In words."""
-        return f"at most {self.channels} channel{'s' if self.channels > 1 else ''}"
-
-    @classmethod
-    def parse(cls, text: str) -> Cap:
-        """The cap that `str` wrote.
-
-        Raises:
-            SettingError: The text has another form.
-
-        Example:
-            >>> Cap.parse("at most 8 channels")
-            Cap(channels=8)
-        """
-        if (found := _CAP.fullmatch(text)) is None:
-            raise SettingError(f"{text!r} is no cap; write 'at most 8 channels'")
-        return cls(int(found[1]))
-
-
-Candidate: TypeAlias = Setting | Cap | None
+SettingOrCap: TypeAlias = Setting | Cap | None
 """What a group can be told; None leaves it alone."""
 Choice: TypeAlias = tuple[int, ...]
 """For each group the position of its candidate; 0 leaves it alone."""
@@ -74,17 +48,16 @@ class Group:
     """What NCCL sees of them; empty where a cap binds them."""
     usual: tuple[Setting, ...]
     """What NCCL chooses for each site by itself."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SettingOrCap, ...]
     """What can be tried; the first is None."""
 
-    def setting(self, site: int, candidate: Candidate) -> Setting:
+    def setting(self, site: int, candidate: SettingOrCap) -> Setting:
         """How a site runs under a candidate."""
         usual = self.usual[site]
         if candidate is None:
             return usual
         if isinstance(candidate, Cap):
-            channels = min(usual.channels, candidate.channels)
-            return dataclasses.replace(usual, channels=channels)
+            return candidate.of(usual)
         return candidate
 
 
@@ -190,9 +163,8 @@ def _called_groups(
         return [_group("collectives", sites, (), caps, facts)]
     found: list[Group] = []
     for members in _indistinguishable(sites, controls):
-        calls = tuple(
-            sorted({call for site, span in members for call in calls_of(site, span)})
-        )
+        made = (call for site, span in members for call in calls_of(site, span))
+        calls = tuple(sorted({(call, call.operands): call for call in made}.values()))
         site, span = max(members, key=lambda member: member[0].bytes)
         candidates = _settings(site.kind, span, controls, grid, facts)
         name = site.name if controls.tells_apart == "places" else str(calls[-1])
@@ -204,7 +176,7 @@ def _group(
     name: str,
     members: list[tuple[Collective, Span]],
     calls: tuple[Call, ...],
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[SettingOrCap, ...],
     facts: NcclFacts,
 ) -> Group:
     usual = (

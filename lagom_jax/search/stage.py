@@ -17,9 +17,9 @@ from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.program import (
     Block,
     Kernel,

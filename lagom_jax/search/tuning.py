@@ -13,6 +13,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.errors import LagomError
+from lagom_jax.plan import Call, Cap, PlanControls, Setting, StepParts
 from lagom_jax.schedule.program import Program
 from lagom_jax.search.autoccl import AutoCcl
 from lagom_jax.search.controls import FINE, Controls, Grid
@@ -24,7 +25,7 @@ from lagom_jax.search.reasons import Change, reason
 from lagom_jax.search.space import Choice, Group, space_of
 from lagom_jax.search.stage import Stage
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "nccl": Default,
@@ -40,26 +41,6 @@ class PolicyError(LagomError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StepParts:
-    """Where a step's time goes."""
-
-    step_seconds: float
-    compute_seconds: float
-    contention_seconds: float
-    """The part of `compute_seconds` by which collectives slowed kernels down."""
-    communication_seconds: float
-    """Collectives, hidden or not."""
-    exposed_seconds: float
-    waiting_seconds: float
-
-    @classmethod
-    def of(cls, totals: Totals) -> StepParts:
-        """The same figures, for good."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: getattr(totals, name) for name in names})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class GroupTuning:
     """What was decided for collectives that have one setting in common."""
 
@@ -71,11 +52,11 @@ class GroupTuning:
     domains: int
     sites: tuple[str, ...]
     """The collectives, as the program names them."""
-    calls: tuple[str, ...]
+    calls: tuple[Call, ...]
     """What NCCL sees of them; empty where a cap binds them all."""
-    usual: str
+    usual: Setting
     """What NCCL chooses by itself for the largest."""
-    chosen: str | None
+    chosen: Setting | Cap | None
     """What it is told; None where it is left alone."""
     communication_seconds: float
     """Its collectives' time in a step as it was."""
@@ -116,7 +97,7 @@ class Tuning:
     description: str
     cluster: str
     devices: int
-    controls: str
+    controls: PlanControls
     policy: str
     pricing: str
     before: StepParts
@@ -244,11 +225,11 @@ def tune_program(
         description=description,
         cluster=cluster.name,
         devices=program.devices,
-        controls=f"{controls.name}: {controls.meaning}",
+        controls=controls.stated(),
         policy=policies[0].name,
         pricing=pricing or model.source,
-        before=StepParts.of(before),
-        after=StepParts.of(after[0]),
+        before=before.parts(),
+        after=after[0].parts(),
         floor_seconds=floor_seconds(stage, least),
         groups=_groups(stage, cluster, first, least),
         fixed=tuple((site.name, why) for site, why in stage.space.fixed),
@@ -320,9 +301,9 @@ def _group(
         ranks=span.size,
         domains=span.domains,
         sites=tuple(site.name for site in group.sites),
-        calls=tuple(str(call) for call in group.calls),
-        usual=str(group.usual[largest]),
-        chosen=None if candidate is None else str(candidate),
+        calls=group.calls,
+        usual=group.usual[largest],
+        chosen=candidate,
         communication_seconds=own,
         communication_change=change.communication,
         computation_change=change.computation,

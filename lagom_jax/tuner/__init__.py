@@ -1,7 +1,7 @@
 """What NCCL's tuner plugin is told, and the plugin itself."""
 
 from lagom_jax.tuner.control import Control, Generation, InDoubtError, exchange
-from lagom_jax.tuner.from_plan import Compiled, rules_of
+from lagom_jax.tuner.from_plan import Compiled, rules_by_size, rules_of
 from lagom_jax.tuner.image import load, pack, save, unpack
 from lagom_jax.tuner.library import built
 from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, Scope
@@ -20,6 +20,7 @@ __all__ = [
     "exchange",
     "load",
     "pack",
+    "rules_by_size",
     "rules_of",
     "save",
     "unpack",

@@ -1,4 +1,8 @@
-"""From a plan's settings to rules: what a plan says of sites, said of NCCL's calls."""
+"""From a plan's settings to rules for NCCL's tuner plugin.
+
+Where all calls of one size have one setting the plan alone gives the rules. Otherwise
+the place of each call in a step decides, and so the program is needed too.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import REDUCING
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.span import span_of
 from lagom_jax.errors import TunerError
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.plan import Plan
+from lagom_jax.plan import Call, Cap, Plan, Setting
+from lagom_jax.plan.setting import REDUCING
 from lagom_jax.schedule.program import Block, Branch, Launch, Loop, Program, Run
-from lagom_jax.search.calls import Call, calls_of
+from lagom_jax.search.calls import calls_of
 from lagom_jax.tuner.rules import Answer, Place, Rule, Rules, Scope
 from lagom_jax.tuner.windows import different, unique_windows
 
@@ -48,6 +51,48 @@ class _Site:
     answer: Answer | None
 
 
+def rules_by_size(plan: Plan) -> Rules | None:
+    """The rules that make NCCL do what a plan says, from the plan alone.
+
+    Args:
+        plan: The plan; its caps are XLA's business.
+
+    Returns:
+        Rules; None where only `rules_of` can make them: what the plan says is about
+        places in the program, or calls of one size have different settings, or the
+        plan is of an older format that does not say how many operands calls have.
+    """
+    by_call: dict[Call, Answer] = {}
+    for one in plan.settings:
+        if isinstance(one.setting, Cap):
+            continue
+        if plan.controls.tells_apart == "places" or not one.calls:
+            return None
+        for call in one.calls:
+            if call.operands is None:
+                return None
+            answer = _answer(one.setting, call.operands)
+            if by_call.setdefault(call, answer) != answer:
+                return None
+    scopes = tuple(
+        Scope(
+            ranks,
+            domains=domains,
+            rules=tuple(
+                _rule(call, by_call[call])
+                for call in sorted(by_call)
+                if (call.ranks, call.domains) == (ranks, domains)
+            ),
+        )
+        for ranks, domains in sorted({(call.ranks, call.domains) for call in by_call})
+    )
+    return Rules(scopes)
+
+
+def _rule(call: Call, answer: Answer) -> Rule:
+    return Rule(call.function, call.bytes, call.bytes, answer)
+
+
 def rules_of(plan: Plan, program: Program, cluster: Cluster) -> Compiled:
     """The rules that make NCCL do what a plan says.
 
@@ -69,10 +114,10 @@ def rules_of(plan: Plan, program: Program, cluster: Cluster) -> Compiled:
         lagom_jax.errors.PlanError: cannot read the plan plan.json: ...
     """
     told = {
-        site: setting.told
-        for setting in plan.settings
-        if isinstance(setting.told, Setting)
-        for site in setting.sites
+        site: setting
+        for one in plan.settings
+        if not isinstance(setting := one.setting, Cap)
+        for site in one.sites
     }
     sites = {
         id(found): site
@@ -89,7 +134,7 @@ def rules_of(plan: Plan, program: Program, cluster: Cluster) -> Compiled:
         by_call = _answers(here)
         split = {call for call, answers in by_call.items() if len(answers) > 1}
         rules = tuple(
-            Rule(call.function, call.nbytes, call.nbytes, answer)
+            _rule(call, answer)
             for call, answers in sorted(by_call.items())
             if call not in split and (answer := answers[0]) is not None
         )
@@ -107,11 +152,7 @@ def _site(found: Collective, cluster: Cluster, told: Setting | None) -> _Site | 
     span = span_of(found.groups, cluster)
     if found.kind not in REDUCING or found.one_shot_kernel or span.size == 1:
         return None
-    answer = None
-    if told is not None:
-        # NCCL gives each operand of a group so many channels, and adds them up.
-        channels = max(1, told.channels // max(1, len(found.operands)))
-        answer = Answer(told.algorithm, told.protocol, channels, told.chunk_bytes)
+    answer = None if told is None else _answer(told, len(found.operands))
     return _Site(
         found.name,
         (span.size, span.domains),
@@ -119,6 +160,12 @@ def _site(found: Collective, cluster: Cluster, told: Setting | None) -> _Site | 
         calls_of(found, span),
         answer,
     )
+
+
+def _answer(told: Setting, operands: int) -> Answer:
+    # NCCL gives each operand of a group so many channels, and adds them up.
+    channels = max(1, told.channels // max(1, operands))
+    return Answer(told.algorithm, told.protocol, channels, told.chunk_bytes)
 
 
 def _members(found: Collective) -> _Members:
@@ -161,7 +208,7 @@ def _sequences(
             for site in _executed(program.body, sites, members):
                 for call in site.calls:
                     answer = site.answer if call in split else None
-                    places.append(Place(call.function, call.nbytes, answer))
+                    places.append(Place(call.function, call.bytes, answer))
                 if len(places) > LONGEST_SEQUENCE:
                     raise TunerError(
                         f"a communicator makes more than {LONGEST_SEQUENCE} calls in a "

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.errors import TunerError
 from lagom_jax.files import write_whole
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.pieces import FEW, Piece, codes_of, pieces_of
 from lagom_jax.tuner.rules import (
     ALGORITHMS,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from lagom_jax.compile.toolchain import Finding
-from lagom_jax.errors import TunerError
+from lagom_jax.errors import Finding, TunerError
 from lagom_jax.tuner.image import load
 from lagom_jax.tuner.library import built
 from lagom_jax.tuner.nccl_library import find_nccl, read_nccl

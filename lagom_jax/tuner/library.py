@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lagom_jax.cost.setting import PROTOCOLS
 from lagom_jax.errors import TunerError
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.build import NAME
 from lagom_jax.tuner.rules import ALGORITHMS, FUNCTIONS, Answer
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from lagom_jax.cost.setting import MOST_CHANNELS
+from lagom_jax.plan.setting import MOST_CHANNELS
 from lagom_jax.tuner.rules import IN_SLOTS, Answer, Place, Rule, Rules, possible_chunk
 from lagom_jax.tuner.windows import Call, different, unique_windows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from lagom_jax.cost.setting import CHUNK_GRAIN, MOST_CHANNELS, PROTOCOLS, largest_chunk
 from lagom_jax.errors import TunerError
+from lagom_jax.plan.setting import CHUNK_GRAIN, MOST_CHANNELS, PROTOCOLS, largest_chunk
 
 FUNCTIONS: Final = (
     "broadcast",
@@ -25,7 +25,7 @@ ALGORITHMS: Final = (
     "nvls_tree",
     "pat",
 )
-"""As NCCL numbers them; its protocols are numbered like `cost.setting.PROTOCOLS`."""
+"""As NCCL numbers them; its protocols are numbered like `plan.setting.PROTOCOLS`."""
 LEAST_CHUNK: Final = 16 << 10
 """Below this NCCL's own rounding could leave nothing of a chunk."""
 MOST_BYTES: Final = (1 << 64) - 1

@@ -1,7 +1,7 @@
 """One stage in a process of its own: `python -m gpu_stages.child MODULE FOLDER`.
 
-What it is asked lies in the folder as `request.json`; what it found will lie there as
-`outcome.json`. Progress goes to the standard error.
+`request.json` in the folder holds the request; the process writes `outcome.json`.
+Progress goes to the standard error.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from lagom_jax.files import write_whole
 
 
 def main() -> int:
-    # So that what a stage holds, other processes and services too, is given back.
+    # So that context managers end what the stage has started.
     signal.signal(signal.SIGTERM, _leave)
-    name, folder = sys.argv[1], Path(sys.argv[2])
+    module, folder = sys.argv[1], Path(sys.argv[2])
     asked = json.loads((folder / "request.json").read_text())
     nccl = asked["nccl"] and Path(asked["nccl"])
     request = Request(**{**asked, "folder": folder, "nccl": nccl})
+    found: dict[str, Any]
     try:
-        outcome = importlib.import_module(name).run(request)
+        outcome = importlib.import_module(module).run(request)
         found = {"status": "ran", **dataclasses.asdict(outcome)}
-        written = json.dumps(found, default=_plain)
     except CannotRunError as error:
         found = {"status": "cannot run", "why": str(error)}
-        written = json.dumps(found)
     except Exception as error:
         traceback.print_exc()
         found = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
-        written = json.dumps(found)
+    written = json.dumps(found, default=_plain)
     write_whole(folder / "outcome.json", written.encode())
     return 0 if found["status"] == "ran" else 1
 
@@ -46,7 +45,7 @@ def _leave(*_: object) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What numpy made of a number."""
+    """A number of numpy's as one of Python's."""
     return value.item()
 
 

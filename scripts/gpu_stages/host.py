@@ -1,4 +1,4 @@
-"""Which GPU this is, and the versions of all that a measurement depends on."""
+"""The GPU of this machine, and all versions that a measurement depends on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lagom_jax.errors import ClusterError
 from machine import processor
 
 _PACKAGES: Final = ("jax", "jaxlib", "numpy", "lagom_jax")
-_PREFIXES: Final = ("jax-cuda", "nvidia-")
+_PREFIXES: Final = ("jax-cuda", "nvidia-", "cupy-", "nccl4py")
 _ASKED: Final = ("name", "driver_version", "memory.total", "clocks.max.sm")
 
 
 def gpu_here() -> dict[str, str]:
-    """What the driver says of the GPU that is used.
+    """Name, driver and memory of the GPU in use, from the driver.
 
     Raises:
         CannotRunError: There is none, or no driver.
@@ -36,7 +36,7 @@ def gpu_here() -> dict[str, str]:
     asked = subprocess.run(
         [
             "nvidia-smi",
-            f"--id={the_gpu()}",
+            f"--id={visible_gpu()}",
             f"--query-gpu={','.join(_ASKED)}",
             "--format=csv,noheader",
         ],
@@ -47,12 +47,14 @@ def gpu_here() -> dict[str, str]:
     words = [word.strip() for word in asked.stdout.split(",")]
     if asked.returncode or len(words) != len(_ASKED):
         said = (asked.stdout + asked.stderr).strip() or "nothing"
-        raise CannotRunError(f"nvidia-smi finds no GPU {the_gpu()}; it says: {said}")
+        raise CannotRunError(
+            f"nvidia-smi finds no GPU {visible_gpu()}; it says: {said}"
+        )
     return dict(zip(_ASKED, words, strict=True))
 
 
-def the_gpu() -> str:
-    """The one that is used: the first that CUDA may see."""
+def visible_gpu() -> str:
+    """Number of the GPU in use: the first that CUDA may see."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
 
 
@@ -71,7 +73,7 @@ def record_of(name: str) -> str:
 
 
 def machine(command: Sequence[str], gpu: dict[str, str]) -> dict[str, str]:
-    """All that a result must say of where it comes from."""
+    """Provenance of a result: command, date, GPU, processor, versions, commit."""
     return {
         "command": " ".join(command),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -94,7 +96,7 @@ def _packages() -> dict[str, str]:
 
 
 def _source() -> str:
-    """The commit of the sources; `unknown` where they are no clone."""
+    """Commit of the sources; `unknown` outside a clone."""
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,

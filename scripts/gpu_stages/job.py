@@ -1,212 +1,254 @@
-"""Training steps of several processes on one GPU, with `lagom_jax.tune` and without.
+"""Stage `job`: does a job train as before behind `--lagom=tune`?
 
-Each case is two jobs of processes that `jax.distributed` joins: one that knows nothing
-of lagom_jax, and one behind `lagom_jax.tune(step, verify="measure")`. The second must
-have the losses of the first.
+`scripts/train.py` runs twice, with `--lagom=off` and with `--lagom=tune`, as processes
+of one job that share the GPU. Both must have the same losses, bit by bit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import json
 import math
+import re
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.jobs.cases import Case, cases
-from gpu_stages.jobs.member import Found, Part
-from gpu_stages.jobs.sharing import Sharing, on_cpus, on_one_gpu
-from gpu_stages.jobs.together import (
-    Member,
-    TogetherError,
-    on_a_free_port,
-    run_together,
-)
-from gpu_stages.stage import Clock, Outcome, Request, Row, Score, Spread, say
-from lagom_jax.planning.make import LEVERS
+from gpu_stages.clusters import cluster_of
+from gpu_stages.gpu import FIRST_WITH_SHARED_GPUS
+from gpu_stages.running import child_process, how_ended, last_line, wait_for
+from gpu_stages.stage import Check, Clock, Outcome, Request, Row, Spread, say
+from gpu_stages.steering import MOST_CHANNELS, ON_ONE_HOST, as_host
+from lagom_jax import processes
+from lagom_jax.errors import TunerError
+from lagom_jax.plan import Plan, load
+from lagom_jax.report.plan import in_words
+from lagom_jax.runtime import guard
+from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
 
-# Below that much time no other case is begun: what two jobs of it take to compile.
+TRAIN: Final = Path(__file__).parents[1] / "train.py"
+_RANKS: Final = 2
+_AFTER_THE_GUARD, _DRY_STEPS = 4, 3
+# What one of the two runs takes at least; a case with less time is not begun.
 _LEAST_SECONDS: Final = 70.0
-# One that hangs must leave time for others.
-_MOST_SECONDS: Final = 180.0
 _KEPT_BACK: Final = 5.0
-_NO_SPEEDUP: Final = (
-    "a speedup: the processes run {how}, so that their times show that plan, guard and "
-    "NCCL work together in a real job, not what a plan gains on GPUs of their own."
+_MEMORY: Final = "0.40"  # Of the GPU for each process; the rest is NCCL's and CUDA's.
+_WARNED: Final = re.compile(r"LagomWarning: (.*)")
+# Both programs then have the same kernels, and every all-reduce is one of NCCL.
+_XLA_FLAGS: Final = (
+    "--xla_gpu_autotune_level=0 "
+    "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false"
 )
+_CASES: Final = {"FSDP": f"data={_RANKS},model=1", "TP": f"data=1,model={_RANKS}"}
+_SMALL: Final = ("--model=phi-2", "--batch=8", "--sequence=16", "--warmup=300")
 
 
 class JobError(Exception):
-    """No job came to its end."""
+    """A job did not come to its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """The two jobs of a case, as all of their processes tell it."""
+class Trained:
+    """One run of the job."""
 
-    case: Case
-    usual: Sequence[Found]
-    tuned: Sequence[Found]
+    losses: Sequence[float]
+    seconds: Sequence[float]
+    """Of each step but the first."""
+    warnings: Sequence[str] = ()
+    """Reasons why the program as it was ran instead."""
+    plan: Plan | None = None
+    """The plan in use, if it changes anything."""
 
 
 def run(request: Request) -> Outcome:
-    """Runs the stage."""
+    """Runs the jobs, and compares."""
     clock = Clock.of(request)
-    compared: list[Compared] = []
-    failures: list[str] = []
-    left_out: list[str] = []
-    with _sharing(request) as sharing:
-        say(f"processes run {sharing.how}")
-        for case in cases(request.dry):
-            if (compared or failures) and clock.left() < _LEAST_SECONDS:
-                left_out.append(f"{case.name}: {clock.left():.0f} s were left.")
-                continue
+    outcome = Outcome()
+    cases = list(_CASES)[: 1 if request.dry else None]
+    for number, case in enumerate(cases):
+        if number and clock.left() < 2 * _LEAST_SECONDS:
+            note = f"{case}: {clock.left():.0f} s were left."
+            outcome = dataclasses.replace(outcome, left_out=[*outcome.left_out, note])
+            continue
+        job = _Job(case, request, clock, 2 * (len(cases) - number))
+        usual, tuned = job.run("off"), job.run("tune")
+        # Only where they differ it matters whether the job repeats itself.
+        repeated = usual
+        if tuned.losses != usual.losses:
+            repeated = job.run("off", "again")
+        found = compared(case, usual, tuned, repeated)
+        outcome = Outcome(
+            [*outcome.checks, *found.checks],
+            [*outcome.rows, *found.rows],
+            [*outcome.findings, *found.findings],
+        )
+    alone = "A speedup: the processes take turns on one GPU, so that their times show "
+    alone += "no gain of a plan on GPUs of their own."
+    return dataclasses.replace(outcome, left_out=[*outcome.left_out, alone])
+
+
+class _Job:
+    """One case, with all that its processes need to share the GPU."""
+
+    def __init__(self, case: str, request: Request, clock: Clock, runs: int) -> None:
+        self._case, self._request, self._clock = case, request, clock
+        self._seconds = (clock.left() - _KEPT_BACK) / runs
+        self._steps = (
+            _DRY_STEPS if request.dry else len(guard.schedule()) + _AFTER_THE_GUARD
+        )
+        self._hosts = 1
+        if not request.dry:
+            # An unknown NCCL counts as a new one; an old one takes ranks for hosts.
+            with contextlib.suppress(TunerError):
+                release = read_nccl(find_nccl()).release or "9.9"
+                number = tuple(map(int, release.split(".")))
+                self._hosts = _RANKS if number < FIRST_WITH_SHARED_GPUS else 1
+
+    def run(self, mode: str, suffix: str = "") -> Trained:
+        """Trains once.
+
+        Raises:
+            JobError: A process failed, or the time was over.
+        """
+        name = "-".join(filter(None, (self._case.lower(), mode, suffix)))
+        say(f"{self._case}, --lagom={mode} ...")
+        folder = self._request.folder / name
+        folder.mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        count = 1 if self._request.dry else _RANKS
+        logs = [folder / f"{index}.log" for index in range(count)]
+        with contextlib.ExitStack() as stack:
+            children = [
+                stack.enter_context(
+                    child_process(
+                        processes.python(*self._words(mode, folder, address, index)),
+                        self._environment(index, folder),
+                        log,
+                    )
+                )
+                for index, log in enumerate(logs)
+            ]
             try:
-                compared.append(_compare(case, request, sharing, clock))
-            except TogetherError as error:
-                say(f"{case.name}: {error}")
-                failures.append(f"{case.name} came to no end: {error}.")
-    if not compared:
-        raise JobError(" ".join(failures))
-    left_out.append(_NO_SPEEDUP.format(how=sharing.how))
-    return Outcome(
-        rows=[row for one in compared for row in rows(one)],
-        scores=[score for one in compared for score in scores(one)],
-        findings=[*failures, *(text for one in compared for text in findings(one))],
-        left_out=left_out,
-        versions={} if sharing.nccl is None else {"NCCL": sharing.nccl},
-    )
-
-
-@contextlib.contextmanager
-def _sharing(request: Request) -> Iterator[Sharing]:
-    if request.dry:
-        yield on_cpus()
-    else:
-        with on_one_gpu(request.folder) as sharing:
-            yield sharing
-
-
-def _compare(case: Case, request: Request, sharing: Sharing, clock: Clock) -> Compared:
-    part = Part(
-        case,
-        tuned=False,
-        cluster=sharing.cluster(request.gpu, case.processes),
-        # What two compiles find something with.
-        levers=["options"] if request.dry else list(LEVERS),
-        compiles=2 if request.dry else 4,
-        planning_seconds=60.0,
-    )
-    name = case.name.replace(" ", "-").lower()
-    usual = _job(part, request.folder / f"{name}-usual", sharing, clock)
-    behind = dataclasses.replace(part, tuned=True)
-    tuned = _job(behind, request.folder / f"{name}-tuned", sharing, clock)
-    return Compared(case, usual, tuned)
-
-
-def _job(part: Part, folder: Path, sharing: Sharing, clock: Clock) -> list[Found]:
-    """Runs one job; what each of its processes found."""
-    say(f"{part.case.name}, {'tuned' if part.tuned else 'as it is'} ...")
-    folder.mkdir()
-    part.write(folder / "part.json")
-    count = part.case.processes
-
-    def on(port: int) -> None:
-        members = [
-            Member(
-                ("-m", "gpu_stages.jobs.member", str(folder), str(index), str(port)),
-                sharing.environment(index, count),
-                folder / f"{index}.log",
+                failed = wait_for(children, self._seconds)
+            except TimeoutError as error:
+                raise JobError(f"{name}: {error}: {last_line(logs[0])}") from None
+            ends = [how_ended(children[index].returncode) for index in failed]
+        if failed:
+            raise JobError(
+                f"{name}: process {failed[0]} {ends[0]}: {last_line(logs[failed[0]])}"
             )
-            for index in range(count)
+        return _read(folder, logs)
+
+    def _words(self, mode: str, folder: Path, address: str, index: int) -> list[str]:
+        cluster = cluster_of(
+            self._request.gpu, _RANKS // self._hosts, hosts=self._hosts
+        )
+        words = [
+            *(str(TRAIN), *_SMALL, f"--steps={self._steps}", "--log_every=1"),
+            *(f"--out={folder / 'out'}", f"--checkpoint_every={self._steps}"),
+            *(f"--mesh={_CASES[self._case]}", f"--lagom={mode}"),
+            *(f"--lagom_cluster={cluster.name}", "--lagom_deterministic"),
+            *(f"--lagom_cache={folder / 'decisions'}", "--lagom_progress"),
         ]
-        run_together(members, min(clock.left() - _KEPT_BACK, _MOST_SECONDS))
+        if self._request.dry:
+            return [
+                *(*words, f"--devices={_RANKS}"),
+                *("--lagom_levers=costs", "--lagom_compiles=2"),
+                f"--text={__file__}",
+            ]
+        return [
+            *(*words, "--lagom_verify=measure", "--lagom_patience=60"),
+            *("--lagom_compiles=4", f"--lagom_seconds={self._seconds / 2:.0f}"),
+            *(f"--coordinator={address}", f"--processes={_RANKS}"),
+            f"--process={index}",
+        ]
 
-    on_a_free_port(on)
-    return [Found.read(folder / f"{index}.json") for index in range(count)]
-
-
-def rows(one: Compared) -> Iterator[Row]:
-    """What steps took: in turns in one job, and in the job without lagom_jax."""
-    first, usual = one.tuned[0], one.usual[0]
-    told = {
-        "baseline": {"losses": _in_short(usual.losses["usual"])},
-        "tuned": {
-            "losses": _in_short(first.losses["guarded"]),
-            "guard": first.verdict,
-            "plan": first.plan,
-        },
-    }
-    for side, details in told.items():
-        if times := first.seconds.get(side):
-            yield Row(
-                "steps of a job in turns",
-                f"{one.case.name}, {side}",
-                _milliseconds(times),
-                unit="ms",
-                details=details,
+    def _environment(self, index: int, folder: Path) -> dict[str, str]:
+        if self._request.dry:
+            # The second run need not compile for the CPU again.
+            kept = str(self._request.folder / "programs")
+            return processes.environment(
+                JAX_COMPILATION_CACHE_DIR=kept,
+                JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+                JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
+                JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="none",
             )
-    yield Row(
-        "steps of a job without lagom_jax",
-        one.case.name,
-        _milliseconds(usual.seconds["usual"]),
-        unit="ms",
-        details={"devices": usual.devices},
+        return processes.environment(
+            XLA_FLAGS=_XLA_FLAGS,
+            # Rather an error than a job on CPUs.
+            JAX_PLATFORMS="cuda,cpu",
+            XLA_PYTHON_CLIENT_PREALLOCATE="false",
+            XLA_PYTHON_CLIENT_MEM_FRACTION=_MEMORY,
+            # Each channel holds an SM of the one GPU, and ranks wait for each other.
+            NCCL_MAX_CTAS=str(MOST_CHANNELS // _RANKS),
+            # Ranks on one GPU have no switch between them; the planner has to know.
+            NCCL_NVLS_ENABLE="0",
+            NCCL_DEBUG="INFO",
+            NCCL_DEBUG_SUBSYS="INIT,TUNING",
+            NCCL_DEBUG_FILE=str(folder / f"nccl-{index}.txt"),
+            **(ON_ONE_HOST if self._hosts == 1 else as_host(index)),
+        )
+
+
+def compared(case: str, usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
+    """The answer that two runs of a job give.
+
+    Args:
+        case: Name of the job.
+        usual: Without lagom_jax.
+        tuned: With it.
+        repeated: Without it, once more.
+    """
+    own = difference(usual.losses, repeated.losses)
+    off = difference(usual.losses, tuned.losses)
+    plan = tuned.plan
+    changes = len(plan.levers) + len(plan.settings) if plan else 0
+    findings = [f"{case}: {warning}" for warning in dict.fromkeys(tuned.warnings)]
+    if own:
+        findings.append(
+            f"{case}: the job as it is does not repeat its own losses, which differ by "
+            f"up to {own:g}; no plan can do better."
+        )
+    if not changes:
+        findings.append(
+            f"{case}: no plan would change anything, so that nothing was compared."
+        )
+    measured = plan.evidence.measured if plan else None
+    return Outcome(
+        checks=[
+            Check(
+                f"{case}: largest difference of losses in {len(usual.losses)} steps",
+                off,
+                # Where nothing was changed nothing is shown.
+                at_most=own if changes or off > own else None,
+            ),
+            Check(f"{case}: changes of the plan in use", changes),
+            Check(
+                f"{case}: warnings of lagom_jax",
+                len(tuned.warnings),
+                at_most=0 if changes or tuned.warnings else None,
+            ),
+        ],
+        rows=[
+            Row(
+                "steps of a job",
+                f"{case}, {name}",
+                Spread.of([1e3 * seconds for seconds in one.seconds]),
+                "ms",
+                details={
+                    "losses": f"{one.losses[0]:.6g} to {one.losses[-1]:.6g}",
+                    "guard": in_words(measured) if one is tuned and measured else "",
+                },
+            )
+            for name, one in (("as it is", usual), ("tuned", tuned))
+        ],
+        findings=findings,
     )
-
-
-def scores(one: Compared) -> Iterator[Score]:
-    """Whether losses are the same, and how long a step is beside the baseline."""
-    first = one.tuned[0]
-    yield Score(
-        f"{one.case.name}: largest difference of losses",
-        difference(first.losses["guarded"], one.usual[0].losses["usual"]),
-        most=0.0 if _must_be_equal(one) else None,
-    )
-    if times := first.seconds.get("tuned"):
-        baseline = Spread.of(first.seconds["baseline"]).median
-        yield Score(
-            f"{one.case.name}: a tuned step over one of the baseline",
-            Spread.of(times).median / baseline,
-        )
-
-
-def findings(one: Compared) -> Iterator[str]:
-    """What is not as it should be, in whole sentences."""
-    name, usual, first = one.case.name, one.usual[0], one.tuned[0]
-    if own := difference(usual.losses["usual"], usual.losses["again"]):
-        yield (
-            f"{name}: the program as it is does not repeat its own losses, which "
-            f"differ by up to {own:g}; no plan can do better."
-        )
-    if off := difference(first.losses["guarded"], usual.losses["usual"]):
-        why = "though" if first.deterministic else "and"
-        keeps = "keeps" if first.deterministic else "does not keep"
-        yield (
-            f"{name}: losses with the plan differ by up to {off:g} from those without, "
-            f"{why} the plan {keeps} the order of sums."
-        )
-    for run, jobs in (("usual", one.usual), ("guarded", one.tuned)):
-        if any(found.losses[run] != jobs[0].losses[run] for found in jobs):
-            yield f"{name}: processes of the {run} job have different losses."
-    for reason in dict.fromkeys(
-        word for found in one.tuned for word in found.fallbacks
-    ):
-        yield f"{name}: {_in_a_line(reason)}."
-    if not first.plan:
-        yield f"{name}: no plan would change anything, so that nothing was compared."
-    elif not first.verdict:
-        yield f"{name}: the guard came to no decision."
-    elif not first.kept:
-        yield f"{name}: the guard did not keep the plan: {first.verdict}."
-    if first.untold:
-        yield f"{name}: NCCL could not be told anything: {first.untold}."
-
-
-def _must_be_equal(one: Compared) -> bool:
-    usual = one.usual[0].losses
-    return one.tuned[0].deterministic and usual["usual"] == usual["again"]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float:
@@ -215,20 +257,34 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
     Example:
         >>> difference([1.0, 2.0], [1.0, 2.5]), difference([math.nan], [1.0])
         (0.5, inf)
+        >>> difference([1.0], [1.0, 2.0])
+        inf
     """
-    if not all(map(math.isfinite, (*one, *other))):
+    if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):
         return math.inf
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def _in_short(losses: Sequence[float]) -> str:
-    return f"{losses[0]:.6g} to {losses[-1]:.6g} in {len(losses)} steps"
+def _read(folder: Path, logs: Sequence[Path]) -> Trained:
+    lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
+    steps = [row for row in map(json.loads, lines) if "loss" in row]
+    at = [row["seconds"] for row in steps]
+    return Trained(
+        losses=[row["loss"] for row in steps],
+        seconds=[after - before for before, after in itertools.pairwise(at)],
+        warnings=[
+            warning
+            for log in logs
+            for warning in _WARNED.findall(log.read_text(errors="replace"))
+        ],
+        plan=_used(folder / "decisions"),
+    )
 
 
-def _milliseconds(seconds: Sequence[float]) -> Spread:
-    return Spread.of([1e3 * one for one in seconds])
-
-
-def _in_a_line(text: str, most: int = 400) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[:most] + " ..."
+def _used(decisions: Path) -> Plan | None:
+    """The plan that was used, if it changes anything."""
+    plans: Iterator[Plan] = map(load, sorted(decisions.glob("*.json")))
+    useful = [plan for plan in plans if plan.levers or plan.settings]
+    # There may be one with an order and one without; the guard measures what is used.
+    useful.sort(key=lambda plan: plan.evidence.measured is None)
+    return useful[0] if useful else None

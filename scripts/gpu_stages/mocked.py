@@ -1,58 +1,88 @@
-"""One step compiled on the GPU, as if there were more: `python -m gpu_stages.mocked`.
+"""One step compiled on the GPU with others mocked: `python -m gpu_stages.mocked`.
 
 XLA mocks hosts, each with the GPUs that this one has, so a process sees one topology in
-its life. What to compile lies in FOLDER/asked.json, the scheduled module will lie in
-FOLDER/module.pb, and what else is known in FOLDER/known.json.
+its life. FOLDER/asked.json names the step; the process writes the scheduled module to
+FOLDER/module.pb, and the GPU that it was compiled for to FOLDER/known.json.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from gpu_stages.compiled import first_line, module_bytes
-from lagom_models import TrainingStep, build
+from lagom_models import build
 
 # The other hosts are not there to tune their share of the kernels, and would be
 # waited for for ever.
 OPTIONS: Final[Mapping[str, Any]] = {"xla_gpu_shard_autotuning": False}
+SMALL: Final = "two products"
+"""The step of a dry run, which compiles in a moment."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """A jitted function with the shapes that it works on, on a mesh without devices."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    mesh: AbstractMesh
+
+
+def step_of(model: str, sizes: Mapping[str, Any]) -> Step:
+    """A step of the suite, or the small one.
+
+    Example:
+        >>> step_of(SMALL, {"devices": 8}).mesh.size
+        8
+    """
+    if model != SMALL:
+        built = build(model, **sizes)
+        return Step(built.function, built.arguments, built.mesh)
+    mesh = AbstractMesh((sizes["devices"],), ("data",), (AxisType.Auto,))
+    cut = NamedSharding(mesh, PartitionSpec("data"))
+    whole = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16, sharding=cut)
+
+    def loss(one: Any, other: Any, batch: Any) -> Any:
+        return jnp.sum(jnp.tanh(batch @ one) @ other, dtype=jnp.float32)
+
+    return Step(jax.jit(jax.grad(loss, (0, 1))), (whole, whole, whole), mesh)
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
     asked = json.loads((folder / "asked.json").read_text())
-    step = build(asked["model"], **asked["sizes"])
-    began = time.monotonic()
+    step = step_of(asked["model"], asked["sizes"])
     try:
         devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
-        ready = time.monotonic()
         compiled = lowered_on(devices, step).compile(compiler_options=asked["options"])
     except Exception as error:
-        # Behind all that jax has to say of it, so that the last line is the reason.
+        # After jax's traceback, so that the last line is the reason.
         traceback.print_exc()
-        raise SystemExit(f"{type(error).__name__}: {first_line(error)}") from None
-    (folder / "module.pb").write_bytes(module_bytes(compiled))
+        (first, *_) = str(error).strip().splitlines() or [""]
+        raise SystemExit(f"{type(error).__name__}: {first}") from None
+    executable: Any = compiled.runtime_executable()
+    (module,) = executable.hlo_modules()
+    (folder / "module.pb").write_bytes(module.as_serialized_hlo_module_proto())
     known = {
         "device": devices[0].device_kind,
         "cores": getattr(devices[0], "core_count", None),
-        "start_seconds": ready - began,
-        "compile_seconds": time.monotonic() - ready,
     }
     (folder / "known.json").write_text(json.dumps(known))
     return 0
 
 
-def lowered_on(devices: list[Any], step: TrainingStep) -> jax.stages.Lowered:
+def lowered_on(devices: list[Any], step: Step) -> jax.stages.Lowered:
     """The step, lowered by jax for devices rather than for an abstract mesh."""
     mesh = Mesh(
         np.array(devices).reshape(step.mesh.axis_sizes),

@@ -1,4 +1,4 @@
-"""What NCCL writes about its choices, with NCCL_DEBUG=INFO for INIT and TUNING."""
+"""The log of NCCL, with NCCL_DEBUG=INFO: a function for each kind of line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from lagom_jax.cost.setting import PROTOCOLS
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.rules import ALGORITHMS, FUNCTIONS
 
 _FUNCTIONS: Final[dict[str, str]] = dict(
@@ -38,15 +38,15 @@ _HEAD: Final = re.compile(r"NCCL INFO\s+Algorithm\s+\|(.*)")
 _LINE: Final = re.compile(rf"NCCL INFO\s+({_NAME}) \|(.*)")
 _CELL: Final = re.compile(r"[\d.]+/\s*([\d.]+)\s*\|")
 _CHANNELS: Final = re.compile(r"NCCL INFO (\d+) coll channels")
-_PLUGIN: Final = "lagom tuner:"
+_PLUGIN: Final = re.compile(r"lagom tuner:|TUNER/Plugin: Using lagom ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ran:
-    """How NCCL says it runs one call."""
+    """One call as NCCL ran it."""
 
     function: str
-    """As the rules of the tuner name it."""
+    """As the tuner's rules name it."""
     per_rank: int
     """Bytes: of a rank's own part in an all-gather or reduce-scatter."""
     algorithm: str
@@ -54,41 +54,41 @@ class Ran:
     channels: int
 
     def __str__(self) -> str:
-        """In words."""
+        """For people."""
         plural = "s" * (self.channels > 1)
         return f"{self.algorithm}/{self.protocol}, {self.channels} channel{plural}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clamped:
-    """A chunk that NCCL was told, and that its buffer does not hold."""
+    """A chunk of the plugin's that NCCL cut, as its buffer does not hold it."""
 
     function: str
-    told: int
+    chunk: int
     most: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Communicator:
-    """What NCCL says about a communicator when it makes it."""
+class Offer:
+    """Everything that a communicator can do."""
 
     channels: int
     """None of its calls uses more."""
     offered: frozenset[tuple[str, str, str]]
     """Functions with the algorithms and protocols that NCCL has for them here."""
     asks_plugin: bool
-    """Whether our plugin has said something."""
+    """Whether it has loaded our plugin."""
 
 
 class Log:
-    """A file that NCCL writes to."""
+    """A file that NCCL is writing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
 
     def new_lines(self) -> list[str]:
-        """What was written since it was read last, in whole lines."""
+        """Whole lines that were added since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -99,7 +99,7 @@ class Log:
 
 
 def ran(lines: Iterable[str]) -> list[Ran]:
-    """The calls that NCCL has scheduled.
+    """Calls that NCCL has scheduled.
 
     Example:
         >>> ran(["gpu:7:7 [0] NCCL INFO AllGather: 4096 Bytes -> Algo RING proto LL "
@@ -121,7 +121,7 @@ def ran(lines: Iterable[str]) -> list[Ran]:
 
 
 def clamped(lines: Iterable[str]) -> list[Clamped]:
-    """The chunks that NCCL has cut to its buffers."""
+    """Chunks that NCCL has cut to its buffers."""
     return [
         Clamped(_FUNCTIONS[found[1]], int(found[2]), int(found[3]))
         for found in map(_CLAMPED.search, lines)
@@ -129,8 +129,8 @@ def clamped(lines: Iterable[str]) -> list[Clamped]:
     ]
 
 
-def communicator(lines: Iterable[str]) -> Communicator:
-    """What is said of the communicator that is made.
+def offer(lines: Iterable[str]) -> Offer:
+    """The table that NCCL writes when it makes a communicator.
 
     An algorithm has no bandwidth in NCCL's table where a communicator does not have
     it; a tuner finds -1 there.
@@ -139,7 +139,7 @@ def communicator(lines: Iterable[str]) -> Communicator:
     offered: set[tuple[str, str, str]] = set()
     titles: list[str] = []
     for line in lines:
-        asks_plugin = asks_plugin or _PLUGIN in line
+        asks_plugin = asks_plugin or _PLUGIN.search(line) is not None
         if found := _CHANNELS.search(line):
             channels = int(found[1])
         elif found := _HEAD.search(line):
@@ -153,4 +153,4 @@ def communicator(lines: Iterable[str]) -> Communicator:
                 for entry, rate in zip(entries, rates, strict=False)
                 if rate > 0
             }
-    return Communicator(channels, frozenset(offered), asks_plugin)
+    return Offer(channels, frozenset(offered), asks_plugin)

@@ -1,4 +1,4 @@
-"""The page of a run, and its pictures: what was measured beside what was predicted."""
+"""The page of a run: question, verdict, checks, findings, numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.pictures import draw
-from gpu_stages.registry import STAGES
+from gpu_stages.clusters import cluster_of
 from gpu_stages.result import Result, StageResult, shown
-from gpu_stages.stage import Row, Score
+from gpu_stages.stage import STAGES, Check, Row
 
-# More rows than that are in the JSON file, the worst of them here.
+# The rest of a table is in the JSON file.
 _MOST_ROWS: Final = 24
 _DRY: Final = (
     "**A dry run: there was no GPU, and stand-ins took its place. The figures mean "
@@ -21,39 +20,35 @@ _DRY: Final = (
 
 
 def write(result: Result, folder: Path) -> list[Path]:
-    """Writes the page, its pictures and the result itself.
+    """Writes the page and the result itself.
 
     Returns:
-        What was written.
+        The files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{result.gpu}.md"
     data = page.with_suffix(".json")
-    data.write_text(result.to_json() + "\n")
-    pictures = {
-        name: folder / f"{result.gpu}-{name}.svg"
-        for name, stage in result.stages.items()
-        if any(row.predicted is not None for row in stage.rows)
-    }
-    for name, path in pictures.items():
-        draw(result.stages[name].rows, path)
-    page.write_text("\n".join(_page(result, data, pictures)) + "\n")
-    return [page, data, *pictures.values()]
+    result.write(data)
+    page.write_text("\n".join(_page(result, data)) + "\n")
+    return [page, data]
 
 
-def _page(result: Result, data: Path, pictures: dict[str, Path]) -> Iterator[str]:
+def _page(result: Result, data: Path) -> Iterator[str]:
     machine = result.machine
     yield f"# {machine.get('name', result.gpu)}"
     yield ""
     if result.dry:
         yield from (_DRY, "")
     yield f"Made by `{machine['command']}` on {machine['date']}; all of it in"
-    yield f"[{data.name}]({data.name}). Spreads are quarters: a quarter of the"
-    yield "measurements is below, a quarter above. Errors are predicted over measured,"
-    yield "less one."
+    yield f"[{data.name}]({data.name}). Errors are predicted over measured, less one."
+    yield ""
+    yield "| question | verdict |"
+    yield "|---|---|"
+    for name, stage in result.stages.items():
+        yield f"| {STAGES[name].text} | **{stage.verdict}** |"
     yield ""
     for name, stage in result.stages.items():
-        yield from _stage(name, stage, pictures.get(name))
+        yield from _stage(name, stage, result)
     yield "## Versions"
     yield ""
     yield "| what | version |"
@@ -62,31 +57,34 @@ def _page(result: Result, data: Path, pictures: dict[str, Path]) -> Iterator[str
     for stage in result.stages.values():
         versions |= stage.versions
     for what, version in versions.items():
-        if what not in ("command", "date"):
+        if what not in _OF_THE_HEAD:
             yield f"| {what} | {_cell(version)} |"
 
 
-def _stage(name: str, stage: StageResult, picture: Path | None) -> Iterator[str]:
-    title = STAGES[name]
-    yield f"## {title[0].upper()}{title[1:]}"
+_OF_THE_HEAD: Final = ("command", "date")
+
+
+def _stage(name: str, stage: StageResult, result: Result) -> Iterator[str]:
+    yield f"## {name.capitalize()}: {stage.verdict}"
+    yield ""
+    yield STAGES[name].text
+    if stage.verdict == "refuted":
+        yield f"**No.** {STAGES[name].if_refuted}"
     yield ""
     if stage.status != "ran":
         yield f"**{stage.status.capitalize()}**: {stage.why}"
         yield ""
         return
-    yield f"It took {stage.seconds:.0f} s."
-    yield ""
-    if stage.scores:
-        yield "| what | value | goal | met |"
+    if stage.checks:
+        yield "| check | value | goal | met |"
         yield "|---|--:|--:|---|"
-        yield from map(_score, stage.scores)
-        yield ""
-    if picture:
-        yield f"![predicted against measured]({picture.name})"
+        yield from map(_check, stage.checks)
         yield ""
     for heading, lines in (
         ("What disagrees", stage.findings),
         ("Not measured", stage.left_out),
+        ("Constants measured", [f"{n} = {v}" for n, v in stage.constants.items()]),
+        ("To calibrate with, in the folder of --keep", _commands(name, stage, result)),
     ):
         if lines:
             yield f"{heading}:"
@@ -98,16 +96,25 @@ def _stage(name: str, stage: StageResult, picture: Path | None) -> Iterator[str]
         yield from _table(series, list(members))
 
 
-def _score(score: Score) -> str:
+def _commands(name: str, stage: StageResult, result: Result) -> list[str]:
+    cluster = cluster_of(result.gpu).name
+    return [
+        f"`lagom calibrate --cluster {cluster} {table.option} {name}/{table.path} "
+        + "".join(f"{word} " for word in table.more)
+        + "--output my.json`"
+        for table in stage.tables
+    ]
+
+
+def _check(check: Check) -> str:
     goals = [
-        f"{word} {shown(goal, score.unit)}"
-        for word, goal in (("at most", score.most), ("at least", score.least))
+        f"{word} {shown(goal, check.unit)}"
+        for word, goal in (("at most", check.at_most), ("at least", check.at_least))
         if goal is not None
     ]
-    met = {None: "", True: "yes", False: "**no**"}[score.met]
-    what = score.what + (", kept out" if score.kept_out else "")
-    value = shown(score.value, score.unit)
-    return f"| {_cell(what)} | {value} | {', '.join(goals)} | {met} |"
+    met = {None: "", True: "yes", False: "**no**"}[check.met]
+    value = shown(check.value, check.unit)
+    return f"| {_cell(check.what)} | {value} | {', '.join(goals)} | {met} |"
 
 
 def _table(series: str, rows: Sequence[Row]) -> Iterator[str]:
@@ -116,10 +123,11 @@ def _table(series: str, rows: Sequence[Row]) -> Iterator[str]:
     columns: dict[str, Callable[[Row], str]] = {
         "what": lambda row: _cell(row.what),
         "measured": lambda row: shown(row.measured.median, row.unit),
-        "spread": _spread,
-        "predicted": lambda row: _or_nothing(row.predicted, row.unit),
+        "quartiles": _quartiles,
+        "predicted": lambda row: (
+            "" if row.predicted is None else shown(row.predicted, row.unit)
+        ),
         "error": lambda row: "" if row.error is None else f"{100 * row.error:+.1f} %",
-        "after the fit": lambda row: _or_nothing(row.fitted, row.unit),
         **{
             name: lambda row, name=name: _cell(row.details.get(name, ""))
             for name in more
@@ -139,18 +147,12 @@ def _table(series: str, rows: Sequence[Row]) -> Iterator[str]:
     yield ""
 
 
-def _spread(row: Row) -> str:
-    measured = row.measured
-    if measured.count == 1:
+def _quartiles(row: Row) -> str:
+    spread = row.measured
+    if spread.low == spread.high:
         return ""
-    low, high = (shown(value, row.unit) for value in (measured.low, measured.high))
-    return f"{low} to {high}, {measured.count} times"
-
-
-def _or_nothing(value: float | None, unit: str) -> str:
-    return "" if value is None else shown(value, unit)
+    return f"{shown(spread.low, row.unit)} to {shown(spread.high, row.unit)}"
 
 
 def _cell(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return str(value).replace("|", "\\|").replace("\n", " ")

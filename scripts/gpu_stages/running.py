@@ -1,6 +1,6 @@
-"""Runs stages one after the other, each in a child that can be ended.
+"""Runs a stage in a child process that can be ended.
 
-A collective whose ranks disagree waits for ever, and a driver's error can end its
+A collective whose ranks disagree waits for ever, and an error of the driver can end its
 process; neither may take the other stages' results with it.
 """
 
@@ -14,10 +14,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-from gpu_stages.host import the_gpu
-from gpu_stages.stage import Json, Request
+from gpu_stages.host import visible_gpu
+from gpu_stages.stage import Request
 from lagom_jax import processes
 from lagom_jax.compile.child import signal_name
 
@@ -25,17 +26,23 @@ from lagom_jax.compile.child import signal_name
 _GRACE: Final = 20.0
 _TIDYING: Final = 5.0
 _LAST_LINES: Final = 12
-# What is set for other programs is not meant for the stages.
+# Settings of the user's other programs.
 _FOREIGN: Final = ("LAGOM_", "NCCL_", "JAX_PLATFORMS", "XLA_FLAGS")
+# Compilers take nearly all the time of a dry run, which is not about speed.
+_QUICKLY: Final = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 
-def run_stage(module: str, request: Request, say: Callable[[str], None]) -> Json:
-    """What came of a stage, as it is written to the results.
+def run_stage(
+    module: str, request: Request, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Runs a stage; its result as it stands in the result file.
 
     Args:
-        module: What has its function `run`.
-        request: What it is asked; its folder is made here.
-        say: Told each line of progress.
+        module: Has a function `run`, from a `Request` to an `Outcome`.
+        request: What it is asked with; the folder is made here.
+        progress: Called with each line that the stage reports.
     """
     folder = request.folder
     folder.mkdir(parents=True)
@@ -47,31 +54,97 @@ def run_stage(module: str, request: Request, say: Callable[[str], None]) -> Json
     }
     (folder / "request.json").write_text(json.dumps(asked))
     start = time.monotonic()
-    lines, ended = _follow(module, request, say)
+    lines, status = _follow(module, request, progress)
     seconds = time.monotonic() - start
     outcome = folder / "outcome.json"
     if outcome.exists():
-        found: dict[str, Json] = json.loads(outcome.read_text())
-    elif ended is None:
-        found = {
-            "status": "failed",
-            "why": f"it was ended: not done after {seconds:.0f} s",
-        }
+        found: dict[str, Any] = json.loads(outcome.read_text())
+    elif status is None:
+        why = f"it was ended: not done after {seconds:.0f} s"
+        found = {"status": "failed", "why": why}
     else:
-        found = {"status": "failed", "why": _death(ended)}
+        found = {"status": "failed", "why": f"its process {how_ended(status)}"}
     if found["status"] == "failed":
         found["last_lines"] = lines[-_LAST_LINES:]
     return {**found, "seconds": round(seconds, 1)}
 
 
+def how_ended(status: int) -> str:
+    """The end of a process in words, without a subject.
+
+    Example:
+        >>> how_ended(-9), how_ended(2)
+        ('was ended by SIGKILL', 'ended with status 2')
+    """
+    if status < 0:
+        return f"was ended by {signal_name(status)}"
+    return f"ended with status {status}"
+
+
+@contextlib.contextmanager
+def child_process(words: list[str], environment: dict[str, str], log: Path):
+    """A process that is killed with the block, its output in a file.
+
+    Yields:
+        The process.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield child
+        finally:
+            child.kill()
+            child.wait()
+
+
+def wait_for(children: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
+    """Waits until all have ended, one has failed, or the time is over.
+
+    Returns:
+        The numbers of those that failed.
+
+    Raises:
+        TimeoutError: The time is over.
+    """
+    end = time.monotonic() + seconds
+    while any(child.poll() is None for child in children):
+        failed = [n for n, child in enumerate(children) if child.poll()]
+        if failed:
+            return failed
+        if time.monotonic() > end:
+            raise TimeoutError(f"not done after {seconds:.0f} s")
+        time.sleep(0.05)
+    return [n for n, child in enumerate(children) if child.poll()]
+
+
+def last_line(log: Path, most: int = 400) -> str:
+    """The last line of a log; `nothing` where there is none.
+
+    Example:
+        >>> last_line(Path("no such log"))
+        'nothing'
+    """
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    # jax ends a traceback with a remark of several lines about itself.
+    lines = [line.strip() for line in lines if line.strip().strip("-#")]
+    lines = [line for line in lines if not line.startswith("For simplicity, JAX")]
+    return lines[-1][:most] if lines else "nothing"
+
+
 def _follow(
-    module: str, request: Request, say: Callable[[str], None]
+    module: str, request: Request, progress: Callable[[str], None]
 ) -> tuple[list[str], int | None]:
-    """What the child said, and its exit status; None where it had to be ended."""
+    """The child's lines and exit status; None where it had to be ended."""
     own = (
-        {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "XLA_FLAGS": _QUICKLY}
         if request.dry
-        else {"CUDA_VISIBLE_DEVICES": the_gpu()}
+        else {"CUDA_VISIBLE_DEVICES": visible_gpu()}
     )
     child = subprocess.Popen(
         processes.python("-m", "gpu_stages.child", module, str(request.folder)),
@@ -86,7 +159,7 @@ def _follow(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        # So that whatever it starts can be ended with it.
+        # So that its own children can be ended with it.
         start_new_session=True,
     )
     over = threading.Event()
@@ -102,7 +175,7 @@ def _follow(
         assert child.stderr is not None
         for line in child.stderr:
             lines.append(line.rstrip())
-            say(lines[-1])
+            progress(lines[-1])
         child.wait()
     finally:
         timer.cancel()
@@ -113,16 +186,10 @@ def _follow(
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Ends the child, which may tidy up for a moment, and then all that it started."""
+    """Ends the child, which may tidy up for a moment, and then its own children."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.terminate()
         child.wait(_TIDYING)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-
-
-def _death(status: int) -> str:
-    if status < 0:
-        return f"its process was ended by {signal_name(status)}"
-    return f"its process ended with status {status} and left no result"

@@ -1,4 +1,4 @@
-"""Stage `schedule`: whether the schedule made without a GPU is the one made on it.
+"""Stage `schedule`: is the schedule compiled without a GPU the one compiled on it?
 
 Every step is compiled twice: as `lagom_jax` does it, without a GPU, and by jax on this
 GPU, which XLA takes for one of eight by mocking the others. Nothing is executed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,16 +17,14 @@ from typing import Any, Final
 
 import jax
 
-from gpu_stages import makers
 from gpu_stages.clusters import cluster_of
-from gpu_stages.logs import last_words
-from gpu_stages.mocked import OPTIONS
+from gpu_stages.mocked import OPTIONS, SMALL, step_of
+from gpu_stages.running import how_ended, last_line
 from gpu_stages.schedules import Comparison, What, compare
-from gpu_stages.stage import CannotRunError, Clock, Outcome, Request, Score, say
+from gpu_stages.stage import CannotRunError, Check, Clock, Outcome, Request, say
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster, target_config, topology
-from lagom_jax.compile import Target, Toolchain, compile_for, lower
-from lagom_jax.compile.child import signal_name
+from lagom_jax.compile import Target, Toolchain, compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.errors import LagomError, ToolchainError
@@ -33,7 +32,6 @@ from lagom_jax.hlo import read_module
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Program
 from lagom_jax.units import counted
-from lagom_models import build
 
 _GPUS: Final = 8
 # One GPU is all that each host has that XLA can mock, all of them in one NVLink domain.
@@ -46,31 +44,32 @@ _STEPS: Final = (
     ("olmoe-1b-7b", "fsdp"),
     ("llama-3-8b", "pp"),
 )
-# On the mocked side of a dry run, so that there is something to find.
-_DRY_OPTIONS: Final = {"xla_gpu_enable_triton_gemm": False}
-# To read, to compare and to say what was found.
+# A test sets options for the mocked side of a dry run, so that there is a difference.
+_DRY_OPTIONS: Final = "STANDIN_XLA_OPTIONS"
+# To read, compare and report.
 _FOR_THE_REST: Final = 15.0
-_SAID_OF_EACH: Final = 4
+_LISTED_OF_EACH: Final = 4
 # One that hangs must not take the time of all.
 _LONGEST_SHARE: Final = 0.6
 _WITHOUT, _ON = "without a GPU", "on the GPU"
+_KERNELS: Final = "with all the same kernels"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Step:
-    """What is compiled."""
+    """A step of the suite."""
 
     model: str
     sizes: dict[str, Any]
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.sizes['parallelism']}"
+        return " ".join((self.model, self.sizes.get("parallelism", ""))).strip()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Compiled:
-    """One step on both ways, and without a GPU for eight GPUs of one host too."""
+    """One step in both ways, and without a GPU for eight GPUs of one host too."""
 
     step: _Step
     without: Program
@@ -112,14 +111,14 @@ def run(request: Request) -> Outcome:
             left_out.append(f"{step.name}: {error}")
         longest = max(longest, began - clock.left())
     if not found:
-        raise CannotRunError(f"no step was compiled on both ways: {left_out[0]}")
+        raise CannotRunError(f"no step was compiled in both ways: {left_out[0]}")
     comparisons = [compare(one.without, one.on_gpu) for one in found]
     model = CostModel.of(cluster)
     return Outcome(
-        scores=[
-            score
+        checks=[
+            check
             for one, comparison in zip(found, comparisons, strict=True)
-            for score in _scores(one, comparison, model)
+            for check in _checks(one, comparison, model)
         ],
         findings=[
             *_about_the_gpu(found, cluster, dry=request.dry),
@@ -136,8 +135,7 @@ def run(request: Request) -> Outcome:
 
 def _steps(*, dry: bool) -> Iterator[_Step]:
     if dry:
-        sizes = {"tiny": True, "sequence": 64, "layers": 2, "remat": False}
-        yield _Step("mpt-7b", {"parallelism": "tp", "devices": _GPUS, **sizes})
+        yield _Step(SMALL, {"devices": _GPUS})
         return
     for model, parallelism in _STEPS:
         yield _Step(model, {"parallelism": parallelism, "devices": _GPUS})
@@ -147,11 +145,11 @@ def _compile(
     step: _Step, request: Request, clock: Clock, cluster: Cluster, target: str
 ) -> _Compiled:
     seconds = min(clock.left() - _FOR_THE_REST, _LONGEST_SHARE * request.seconds)
-    built = build(step.model, **step.sizes)
+    built = step_of(step.model, step.sizes)
     lowered = lower(built.function, *built.arguments)
 
     def without(places: str) -> tuple[Program, tuple[str, ...]]:
-        compiled = compile_for(
+        compiled = compile_step(
             lowered,
             Target(f"{cluster.name} as {places}", target, places),
             OPTIONS,
@@ -160,7 +158,7 @@ def _compile(
         return build_program(read_module(compiled.module_bytes)), compiled.notes
 
     with ThreadPoolExecutor(1) as pool:
-        # Beside the GPU's own, which mostly waits for the GPU.
+        # Meanwhile the GPU's own, which mostly waits for the GPU.
         waiting: list[Future[tuple[Program, tuple[str, ...]]]] = [
             pool.submit(without, places) for places in (_MOCKED, topology(cluster))
         ]
@@ -183,7 +181,7 @@ def _on_gpu(
         "sizes": step.sizes,
         "topology": _MOCKED,
         "target": target if request.dry else "",
-        "options": {**OPTIONS, **(_DRY_OPTIONS if request.dry else {})},
+        "options": {**OPTIONS, **json.loads(os.environ.get(_DRY_OPTIONS, "{}"))},
     }
     (folder / "asked.json").write_text(json.dumps(asked))
     log = folder / "log.txt"
@@ -203,35 +201,35 @@ def _on_gpu(
                 f"compiling it on the GPU was not done after {seconds:.0f} s"
             ) from None
     if ended.returncode:
-        how = "failed"
-        if ended.returncode < 0:
-            how = f"was ended by {signal_name(ended.returncode)}"
-        raise _StepFailedError(f"compiling it on the GPU {how}: {last_words(log)}")
+        how = how_ended(ended.returncode)
+        raise _StepFailedError(f"compiling it on the GPU {how}: {last_line(log)}")
     program = build_program(read_module((folder / "module.pb").read_bytes()))
     return program, json.loads((folder / "known.json").read_text())
 
 
-def _scores(
+def _checks(
     one: _Compiled, comparison: Comparison, model: CostModel
-) -> Iterator[Score]:
+) -> Iterator[Check]:
     name = f"{one.step.name}, {counted(comparison.collectives, 'collective')}"
     for what, count in (
         ("in the same order", comparison.in_order),
-        ("beside the same matrix products", comparison.same_products),
-        ("beside all the same kernels", comparison.same_kernels),
+        ("with the same matrix products", comparison.same_products),
+        (_KERNELS, comparison.same_kernels),
     ):
-        yield Score(f"{name}: {what}", comparison.share(count), least=1.0, unit="%")
+        # XLA tunes products on the GPU only, so kernels may differ.
+        goal = None if what == _KERNELS else 1.0
+        yield Check(f"{name}: {what}", comparison.share(count), at_least=goal, unit="%")
     host = compare(one.without, one.on_one_host)
-    yield Score(
+    yield Check(
         f"{name}: in the same order for {_GPUS} GPUs of one host, both {_WITHOUT}",
         host.share(host.in_order),
-        least=1.0,
+        at_least=1.0,
         unit="%",
     )
     first, second = (
         _predicted(program, model) for program in (one.without, one.on_gpu)
     )
-    yield Score(
+    yield Check(
         f"{one.step.name}: predicted step of the schedule made {_WITHOUT}, "
         f"{1e3 * first:.2f} ms, over the one predicted for the schedule made {_ON}, "
         f"{1e3 * second:.2f} ms, less one",
@@ -247,20 +245,19 @@ def _predicted(program: Program, model: CostModel) -> float:
 def _sentences(one: _Compiled, comparison: Comparison) -> Iterator[str]:
     weights = {what: number for number, what in enumerate(What)}
     found = sorted(comparison.differences, key=lambda one: weights[one.what])
-    for difference in found[:_SAID_OF_EACH]:
+    for difference in found[:_LISTED_OF_EACH]:
         yield difference.words(_WITHOUT, _ON)
-    more = Counter(one.what.value for one in found[_SAID_OF_EACH:])
+    more = Counter(one.what.value for one in found[_LISTED_OF_EACH:])
     if more:
         listed = ", ".join(f"{count} {what}" for what, count in more.most_common())
         yield f"{counted(more.total(), 'more difference')}: {listed}"
-    yield from makers.sentences(one.without, one.on_gpu)
     yield from one.notes
 
 
 def _about_the_gpu(
     found: Sequence[_Compiled], cluster: Cluster, *, dry: bool
 ) -> Iterator[str]:
-    """Where the record and the GPU differ that both sides were compiled for."""
+    """Differences of the record and the GPU that the two sides were compiled for."""
     known, gpu = found[0].known, cluster.gpu
     if dry:
         return

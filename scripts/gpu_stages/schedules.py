@@ -1,4 +1,4 @@
-"""Two schedules of one step: which collectives differ, and in what.
+"""Differences of two schedules of one step, collective by collective.
 
 Names mean nothing from one compile to the next. A collective is known by what it moves,
 among whom and how often; a kernel by its products, or by its kind and its bytes.
@@ -38,7 +38,7 @@ Part: TypeAlias = tuple[str, int]
 
 
 class What(enum.Enum):
-    """In what two schedules differ, the gravest first."""
+    """Kinds of difference, the gravest first."""
 
     MISSING = "only the first has it"
     EXTRA = "only the second has it"
@@ -47,13 +47,13 @@ class What(enum.Enum):
     TIMES = "more or less often"
     ORDER = "before or after others"
     SYNC = "synchronous in one of them"
-    PRODUCTS = "beside other matrix products"
-    OTHERS = "beside the same matrix products, but other kernels"
+    PRODUCTS = "with other matrix products"
+    OTHERS = "with the same matrix products, but other kernels"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """One collective of a schedule, and what lies between its start and its end."""
+    """One collective of a schedule, with the kernels between its start and its end."""
 
     kind: str
     nbytes: int
@@ -69,7 +69,7 @@ class Transfer:
     """Sorted."""
 
     def words(self) -> str:
-        """What it is, for people.
+        """The collective in words.
 
         Example:
             >>> Transfer("all-gather", 1 << 20, ("bf16",), ((0, 1),), 32, False).words()
@@ -84,7 +84,7 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """One collective, and how the schedules differ in it."""
+    """A difference of the schedules in one collective."""
 
     what: What
     first: Transfer | None
@@ -94,8 +94,8 @@ class Difference:
         """The difference in a sentence without a full stop.
 
         Args:
-            first: Where the first schedule is, such as `on the GPU`.
-            second: Where the second one is.
+            first: Place of the first schedule, such as `on the GPU`.
+            second: Place of the second one.
 
         Example:
             >>> gather = Transfer("all-gather", 1000, ("bf16",), ((0, 1),), 1, False)
@@ -114,7 +114,7 @@ class Difference:
             What.ORDER: f"starts at another place among the others {second}",
             What.SYNC: f"is synchronous {first if one.sync else second} only",
             What.PRODUCTS: _exchanged(one.products, other.products, first, second),
-            What.OTHERS: "is beside the same matrix products, and other kernels, "
+            What.OTHERS: "overlaps the same matrix products, and other kernels, "
             f"{second}",
         }
         return f"the {one.words()} {ways[self.what]}"
@@ -122,16 +122,16 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far two schedules agree."""
+    """Agreement of two schedules, in numbers of collectives."""
 
     collectives: int
     """In the schedule that has more of them."""
     in_order: int
     """Those that are the same, in the same order."""
     same_products: int
-    """Those that are the same wherever they are, with the same products beside them."""
+    """Those that are the same wherever they are, and overlap the same products."""
     same_kernels: int
-    """Those of them with all the same kernels beside them."""
+    """Those of them that overlap all the same kernels."""
     differences: tuple[Difference, ...]
 
     def share(self, count: int) -> float:
@@ -145,12 +145,12 @@ def compare(first: Program, second: Program) -> Comparison:
     ordered = _in_order(a, b)
     moved = _moved(a, b, ordered)
     pairs = [(a[i], b[j]) for i, j in (*ordered, *moved)]
-    besides = [_beside(x, y) for x, y in pairs]
+    overlaps = [_overlap(x, y) for x, y in pairs]
     return Comparison(
         collectives=max(len(a), len(b)),
         in_order=len(ordered),
-        same_products=sum(what in (None, What.OTHERS) for what in besides),
-        same_kernels=besides.count(None),
+        same_products=sum(what in (None, What.OTHERS) for what in overlaps),
+        same_kernels=overlaps.count(None),
         differences=differences(a, b),
     )
 
@@ -158,16 +158,16 @@ def compare(first: Program, second: Program) -> Comparison:
 def differences(
     first: Sequence[Transfer], second: Sequence[Transfer]
 ) -> tuple[Difference, ...]:
-    """All in which the collectives of two schedules differ.
+    """All differences of the collectives of two schedules.
 
-    One that moved is an `ORDER`, once; what lies beside collectives is compared for all
-    that are the same but for their place.
+    One that moved is an `ORDER`, once; kernels that collectives overlap are compared
+    for all that are the same but for their place.
     """
     ordered = _in_order(first, second)
     moved = _moved(first, second, ordered)
     found = [Difference(What.ORDER, first[i], second[j]) for i, j in moved]
     for i, j in (*ordered, *moved):
-        what = _beside(first[i], second[j])
+        what = _overlap(first[i], second[j])
         if what is not None:
             found.append(Difference(what, first[i], second[j]))
     left = [x for i, x in enumerate(first) if i not in {i for i, _ in ordered + moved}]
@@ -299,7 +299,7 @@ def _in_order(first: Sequence[Transfer], second: Sequence[Transfer]) -> Pairs:
 def _moved(
     first: Sequence[Transfer], second: Sequence[Transfer], ordered: Pairs
 ) -> Pairs:
-    """What both have besides, at another place."""
+    """Collectives that both have, at another place."""
     left = [i for i in range(len(first)) if i not in {i for i, _ in ordered}]
     right = [j for j in range(len(second)) if j not in {j for _, j in ordered}]
     pairs: Pairs = []
@@ -311,7 +311,7 @@ def _moved(
     return pairs
 
 
-# What to compare one collective with another by, if one thing may differ.
+# Keys of collectives, if one thing may differ.
 _ALIKE: Final[Sequence[tuple[What, Callable[[Transfer], tuple[object, ...]]]]] = (
     (What.TIMES, lambda x: (x.kind, x.nbytes, x.types, x.groups)),
     (What.BYTES, lambda x: (x.kind, x.groups, x.times)),
@@ -320,7 +320,7 @@ _ALIKE: Final[Sequence[tuple[What, Callable[[Transfer], tuple[object, ...]]]]] =
 
 
 def _unlike(left: list[Transfer], right: list[Transfer]) -> Iterable[Difference]:
-    """Those that the other side has no equal of."""
+    """Collectives without an equal on the other side."""
     left, right = list(left), list(right)
     for what, likeness in _ALIKE:
         for one in tuple(left):
@@ -333,7 +333,7 @@ def _unlike(left: list[Transfer], right: list[Transfer]) -> Iterable[Difference]
     yield from (Difference(What.EXTRA, None, one) for one in right)
 
 
-def _beside(one: Transfer, other: Transfer) -> What | None:
+def _overlap(one: Transfer, other: Transfer) -> What | None:
     if one.sync != other.sync:
         return What.SYNC
     if one.products != other.products:
@@ -352,7 +352,7 @@ def _exchanged(
         )
         if counts
     ]
-    return f"is beside the products {', and beside '.join(parts)}"
+    return f"overlaps the products {', and '.join(parts)}"
 
 
 def _listed(products: Counter[Product]) -> str:

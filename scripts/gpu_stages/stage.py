@@ -1,4 +1,4 @@
-"""What a stage is asked, and what it answers."""
+"""A stage: one question, what it is asked with, and what it answers."""
 
 from __future__ import annotations
 
@@ -8,42 +8,88 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
-
-Json: TypeAlias = Any
-"""What `json` writes."""
+from typing import Any, Final
 
 
 class CannotRunError(Exception):
     """A stage cannot run on this machine; its text says why, and what would help."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A claim that one GPU can refute."""
+
+    text: str
+    if_refuted: str
+    """Consequence of a refutation: what is then wrong, and what to do until it is
+    mended."""
+
+
+STAGES: Final = {
+    "contention": Question(
+        "Do NCCL and kernels slow each other as the model says?",
+        "Predicted steps with overlap are off on this GPU, and with them what a plan "
+        "prefers. If constants were fitted and still miss, the law itself is wrong; "
+        "else put them into the record with --update.",
+    ),
+    "obeyed": Question(
+        "Does NCCL do what the tuner plugin says, call by call?",
+        "Settings of a plan are not what runs: use plans without the lever `settings` "
+        "with this release of NCCL.",
+    ),
+    "schedule": Question(
+        "Is the schedule compiled without a GPU the one compiled on it?",
+        "Plans made on a laptop are for another program: make them where they run, "
+        "with `--lagom=tune`, and take reports from dumps.",
+    ),
+    "job": Question(
+        "Does a job train as before behind `--lagom=tune`?",
+        "Do not tune jobs with this version: leave `--lagom` off.",
+    ),
+    "calibration": Question(
+        "Does a calibration from one real step bring other steps nearer?",
+        "Do not use `lagom calibrate --profile` here, but single operations.",
+    ),
+}
+"""All stages, in the order in which they run; each is a module of this package."""
+
+
 def say(line: str) -> None:
-    """Tells whoever waits for a stage how far it is."""
+    """Reports the progress of a stage to whoever waits for it."""
     print(line, file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What a stage is asked."""
+    """What a stage is asked with."""
 
     gpu: str
-    """The record that the GPU has, as in `lagom clusters`: `h100`."""
+    """Record of the GPU, as in `lagom clusters`: `h100`."""
     dry: bool
-    """No GPU: the stage goes its whole way with stand-ins, and its figures mean
-    nothing."""
+    """No GPU: stand-ins at small sizes, whose figures mean nothing."""
     seconds: float
-    """How long it may take, its start included. What does not fit is left out, and said
-    to be; measurements come in order of importance."""
+    """Time limit, the start included. What does not fit is left out and listed, so
+    measurements come in order of importance."""
     folder: Path
-    """An empty folder of its own, for logs and whatever else it writes."""
+    """An empty folder of the stage's own, for logs and tables."""
     nccl: Path | None = None
     """A library in the place of the NCCL that is installed."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which something that is waited for counts as hung.
+
+        Example:
+            >>> Request("h100", False, 280.0, Path(".")).patience
+            20.0
+        """
+        # Something that hangs must leave enough time to report it.
+        return min(20.0, 0.1 * self.seconds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clock:
-    """How much of a stage's time is left.
+    """Remaining time of a stage.
 
     Example:
         >>> Clock.of(Request("h100", True, 60, Path("."))).left() > 59
@@ -54,7 +100,7 @@ class Clock:
 
     @classmethod
     def of(cls, request: Request) -> Clock:
-        """Starts now."""
+        """A clock that starts now."""
         return cls(time.monotonic() + request.seconds)
 
     def left(self) -> float:
@@ -64,7 +110,7 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spread:
-    """What was measured several times.
+    """Median and quarters of repeated measurements.
 
     Example:
         >>> Spread.of([3.0, 1.0, 2.0, 2.0, 9.0])
@@ -73,14 +119,14 @@ class Spread:
 
     median: float
     low: float
-    """A quarter of the measurements is below."""
+    """Lower quartile."""
     high: float
-    """A quarter is above."""
+    """Upper quartile."""
     count: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """The spread of at least one value."""
         quarters = (
             statistics.quantiles(values, method="inclusive")
             if len(values) > 1
@@ -91,94 +137,88 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was measured, beside what was expected of it.
+    """One measured number, with the prediction for it.
 
     Example:
-        >>> row = Row("matmuls", "4096 x 4096 x 4096", Spread(2.0, 2.0, 2.0, 5), 1.5)
-        >>> row.error
+        >>> Row("steps", "phi-2", Spread(2.0, 2.0, 2.0, 5), "ms", 1.5).error
         -0.25
     """
 
     series: str
-    """Rows of one series are of one kind: a table, and a colour in a plot."""
+    """Title of the table that it belongs to."""
     what: str
-    """What tells it from the other rows of its series."""
+    """Name within its series."""
     measured: Spread
+    unit: str
     predicted: float | None = None
-    """By the model; None where it says nothing."""
-    unit: str = "us"
+    """By the model; None where it predicts nothing."""
     kept_out: bool = False
     """Nothing was fitted to it."""
-    fitted: float | None = None
-    """By the model with the constants that this run would give it; None where it
-    proposes none."""
-    details: dict[str, Json] = dataclasses.field(default_factory=dict[str, Json])
-    """Whatever else belongs to it: numbers and words."""
+    details: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """More numbers and words, by the column's title."""
 
     @property
     def error(self) -> float | None:
-        """How far the prediction is off, as a part of what was measured."""
+        """Relative error of the prediction."""
         if self.predicted is None:
             return None
         return self.predicted / self.measured.median - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Score:
-    """One line of what a stage shows, beside what it should be.
+class Check:
+    """A number that answers the question, with the goal that it has to meet.
 
     Example:
-        >>> Score("slowdown of kernels, median error", 0.03, most=0.05).met
+        >>> Check("slowdown of kernels, median error", 0.03, at_most=0.05).met
+        True
+        >>> Check("predicted over measured", 1.02).met is None
         True
     """
 
     what: str
     value: float
-    most: float | None = None
-    """The goal: no more than that."""
-    least: float | None = None
-    """The goal: no less than that."""
+    at_most: float | None = None
+    at_least: float | None = None
     unit: str = ""
-    """`%` for shares, which are written as parts of one here; `s` for seconds."""
-    kept_out: bool = False
-    """It is of rows that nothing was fitted to."""
+    """`%` for shares, which are parts of one here."""
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None where there is none."""
-        if self.most is None and self.least is None:
+        if self.at_most is None and self.at_least is None:
             return None
-        return (self.most is None or self.value <= self.most) and (
-            self.least is None or self.value >= self.least
+        return (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Update:
-    """A constant of the GPU's record, as this run measured it.
+class Table:
+    """A file that `lagom calibrate` reads."""
 
-    A stage asks for one only where the constant makes rows better that it was not
-    fitted to.
-    """
-
-    section: str
-    """`kernels` or `sharing`, as in `lagom_jax.cost.measured`."""
-    name: str
-    value: Json
-    source: str
-    """What it was measured with, without date and versions: those are added."""
+    option: str
+    """Option that takes it, such as `--matmuls`."""
+    path: str
+    """Place below the stage's folder."""
+    more: tuple[str, ...] = ()
+    """Options that go with it; a word that names a file is below the same folder."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """What a stage found."""
 
+    checks: Sequence[Check] = ()
     rows: Sequence[Row] = ()
-    scores: Sequence[Score] = ()
     findings: Sequence[str] = ()
-    """What disagrees with the model, or with what was expected, in whole sentences."""
+    """Each disagreement with the model or the plan, as a sentence for people."""
     left_out: Sequence[str] = ()
     """What was not measured, and why."""
-    updates: Sequence[Update] = ()
+    constants: dict[str, float | bool] = dataclasses.field(
+        default_factory=dict[str, float | bool]
+    )
+    """Constants of `cost.sharing` as measured here, by name."""
+    tables: Sequence[Table] = ()
     versions: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """Of what only the stage knows, such as the NCCL that it loaded."""
+    """Versions that only the stage knows, such as the NCCL that it loaded."""

@@ -74,3 +74,9 @@ def h100x8():
 @pytest.fixture
 def h100():
     return Target("h100:1x1", TARGET_TEXT, "1x1x1")
+
+
+@pytest.fixture(autouse=True)
+def tests_share_processes_that_compile(monkeypatch):
+    """Here the compile itself is tested: nothing is shared, or taken from the store."""
+    monkeypatch.setenv("LAGOM_STORE", "off")

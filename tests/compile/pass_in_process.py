@@ -11,8 +11,9 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from lagom_jax.compile import ScheduledOrder, ScheduleEdit
+from lagom_jax.compile import ScheduledOrder
 from lagom_jax.compile.scheduler_pass import scheduler_pass
+from lagom_jax.plan import ScheduleEdit
 from tests.compile.conftest import TARGET_TEXT
 from tests.compile.overlapping import OPTIONS, overlapping_step
 from tests.compile.steps import training_step

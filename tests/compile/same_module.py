@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from lagom_jax.compile import compile_for, lower
+from lagom_jax.compile import compile_step, lower
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
 from tests.compile.steps import training_step
 
@@ -22,7 +22,7 @@ def without_fingerprint(text):
 def through_lagom(on, target):
     step, arguments = training_step(on)
     lowered = lower(step, *arguments)
-    return lowered, comparable(hlo_text(compile_for(lowered, target).module_bytes))
+    return lowered, comparable(hlo_text(compile_step(lowered, target).module_bytes))
 
 
 def main():

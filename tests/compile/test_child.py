@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax.numpy as jnp
 import pytest
 
-from lagom_jax.compile import chatter, child, compile_for, lower
+from lagom_jax.compile import chatter, child, compile_step, lower
 from lagom_jax.errors import CompileError, ToolchainError
 
 SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.')"
@@ -64,24 +64,24 @@ def test_a_first_lowering_and_a_compile_print_nothing():
         "from lagom_jax.compile import chatter\n"
         "with chatter.withheld():\n"
         "    import jax\n"
-        "from lagom_jax.compile import compile_for, lower\n"
+        "from lagom_jax.compile import compile_step, lower\n"
         "from tests.compile.conftest import TARGET_TEXT, Target\n"
         "target = Target('h100:1x1', TARGET_TEXT, '1x1x1')\n"
-        "print(len(compile_for(lower(lambda x: x * 2, 1.0), target).module_bytes) > 0)",
+        "print(len(compile_step(lower(lambda x: x * 2, 1.0), target).module_bytes) > 0)",
         JAX_PLATFORMS=None,
     )
     assert (result.stdout, result.stderr) == ("True\n", "")
 
 
 def test_a_compile_prints_nothing(h100, capfd):
-    compile_for(lower(lambda x: x * 2, 1.0), h100)
+    compile_step(lower(lambda x: x * 2, 1.0), h100)
     assert capfd.readouterr() == ("", "")
 
 
 def test_several_compiles_at_once(h100):
     steps = [lower(lambda x, n=n: x + n, jnp.ones(3)) for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        compiled = list(pool.map(lambda step: compile_for(step, h100), steps))
+        compiled = list(pool.map(lambda step: compile_step(step, h100), steps))
     assert [c.name for c in compiled] == ["<lambda>", "<lambda>"]
     assert compiled[0].module_bytes != compiled[1].module_bytes
 
@@ -106,7 +106,7 @@ def test_a_compile_that_takes_too_long(h100, monkeypatch, tmp_path):
     note = sleeping_worker(monkeypatch, tmp_path)
     lowered = lower(lambda x: x * 2, 1.0)
     with pytest.raises(CompileError, match=r"took longer than 2 s and was stopped"):
-        compile_for(lowered, h100, timeout_s=2)
+        compile_step(lowered, h100, timeout_s=2)
     with pytest.raises(ProcessLookupError):
         os.kill(wait_for(note), 0)
 
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_child(h100, monkeypatch, tmp_path):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
-            compile_for(lowered, h100, timeout_s=60)
+            compile_step(lowered, h100, timeout_s=60)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -135,7 +135,7 @@ def test_a_child_that_ends_without_an_answer(h100, monkeypatch):
     code = "import sys; print('bad luck', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(child, "command", lambda: [sys.executable, "-c", code])
     with pytest.raises(CompileError, match=r"(?s)status 3 and no answer.*bad luck"):
-        compile_for(lower(lambda x: x * 2, 1.0), h100)
+        compile_step(lower(lambda x: x * 2, 1.0), h100)
 
 
 def test_python_without_an_executable(monkeypatch):

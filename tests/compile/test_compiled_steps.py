@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Target, compile_for, compile_step, lower
+from lagom_jax.compile import Target, compile_step, lower
 from lagom_jax.errors import CompileError
 from tests.compile.conftest import TARGET_TEXT, array, hlo_text, mesh
 from tests.compile.steps import training_step
@@ -26,7 +26,7 @@ def first_line(text):
 
 def test_a_training_step_keeps_donation_and_out_shardings(h100x8):
     step, arguments = training_step(mesh(4, 2))
-    compiled = compile_for(lower(step, *arguments), h100x8)
+    compiled = compile_step(lower(step, *arguments), h100x8)
     text = hlo_text(compiled.module_bytes)
     assert first_line(text).startswith("HloModule jit_step, is_scheduled=true")
     aliases = re.search(r"input_output_alias=\{(.*?)\}, entry", first_line(text))
@@ -52,7 +52,7 @@ def test_a_training_step_keeps_donation_and_out_shardings(h100x8):
 
 def test_collectives_are_asynchronous_as_on_the_gpu(h100x8):
     step, arguments = training_step(mesh(8, 1))
-    text = hlo_text(compile_for(lower(step, *arguments), h100x8).module_bytes)
+    text = hlo_text(compile_step(lower(step, *arguments), h100x8).module_bytes)
     assert "all-gather-start" in text
 
 
@@ -64,7 +64,7 @@ def test_shard_map(h100x8):
         in_specs=P("data"),
         out_specs=P("data"),
     )
-    compiled = compile_for(lower(step, array(on, 64, 64, spec=P("data"))), h100x8)
+    compiled = compile_step(lower(step, array(on, 64, 64, spec=P("data"))), h100x8)
     assert "all-to-all" in hlo_text(compiled.module_bytes)
 
 
@@ -76,13 +76,13 @@ def test_baked_shardings(h100x8):
         out_shardings=NamedSharding(on, P(None, "data")),
     )
     lowered = lower(step, jax.ShapeDtypeStruct((64, 64), jnp.float32))
-    text = hlo_text(compile_for(lowered, h100x8).module_bytes)
+    text = hlo_text(compile_step(lowered, h100x8).module_bytes)
     assert "{(f32[8,64]{1,0})->f32[64,8]{1,0}}" in first_line(text)
 
 
 def test_real_arrays_on_the_cpu_do_not_make_it_a_program_for_the_cpu(h100):
     step = jax.jit(lambda x: jnp.tanh(x @ x))
-    compiled = compile_for(lower(step, jnp.ones((64, 64), jnp.bfloat16)), h100)
+    compiled = compile_step(lower(step, jnp.ones((64, 64), jnp.bfloat16)), h100)
     assert compiled.device_kind == "NVIDIA H100 80GB HBM3"
     assert "gemm" in hlo_text(compiled.module_bytes)
 
@@ -101,7 +101,7 @@ def test_an_nnx_step(h100x8):
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
     batch = array(on, 16, 8, spec=P("data"), dtype=jnp.float32)
-    compiled = compile_for(
+    compiled = compile_step(
         lower(jax.jit(step, donate_argnums=0), params, batch), h100x8
     )
     assert compiled.memory.alias_bytes == 4 * (8 * 8 + 8) // 8
@@ -131,7 +131,7 @@ def test_a_linen_step_with_an_optimizer(h100x8):
         return state.apply_gradients(grads=grads)
 
     batch = array(on, 16, 8, spec=P("data"), dtype=jnp.float32)
-    compiled = compile_for(lower(step, state, batch), h100x8)
+    compiled = compile_step(lower(step, state, batch), h100x8)
     # Weights and two moments of each, and the counts of the step and the optimizer.
     assert compiled.memory.alias_bytes == 3 * 4 * (8 * 8 + 8) // 8 + 2 * 4
 
@@ -146,14 +146,14 @@ def test_the_old_partitioner(h100x8):
         jax.config.update("jax_use_shardy_partitioner", before)
     # The setting is the step's own by now, whatever this process has since.
     assert b"sdy" not in lowered.stablehlo
-    assert "all-gather" in hlo_text(compile_for(lowered, h100x8).module_bytes)
+    assert "all-gather" in hlo_text(compile_step(lowered, h100x8).module_bytes)
 
 
 def test_options_reach_the_compiler_and_the_users_own_win(h100):
     square = jnp.ones((256, 256), jnp.bfloat16)
 
     def kernels(step, options):
-        compiled = compile_for(lower(step, square), h100, options)
+        compiled = compile_step(lower(step, square), h100, options)
         return compiled, hlo_text(compiled.module_bytes)
 
     plain = jax.jit(lambda x: x @ x)
@@ -173,7 +173,7 @@ def test_what_the_compiler_warns_of_is_kept():
     )
     step = jax.jit(lambda x: jnp.tanh(x @ x) @ x)
     lowered = lower(step, jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16))
-    compiled = compile_for(lowered, Target("small:1x1", small, "1x1x1"))
+    compiled = compile_step(lowered, Target("small:1x1", small, "1x1x1"))
     assert any("rematerialization" in warning for warning in compiled.warnings)
 
 
@@ -190,16 +190,16 @@ class TestMistakes:
         lowered = lower(lambda x: x.sum(), array(mesh(4, 4), 64, spec=P("data")))
         message = r"16 devices \(mesh data=4, model=4\), but h100:1x8 has 8 GPUs: name"
         with pytest.raises(CompileError, match=message):
-            compile_for(lowered, h100x8)
+            compile_step(lowered, h100x8)
 
     def test_no_mesh_at_all(self, h100x8):
         with pytest.raises(CompileError, match=r"for one device.*AbstractMesh"):
-            compile_for(lower(lambda x: x * 2, 1.0), h100x8)
+            compile_step(lower(lambda x: x * 2, 1.0), h100x8)
 
     def test_an_unknown_option(self, h100):
         message = "no compiler option xla_gpu_bogus: check its spelling"
         with pytest.raises(CompileError, match=message):
-            compile_for(lower(lambda x: x * 2, 1.0), h100, {"xla_gpu_bogus": True})
+            compile_step(lower(lambda x: x * 2, 1.0), h100, {"xla_gpu_bogus": True})
 
     def test_an_option_of_the_wrong_type(self, h100):
         message = (
@@ -210,7 +210,7 @@ class TestMistakes:
             return x * 2
 
         with pytest.raises(CompileError, match=message):
-            compile_for(lower(f, 1.0), h100, {"xla_gpu_enable_triton_gemm": "banana"})
+            compile_step(lower(f, 1.0), h100, {"xla_gpu_enable_triton_gemm": "banana"})
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -222,16 +222,16 @@ class TestMistakes:
     )
     def test_options_that_are_none(self, h100, options, message):
         with pytest.raises(CompileError, match=message):
-            compile_for(lower(lambda x: x * 2, 1.0), h100, options)
+            compile_step(lower(lambda x: x * 2, 1.0), h100, options)
 
     def test_a_target_that_xla_cannot_read(self):
         target = Target("mine:1x1", TARGET_TEXT + "no_such_field: 1", "1x1x1")
         with pytest.raises(CompileError, match="unknown to this version"):
-            compile_for(lower(lambda x: x * 2, 1.0), target)
+            compile_step(lower(lambda x: x * 2, 1.0), target)
 
     def test_a_target_that_kills_the_compiler_kills_only_the_child(self):
         text = TARGET_TEXT.replace("threads_per_warp: 32", "")
         target = Target("mine:1x1", text, "1x1x1")
         lowered = lower(lambda x: jnp.tanh(x @ x).sum(), jnp.ones((64, 64)))
         with pytest.raises(CompileError, match="died of SIG"):
-            compile_for(lowered, target)
+            compile_step(lowered, target)

@@ -15,17 +15,18 @@ import jax
 import pytest
 
 import lagom_models
+from lagom_jax import typed_json
 from lagom_jax.compile import (
     ScheduledOrder,
-    ScheduleEdit,
     Target,
     _plugin_pass,
-    compile_for,
+    compile_step,
     lower,
     worker,
 )
 from lagom_jax.compile.scheduler_pass import SchedulerPass, scheduler_pass
 from lagom_jax.compile.schema import message_class
+from lagom_jax.plan import ScheduleEdit
 from tests.compile import overlapping
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
 from tests.compile.overlapping import OPTIONS, STARTS, overlapping_step
@@ -44,12 +45,12 @@ def lowered():
 
 @pytest.fixture(scope="module")
 def plain(lowered):
-    return compile_for(lowered, TARGET, OPTIONS)
+    return compile_step(lowered, TARGET, OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def captured(lowered):
-    return compile_for(lowered, TARGET, OPTIONS, capture=True)
+    return compile_step(lowered, TARGET, OPTIONS, capture=True)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def order(captured):
 
 @pytest.fixture(scope="module")
 def hoisted(lowered, order):
-    return compile_for(lowered, TARGET, OPTIONS, order=hoisting(order))
+    return compile_step(lowered, TARGET, OPTIONS, order=hoisting(order))
 
 
 def entry(order):
@@ -126,7 +127,7 @@ def test_the_final_module_has_the_captured_instructions_in_the_captured_order(
 
 def test_a_captured_order_in_place_changes_nothing(lowered, plain, order):
     size = len(entry(order).opcodes)
-    again = compile_for(lowered, TARGET, OPTIONS, order=edit_of(order, range(size)))
+    again = compile_step(lowered, TARGET, OPTIONS, order=edit_of(order, range(size)))
     assert again.order_outcome == "applied"
     assert same(again.module_bytes, plain.module_bytes)
     assert again.memory == plain.memory
@@ -155,8 +156,10 @@ def test_a_hoisted_collective_is_obeyed(plain, order, hoisted):
 
 
 def test_every_process_makes_the_same_of_an_order(lowered, order, hoisted):
-    edit = ScheduleEdit.from_json(json.loads(json.dumps(hoisting(order).to_json())))
-    again = compile_for(lowered, TARGET, OPTIONS, order=edit)
+    edit = typed_json.typed(
+        ScheduleEdit, json.loads(json.dumps(typed_json.plain(hoisting(order))))
+    )
+    again = compile_step(lowered, TARGET, OPTIONS, order=edit)
     assert hlo_text(again.module_bytes) == hlo_text(hoisted.module_bytes)
 
 
@@ -186,7 +189,7 @@ def impossible_orders():
 @pytest.mark.parametrize("impossible", impossible_orders(), ids=lambda f: f.__name__)
 def test_an_impossible_order_is_left_out_with_a_note(lowered, plain, order, impossible):
     edit, message = impossible(order)
-    compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
+    compiled = compile_step(lowered, TARGET, OPTIONS, order=edit)
     assert same(compiled.module_bytes, plain.module_bytes)
     assert compiled.memory == plain.memory
     (note,) = compiled.notes
@@ -265,7 +268,7 @@ class TestFingerprint:
         elsewhere = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(elsewhere)
         step, arguments = elsewhere.overlapping_step(mesh(8))
-        again = compile_for(lower(step, *arguments), TARGET, OPTIONS, capture=True)
+        again = compile_step(lower(step, *arguments), TARGET, OPTIONS, capture=True)
         assert b"elsewhere.py" in again.scheduled_bytes
         assert again.schedule_fingerprint == captured.schedule_fingerprint
 
@@ -278,8 +281,8 @@ def llama():
 
 @pytest.mark.slow
 def test_a_training_step_with_loops_and_donation(llama):
-    plain = compile_for(llama, TARGET)
-    captured = compile_for(llama, TARGET, capture=True)
+    plain = compile_step(llama, TARGET)
+    captured = compile_step(llama, TARGET, capture=True)
     assert same(captured.module_bytes, plain.module_bytes)
     order = ScheduledOrder.of(captured.scheduled_bytes)
     assert order.donates
@@ -297,7 +300,7 @@ def test_a_training_step_with_loops_and_donation(llama):
         },
     )
     assert not edit.keeps_everything
-    moved = compile_for(llama, TARGET, order=edit)
+    moved = compile_step(llama, TARGET, order=edit)
     assert moved.order_outcome == "applied"
     final = ScheduledOrder.of(moved.module_bytes)
     assert entry(final).opcodes != entry(order).opcodes
@@ -313,7 +316,7 @@ def test_a_training_step_with_loops_and_donation(llama):
     [
         (None, False, 0),
         (None, True, 1),
-        ({"fingerprint": "", "sequences": {}, "aside": {}}, False, 1),
+        ({"fingerprint": "", "sequences": {}, "second_stream": {}}, False, 1),
     ],
 )
 def test_a_pass_is_registered_only_where_one_is_needed(
@@ -327,7 +330,7 @@ def test_a_pass_is_registered_only_where_one_is_needed(
         yield
 
     monkeypatch.setattr(_plugin_pass, "registered", register)
-    edit = None if order is None else ScheduleEdit.from_json(order)
+    edit = None if order is None else typed_json.typed(ScheduleEdit, order)
     with scheduler_pass(edit, capture):
         pass
     assert len(registered) == times

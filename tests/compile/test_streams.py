@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from lagom_jax.compile import ScheduledOrder, ScheduleEdit, Target, compile_for, lower
+from lagom_jax.compile import ScheduledOrder, Target, compile_step, lower
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.hlo import read_module
+from lagom_jax.plan import ScheduleEdit
 from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import Launch, Stream
 from tests.compile.conftest import TARGET_TEXT, hlo_text, mesh
@@ -24,7 +25,7 @@ def lowered():
 
 @pytest.fixture(scope="module")
 def order(lowered):
-    found = compile_for(lowered, TARGET, OPTIONS, capture=True)
+    found = compile_step(lowered, TARGET, OPTIONS, capture=True)
     return ScheduledOrder.of(found.scheduled_bytes)
 
 
@@ -88,10 +89,10 @@ def streams_read(module_bytes):
 
 
 def test_what_is_set_aside_runs_on_the_second_stream(lowered, order, tmp_path):
-    plain = compile_for(lowered, TARGET, OPTIONS, order=edited(order, ()))
+    plain = compile_step(lowered, TARGET, OPTIONS, order=edited(order, ()))
     edit = edited(order, [launched(plain, order)])
     options = {**OPTIONS, "xla_dump_to": str(tmp_path)}
-    compiled = compile_for(lowered, TARGET, options, order=edit)
+    compiled = compile_step(lowered, TARGET, options, order=edit)
     assert compiled.order_outcome == "applied"
     assert hlo_text(compiled.module_bytes).count(f'{STREAM_ATTRIBUTE}="1"') == 1
     seen = streams_in(tmp_path)
@@ -101,7 +102,7 @@ def test_what_is_set_aside_runs_on_the_second_stream(lowered, order, tmp_path):
 
 def test_without_a_word_all_share_one_stream(lowered, order, tmp_path):
     options = {**OPTIONS, "xla_dump_to": str(tmp_path)}
-    compiled = compile_for(lowered, TARGET, options, order=edited(order, ()))
+    compiled = compile_step(lowered, TARGET, options, order=edited(order, ()))
     assert STREAM_ATTRIBUTE not in hlo_text(compiled.module_bytes)
     seen = streams_in(tmp_path)
     assert seen.keys() == {"0"}
@@ -109,10 +110,10 @@ def test_without_a_word_all_share_one_stream(lowered, order, tmp_path):
 
 
 def test_a_stream_alone_is_an_edit(lowered, order):
-    place = launched(compile_for(lowered, TARGET, OPTIONS), order)
+    place = launched(compile_step(lowered, TARGET, OPTIONS), order)
     edit = ScheduleEdit(order.fingerprint, {}, {len(order.computations) - 1: (place,)})
     assert not edit.keeps_everything
-    compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
+    compiled = compile_step(lowered, TARGET, OPTIONS, order=edit)
     assert compiled.order_outcome == "applied"
     assert hlo_text(compiled.module_bytes).count(f'{STREAM_ATTRIBUTE}="1"') == 1
 
@@ -127,6 +128,6 @@ def test_a_stream_alone_is_an_edit(lowered, order):
 def test_what_has_no_stream_is_refused(lowered, order, place, told):
     number = len(order.computations) - 1
     edit = ScheduleEdit(order.fingerprint, {}, {number: (place,)})
-    compiled = compile_for(lowered, TARGET, OPTIONS, order=edit)
+    compiled = compile_step(lowered, TARGET, OPTIONS, order=edit)
     assert re.search(told, compiled.order_outcome)
     assert STREAM_ATTRIBUTE not in hlo_text(compiled.module_bytes)

@@ -10,8 +10,8 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import collective_seconds
 from lagom_jax.cost.nccl_default import nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
-from lagom_jax.cost.setting import Setting, largest_chunk, threads_range
 from lagom_jax.cost.span import Span
+from lagom_jax.plan.setting import Setting, largest_chunk, threads_range
 
 PAYLOAD = {"ll": 0.5, "ll128": 0.9375, "simple": 1.0}
 KINDS = ("all-gather", "reduce-scatter", "all-reduce")

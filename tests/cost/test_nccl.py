@@ -14,9 +14,9 @@ from lagom_jax.cost.nccl_default import nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.peers import default_parts, parts_on
-from lagom_jax.cost.setting import Setting, SettingError, largest_chunk
 from lagom_jax.cost.span import Span
 from lagom_jax.hlo.collective import KINDS
+from lagom_jax.plan.setting import Setting, SettingError, largest_chunk
 
 H100 = Cluster.parse("h100:8x8")
 HOST = Span(8, 1, 8)

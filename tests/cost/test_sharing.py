@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.setting import Setting
 from lagom_jax.cost.sharing import (
     RatesOfLoads,
     SharedGpu,
@@ -22,6 +21,7 @@ from lagom_jax.cost.sharing import (
     sm_slowdown,
 )
 from lagom_jax.hlo.work import Matmul, Work
+from lagom_jax.plan.setting import Setting
 
 from .programs import collective, kernel
 

@@ -34,7 +34,9 @@ def nothing_set(monkeypatch, tmp_path):
 def plan(tmp_path):
     versions = tuple(Toolchain.probe().versions.items())
     here = dataclasses.replace(PLAN.holds_for, versions=versions, pinned=())
-    levers = tuple(x for x in PLAN.levers if x.name != "xla_gpu_unheard_of")
+    levers = tuple(
+        x for x in PLAN.levers if x.name != "xla_gpu_enable_while_loop_double_buffering"
+    )
     made = dataclasses.replace(PLAN, holds_for=here, levers=levers)
     save(made, tmp_path / "plan.json")
     return tmp_path / "plan.json"

@@ -1,4 +1,4 @@
-"""What holds for all stages: children, results, pages, records, and the command."""
+"""The frame of all stages: processes, results, pages, records, and the command."""
 
 import dataclasses
 import itertools
@@ -10,17 +10,22 @@ import stat
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_stages import host, page, records, running
-from gpu_stages.registry import STAGES
-from gpu_stages.result import Result, ResultError, StageResult, merged, shown
-from gpu_stages.stage import CannotRunError, Request, Row, Score, Spread, Update
+from gpu_stages import host, page, running
+from gpu_stages.result import (
+    Result,
+    ResultError,
+    StageResult,
+    merged,
+    shown,
+    update_constants,
+)
+from gpu_stages.stage import STAGES, CannotRunError, Check, Request, Row, Spread, Table
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
 FINITE = st.floats(1e-9, 1e9)
@@ -47,9 +52,9 @@ def stage(tmp_path, monkeypatch):
 def test_what_a_stage_found_comes_back(stage):
     found, lines = stage(
         "print('half', file=sys.stderr);"
-        "return Outcome(rows=[Row('s', 'w', Spread.of([1.0, 2.0, 3.0]), 4.0)],"
-        " scores=[Score('close', 0.5, most=1)], findings=['odd'], left_out=['rest'],"
-        " updates=[Update('sharing', 'eviction', 0.5, 'guessed')],"
+        "return Outcome(rows=[Row('s', 'w', Spread.of([1.0, 2.0, 3.0]), 'us', 4.0)],"
+        " checks=[Check('close', 0.5, at_most=1)], findings=['odd'], left_out=['rest'],"
+        " constants={'eviction': 0.5}, tables=[Table('--matmuls', 'a.csv')],"
         " versions={'NCCL': '2.30'})"
     )
     result = StageResult.read(found)
@@ -57,9 +62,10 @@ def test_what_a_stage_found_comes_back(stage):
     (row,) = result.rows
     assert row.measured == Spread(2.0, 1.5, 2.5, 3)
     assert row.error == 1.0
-    assert result.scores[0].met
+    assert result.verdict == "holds"
     assert (result.findings, result.left_out) == (("odd",), ("rest",))
-    assert result.updates == (Update("sharing", "eviction", 0.5, "guessed"),)
+    assert result.constants == {"eviction": 0.5}
+    assert result.tables == (Table("--matmuls", "a.csv"),)
     assert result.versions == {"NCCL": "2.30"}
 
 
@@ -68,7 +74,7 @@ def test_that_a_stage_cannot_run_is_no_failure_and_says_why(stage):
     assert (found["status"], found["why"]) == ("cannot run", "no NCCL: install it")
 
 
-def test_an_error_is_told_with_the_last_lines(stage):
+def test_an_error_is_reported_with_the_last_lines(stage):
     found, _ = stage("print('before', file=sys.stderr); raise ValueError('so wrong')")
     assert (found["status"], found["why"]) == ("failed", "ValueError: so wrong")
     assert found["last_lines"][0] == "before"
@@ -145,8 +151,8 @@ ROWS = tuple(
         "matmuls" if n % 2 else "copies",
         f"size {n} | of 40",
         Spread(10.0 + n, 9.0 + n, 11.0 + n, 7),
+        "us",
         predicted=10.0 + 2 * n,
-        unit="us",
         details={"channels": n, "bound": "memory"},
     )
     for n in range(80)
@@ -154,30 +160,40 @@ ROWS = tuple(
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
-    update = Update("kernels", "memory_shares", {"copy": 0.8}, "copies")
+    table = Table("--profile", "trace", ("--dump", "program.txt"))
     result = a_result(
-        kernels=a_stage(rows=ROWS, updates=(update,), scores=(Score("s", 1.0),)),
+        contention=a_stage(
+            rows=ROWS,
+            constants={"eviction": 0.4},
+            checks=(Check("s", 1.0),),
+            tables=(table,),
+        ),
         obeyed=StageResult("cannot run", 0.1, why="no NCCL"),
     )
     path = tmp_path / "result.json"
-    path.write_text(result.to_json())
+    result.write(path)
     assert Result.read(path) == result
+    assert json.loads(path.read_text())["stages"]["obeyed"]["verdict"] == "open"
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda found: found.pop("format"), "format"),
-        (lambda found: found.update(version=99), "not in version 1"),
+        (lambda found: found.update(version=99), "not in version 2"),
         (lambda found: found["stages"].update(odd={}), "no such stage: odd"),
-        (lambda found: found["stages"]["kernels"].pop("status"), "status"),
-        (lambda found: found["stages"]["kernels"]["rows"][0].pop("measured"), "meas"),
+        (lambda found: found["stages"]["contention"].pop("status"), "status"),
+        (
+            lambda found: found["stages"]["contention"]["rows"][0].pop("measured"),
+            "meas",
+        ),
         (lambda found: found.update(more=1), "more"),
     ],
 )
 def test_a_damaged_result_is_refused(tmp_path, change, why):
     path = tmp_path / "result.json"
-    found = json.loads(a_result(kernels=a_stage(rows=ROWS[:1])).to_json())
+    a_result(contention=a_stage(rows=ROWS[:1])).write(path)
+    found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
     with pytest.raises(ResultError, match=f"is no result of gpu_check.py.*{why}"):
@@ -200,20 +216,26 @@ def test_a_number_is_shown_with_three_figures(value):
 
 
 def test_goals():
-    assert Score("a", 0.2, most=0.1).met is False
-    assert Score("a", 0.1, most=0.1).met
-    assert Score("a", 0.9, least=1.0).met is False
-    assert Score("a", 0.9).met is None
+    low, high = Check("a", 0.1, at_most=0.1), Check("a", 0.9, at_least=1.0)
+    assert (low.met, high.met) == (True, False)
+    assert Check("a", 0.2, at_most=0.1).met is False
+    assert Check("a", 0.9).met is None
+    assert a_stage(checks=(low, high)).verdict == "refuted"
+    assert a_stage(checks=(low, Check("a", 0.9))).verdict == "holds"
+    assert a_stage(checks=(Check("a", 0.9),)).verdict == "open"
+    assert StageResult("failed", 1.0, checks=(low,)).verdict == "open"
 
 
 def test_the_page_shows_what_matters(tmp_path):
     result = a_result(
-        kernels=a_stage(
+        contention=a_stage(
             rows=ROWS,
-            scores=(
-                Score("error", 0.031, most=0.05, unit="%", kept_out=True),
-                Score("share of calls", 0.5, least=1.0, unit="%"),
+            checks=(
+                Check("error", 0.031, at_most=0.05, unit="%"),
+                Check("share of calls", 0.5, at_least=1.0, unit="%"),
             ),
+            constants={"eviction": 0.4},
+            tables=(Table("--matmuls", "matmuls.csv"),),
             findings=("copies are slow",),
             left_out=("fp8",),
             versions={"cuBLAS": "13.1"},
@@ -221,18 +243,18 @@ def test_the_page_shows_what_matters(tmp_path):
         obeyed=StageResult("failed", 3.0, why="it was ended"),
     )
     written = page.write(result, tmp_path)
-    assert {path.name for path in written} == {
-        "h100.md",
-        "h100.json",
-        "h100-kernels.svg",
-    }
+    assert {path.name for path in written} == {"h100.md", "h100.json"}
     text = (tmp_path / "h100.md").read_text()
     assert "A dry run" not in text
-    assert "| error, kept out | 3.1 % | at most 5.0 % | yes |" in text
+    assert "| error | 3.1 % | at most 5.0 % | yes |" in text
     assert "| share of calls | 50.0 % | at least 100.0 % | **no** |" in text
     assert "- copies are slow" in text
     assert "- fp8" in text
     assert "**Failed**: it was ended" in text
+    assert f"| {STAGES['contention'].text} | **refuted** |" in text
+    assert STAGES["contention"].if_refuted in text
+    assert "- eviction = 0.4" in text
+    assert "--matmuls contention/matmuls.csv --output my.json" in text
     assert "| cuBLAS | 13.1 |" in text
     # The worst come first, and each line has as many cells as its head.
     copies = text.partition("### Copies")[2].partition("###")[0]
@@ -241,20 +263,18 @@ def test_the_page_shows_what_matters(tmp_path):
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(cells) == 1
     assert "Of 40 the 24 that the model is furthest from" in copies
-    picture = xml.etree.ElementTree.parse(tmp_path / "h100-kernels.svg")
-    assert picture.getroot().tag.endswith("svg")
     assert Result.read(tmp_path / "h100.json") == result
 
 
 def test_the_page_of_a_dry_run_says_so(tmp_path):
-    page.write(a_result(dry=True, kernels=a_stage(rows=ROWS)), tmp_path)
+    page.write(a_result(dry=True, contention=a_stage(rows=ROWS)), tmp_path)
     assert "The figures mean\nnothing" in (tmp_path / "h100.md").read_text().replace(
         "figures mean nothing", "figures mean\nnothing"
     )
 
 
 def test_the_same_result_gives_the_same_page(tmp_path):
-    result = a_result(kernels=a_stage(rows=ROWS))
+    result = a_result(contention=a_stage(rows=ROWS))
     for folder in ("one", "two"):
         page.write(result, tmp_path / folder)
     for path in (tmp_path / "one").iterdir():
@@ -262,30 +282,24 @@ def test_the_same_result_gives_the_same_page(tmp_path):
 
 
 def test_records_keep_what_was_measured_before(tmp_path):
-    first = Update("sharing", "eviction", 0.4, "matmuls beside all-gathers")
-    second = Update("kernels", "launch_seconds", 3e-6, "chains")
-    again = Update("sharing", "eviction", 0.5, "once more")
-    records.update(a_result(contention=a_stage(updates=(first,))), tmp_path)
-    path = records.update(
-        a_result(
-            contention=a_stage(updates=(again,)), kernels=a_stage(updates=(second,))
-        ),
-        tmp_path,
-    )
+    first = {"eviction": 0.4, "ring_passes": 1.5}
+    update_constants(a_result(contention=a_stage(constants=first)), tmp_path)
+    again = {"eviction": 0.5}
+    path = update_constants(a_result(contention=a_stage(constants=again)), tmp_path)
     found = json.loads(path.read_text())
-    assert found["sharing"]["eviction"]["value"] == 0.5
-    assert found["kernels"]["launch_seconds"]["value"] == 3e-6
+    values = {name: item["value"] for name, item in found["sharing"].items()}
+    assert values == {"eviction": 0.5, "ring_passes": 1.5}
     source = found["sharing"]["eviction"]["source"]
     assert source.startswith("measured by scripts/gpu_check.py on 2031-02-03")
     assert "driver_version 999.1" in source
-    assert source.endswith("once more")
 
 
 def test_a_dry_run_never_reaches_a_record(tmp_path):
-    update = Update("sharing", "eviction", 0.4, "nothing")
+    measured = a_stage(constants={"eviction": 0.4})
     with pytest.raises(ResultError, match="dry run"):
-        records.update(a_result(dry=True, contention=a_stage(updates=(update,))))
-    assert records.update(a_result(kernels=a_stage()), tmp_path) is None
+        update_constants(a_result(dry=True, contention=measured), tmp_path)
+    assert update_constants(a_result(contention=a_stage()), tmp_path) is None
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -311,7 +325,7 @@ def test_the_gpu_is_asked_for_its_name(smi):
     assert host.record_of(found["name"]) == "h200"
 
 
-def test_no_gpu_and_an_unknown_one_are_told_apart(smi, monkeypatch):
+def test_no_gpu_and_an_unknown_one_are_different_errors(smi, monkeypatch):
     smi("No devices were found", 6)
     with pytest.raises(CannotRunError, match="No devices were found"):
         host.gpu_here()
@@ -342,7 +356,7 @@ def test_without_a_gpu_it_says_what_to_do():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--dry-run", "kernel"], "no stage 'kernel'; there are kernels"),
+        (["--dry-run", "obey"], "no stage 'obey'; there are contention"),
         (["--dry-run", "--seconds=0"], "a stage needs some"),
         (["--dry-run", "--update"], "a dry run measures nothing"),
         (["--from=x.json", "--dry-run"], "--from measures nothing"),
@@ -359,7 +373,7 @@ def test_what_cannot_be_meant_is_refused(words, why):
 
 def test_an_earlier_result_makes_the_page(tmp_path):
     path = tmp_path / "result.json"
-    path.write_text(a_result(dry=True, kernels=a_stage(rows=ROWS)).to_json())
+    a_result(dry=True, contention=a_stage(rows=ROWS)).write(path)
     ran = command(f"--from={path}", f"--docs={tmp_path / 'pages'}")
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "pages" / "h100.md").exists()
@@ -369,11 +383,11 @@ def test_an_earlier_result_makes_the_page(tmp_path):
 
 
 def test_parts_of_a_run_are_put_together(tmp_path):
-    one = a_result(dry=True, obeyed=a_stage(rows=ROWS[:2]), kernels=a_stage())
-    other = a_result(dry=True, kernels=a_stage(rows=ROWS[:4]))
+    one = a_result(dry=True, obeyed=a_stage(rows=ROWS[:2]), contention=a_stage())
+    other = a_result(dry=True, contention=a_stage(rows=ROWS[:4]))
     both = merged([one, other])
-    assert list(both.stages) == ["kernels", "obeyed"]
-    assert both.stages["kernels"].rows == ROWS[:4]
+    assert list(both.stages) == ["contention", "obeyed"]
+    assert both.stages["contention"].rows == ROWS[:4]
     assert both.machine["date"] == "2031-02-03"
     another = dataclasses.replace(other, machine={**other.machine, "jax": "9"})
     with pytest.raises(ResultError, match="they differ in jax"):

@@ -6,15 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from gpu_stages import makers, schedule
+from gpu_stages import schedule
 from gpu_stages.schedules import What, compare, transfers
 from gpu_stages.stage import CannotRunError, Request
-from lagom_jax.hlo import read_module
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.matmul import Matmul
-from lagom_jax.hlo.text import parse_text
 from lagom_jax.hlo.work import Work
-from lagom_jax.schedule.build import build_program
 from lagom_jax.schedule.program import (
     Branch,
     Kernel,
@@ -26,6 +23,8 @@ from lagom_jax.schedule.program import (
     Wait,
 )
 from tests.cost.programs import collective
+
+from .staged import staged
 
 
 def product(m, n, k, parts=1):
@@ -129,7 +128,7 @@ def test_a_start_behind_a_product():
     assert (found.in_order, found.same_products) == (3, 2)
     (one,) = found.differences
     assert one.words("without a GPU", "on the GPU") == (
-        "the all-gather of 2.10 MB in groups of 2 (1 time) is beside the products "
+        "the all-gather of 2.10 MB in groups of 2 (1 time) overlaps the products "
         "32 x 64 x 16 without a GPU alone"
     )
 
@@ -183,17 +182,13 @@ def request(folder, **more):
 
 
 @pytest.mark.slow
-def test_a_dry_run_compares_two_programs_that_were_really_compiled(tmp_path):
-    found = schedule.run(request(tmp_path))
-    scores = {score.what: score for score in found.scores}
-    (order,) = (s for w, s in scores.items() if w.endswith("in the same order"))
-    (beside,) = (s for w, s in scores.items() if w.endswith("all the same kernels"))
-    # Without Triton the products are a library's, and so what is fused to them is not.
-    assert order.value == 1
-    assert 0 < beside.value < 1
-    text = " ".join(found.findings)
-    assert "Triton without a GPU, " in text
-    assert "__cublas$lt$matmul" in text
+def test_a_program_of_other_options_refutes_it(tmp_path, monkeypatch):
+    options = json.dumps({"xla_gpu_all_gather_combine_threshold_bytes": 1})
+    found = staged("schedule", tmp_path, monkeypatch, xla_options=options)
+    assert found.verdict == "refuted", found
+    checks = {check.what.partition(": ")[2]: check for check in found.checks}
+    assert 0 < checks["in the same order"].value < 1
+    assert any("is on the GPU alone" in text for text in found.findings)
     assert any("one host" in line for line in found.left_out)
     known = json.loads(next(tmp_path.rglob("known.json")).read_text())
     assert known["device"] == "NVIDIA H100 80GB HBM3"
@@ -214,47 +209,3 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path):
 def test_without_time_nothing_is_claimed(tmp_path):
     with pytest.raises(CannotRunError, match="no time was left"):
         schedule.run(request(tmp_path, seconds=1.0))
-
-
-FUSED = """
-HloModule step, is_scheduled=true
-
-product {{
-  x = bf16[64,32] parameter(0)
-  y = bf16[32,16] parameter(1)
-  ROOT z = bf16[64,16] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-}}
-
-ENTRY step {{
-  x = bf16[64,32] parameter(0)
-  y = bf16[32,16] parameter(1)
-  ROOT z = bf16[64,16] fusion(x, y), kind=kCustom, calls=product, backend_config={{
-    "fusion_backend_config":{{"kind":"__triton_nested_gemm_fusion",
-    "block_level_fusion_config":{{"output_tiles":[{{"sizes":["{rows}","16"]}}]}}}}}}
-}}
-"""
-PLAIN = """
-HloModule step, is_scheduled=true
-
-ENTRY step {
-  x = bf16[64,32] parameter(0)
-  y = bf16[32,16] parameter(1)
-  ROOT z = bf16[64,16] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-"""
-
-
-def compiled(text):
-    return build_program(read_module(parse_text(text, isolated=False)))
-
-
-def test_makers_are_compared_by_name_then_by_tiles():
-    small, large = (compiled(FUSED.format(rows=rows)) for rows in (16, 64))
-    assert list(makers.sentences(small, small)) == []
-    assert list(makers.sentences(small, large)) == [
-        "1 of 1 product on other tiles: 1 tiles of 16 x 16 without a GPU, "
-        "1 tiles of 64 x 16 on it"
-    ]
-    assert list(makers.sentences(small, compiled(PLAIN))) == [
-        "products by what computes them: 1 Triton without a GPU, 1 dot on it"
-    ]

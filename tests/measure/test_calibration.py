@@ -183,7 +183,7 @@ def test_the_record_says_what_was_fitted():
     )
     assert Calibration.from_json(made.to_json()) == made
     document = json.loads(made.to_json())
-    assert (document["version"], document["system"]) == (1, "h100")
+    assert (document["version"], document["system"]) == (2, "h100")
     assert document["sources"][0]["rows"] == 21
     assert made.words() == "21 measurements of 2026-01-31 on h100:2x8"
 
@@ -193,7 +193,7 @@ def test_a_calibration_is_for_one_system_and_one_model():
     made.apply(Linear(), Cluster.parse("h100:64"), "linear")
     with pytest.raises(MeasurementError, match=r"says nothing about b200:1x8"):
         made.apply(Linear(), Cluster.parse("b200:1x8"), "linear")
-    with pytest.raises(MeasurementError, match="another model"):
+    with pytest.raises(MeasurementError, match="other constants"):
         made.apply(Linear(), H100, "newer")
 
 
@@ -209,10 +209,11 @@ def damaged(change):
 
 
 DAMAGED = {
-    "not JSON": ("{", "is not JSON"),
+    "not JSON": ("{", "no whole JSON text"),
     "a list": ("[]", "is no calibration"),
     "a report": ('{"format_version": 1}', "is no calibration"),
-    "newer": (damaged(lambda d: d.update(version=2)), "version 2"),
+    "older": (damaged(lambda d: d.update(version=1)), "version 1, which does not say"),
+    "newer": (damaged(lambda d: d.update(version=3)), "version 3.*reads version 2"),
     "nameless": (damaged(lambda d: d.pop("system")), "damaged.*system"),
     "text": (damaged(lambda d: d.update(corrections="all")), "damaged"),
     "no curve": (damaged(lambda d: d["corrections"][0].pop("curve")), "damaged.*curve"),

@@ -54,6 +54,7 @@ SCANS = [
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "parallelism", "scan"), SCANS)
 def test_bytes_of_every_model(name: str, parallelism: str, scan: bool) -> None:
     # Two hosts, data axis 4 and model axis 4: sums over either axis differ in bytes.

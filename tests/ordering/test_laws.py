@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.ordering.constraints import Constraints
 from lagom_jax.ordering.descent import Descent
 from lagom_jax.ordering.eager import eager
 from lagom_jax.ordering.find import find_order
-from lagom_jax.ordering.moves import moved
-from lagom_jax.ordering.rehearsal import Rehearsal
+from lagom_jax.ordering.incremental import IncrementalReplay
 from lagom_jax.ordering.sequence import Inner, sequence_of
+from lagom_jax.ordering.splices import Splice, shifted, shifts
 from lagom_jax.ordering.terms import Terms
 from lagom_jax.schedule.build import Builder, build_program
 from lagom_jax.search.controls import COARSE, named
@@ -50,7 +51,8 @@ def test_moves_keep_an_order_legal(lines, data):
     assert found.is_legal(order)
     places = st.integers(0, len(order) - 1)
     for _ in range(8):
-        order = moved(found.units, order, data.draw(places), data.draw(places))
+        place, target = data.draw(places), data.draw(places)
+        order = shifted(found.units, order, place, target).applied(order)
         assert found.is_legal(order)
         stands_behind_its_operands(module, order)
     swapped = list(found.given)
@@ -73,27 +75,87 @@ def test_busy_streams_are_a_legal_order_that_keeps_kernels_in_place(lines, secon
     assert kernels == sorted(kernels)
 
 
+def descent_parts(module, controls="sequence"):
+    """A computation, the costs of its tasks, and candidates of its groups."""
+    program = build_program(module)
+    stage = Stage(program, space_of(program, H100, named(controls), COARSE), MODEL)
+    terms = Terms(stage, stage.untouched)
+    return stage, sequence(module), terms
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@given(steps(), st.data())
+def test_an_incremental_replay_is_a_replay_of_the_whole(lines, data):
+    """To the last bit, after any orders and settings before."""
+    stage, found, terms = descent_parts(made_of(*lines), "tuner")
+    order = found.given
+    part = IncrementalReplay(found, terms, order)
+    assert abs(part.seconds - stage.score(stage.untouched).step_seconds) < 1e-12
+    places = st.integers(0, len(order) - 1)
+    groups = stage.space.groups
+    for _ in range(6):
+        splices, changed, here = [], frozenset(), {u: n for n, u in enumerate(order)}
+        if data.draw(st.booleans()):
+            splice = shifted(found.units, order, data.draw(places), data.draw(places))
+            splices, order = [splice], splice.applied(order)
+        if groups and (not splices or data.draw(st.booleans())):
+            group = data.draw(st.integers(0, len(groups) - 1))
+            candidates = st.integers(0, len(groups[group].candidates) - 1)
+            terms.choose(group, data.draw(candidates))
+            launchers = [
+                unit.number
+                for unit in found.units
+                if any(one.task in groups[group].sites for one in unit.launches)
+            ]
+            changed = frozenset(terms.number(site) for site in groups[group].sites)
+            splices += [
+                Splice(here[unit], (unit,))
+                for unit in launchers
+                if not any(s.first <= here[unit] < s.end for s in splices)
+            ]
+            splices.sort(key=lambda splice: splice.first)
+        if not splices:
+            continue
+        fresh = terms.under(terms.choice)
+        whole = IncrementalReplay(found, fresh, order).seconds
+        assert part.seconds_with(splices, changed=changed) == whole
+        limit = whole * (1 - 1e-9)
+        assert part.seconds_with(splices, limit, changed) == float("inf")
+        limit = whole * (1 + 1e-9) + 1e-13
+        assert part.seconds_with(splices, limit, changed) == whole
+        assert part.take(splices, changed) == whole
+        assert tuple(part.order) == order
+
+
 @FEW
 @given(steps(), st.data())
-def test_a_replay_of_a_part_is_a_replay_of_the_whole(lines, data):
-    module = made_of(*lines)
-    program = build_program(module)
-    stage = Stage(program, space_of(program, H100, named("sequence"), COARSE), MODEL)
-    found = sequence(module)
-    part = Rehearsal(found, Terms(stage, stage.untouched))
+def test_what_a_splice_may_do_is_what_the_whole_order_may(lines, data):
+    """Memory, and what XLA would make synchronous, are looked at in the stretch only."""
+    found = sequence(made_of(*lines))
     order = found.given
-    assert abs(part.keep(order) - stage.score(stage.untouched).step_seconds) < 1e-12
+    most = found.live_bytes(order) + data.draw(st.sampled_from([0, 0, 1 << 25]))
+    constraints = Constraints(found, found.given, most)
     places = st.integers(0, len(order) - 1)
-    for _ in range(6):
-        place, target = data.draw(places), data.draw(places)
-        other = moved(found.units, order, place, target)
-        first, last = sorted((place, target))
-        seconds = part.try_(other, first, last, float("inf"))
-        whole = Rehearsal(found, Terms(stage, stage.untouched)).keep(other)
-        assert abs(seconds - whole) < 1e-12
-        assert part.try_(other, first, last, whole * (1 - 1e-9)) == float("inf")
-        order = other
-        assert abs(part.keep(order, first) - whole) < 1e-12
+    for _ in range(12):
+        splice = shifted(found.units, order, data.draw(places), data.draw(places))
+        other = splice.applied(order)
+        allowed = constraints.allow_with(splice)
+        assert allowed == Constraints(found, found.given, most).allow(other)
+        if allowed:
+            constraints.take_with(splice)
+            order = other
+
+
+@FEW
+@given(steps(), st.data())
+def test_one_target_after_another_is_each_for_itself(lines, data):
+    found = sequence(made_of(*lines))
+    order = found.given
+    place = data.draw(st.integers(0, len(order) - 1))
+    for targets in (range(place - 1, -1, -1), range(place + 1, len(order))):
+        at_once = [*shifts(found.units, order, place, targets)]
+        alone = [shifted(found.units, order, place, target) for target in targets]
+        assert at_once == alone
 
 
 @FEW

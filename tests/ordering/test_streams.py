@@ -9,9 +9,10 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import price_of, replay
 from lagom_jax.hlo.groups import Groups
-from lagom_jax.ordering import find, find_order
+from lagom_jax.ordering import find_order
 from lagom_jax.ordering.descent import Descent
 from lagom_jax.ordering.eager import eager
+from lagom_jax.ordering.parameters import SearchParameters
 from lagom_jax.ordering.sequence import Inner, sequence_of
 from lagom_jax.ordering.streams import (
     clashes,
@@ -80,7 +81,7 @@ ONE_AFTER_ANOTHER = (
 )
 
 
-def ordered(module, *, evaluations=300, streams=True):
+def ordered(module, *, evaluations=300, streams=True, **parameters):
     return find_order(
         module,
         CLUSTER,
@@ -89,6 +90,7 @@ def ordered(module, *, evaluations=300, streams=True):
         grid=COARSE,
         evaluations=evaluations,
         streams=streams,
+        parameters=SearchParameters(**parameters),
     )
 
 
@@ -300,12 +302,12 @@ def test_where_kernels_take_longer_one_stream_is_enough():
 
 
 @pytest.mark.parametrize("each", [10, 10_000])
-def test_two_streams_hide_one_behind_the_other(monkeypatch, each):
+def test_two_streams_hide_one_behind_the_other(each):
     """Whether both are searched or, with fewer evaluations, only the one with two."""
-    monkeypatch.setattr(find, "_PER_START", each)
     module = module_of(*ONE_AFTER_ANOTHER)
     one, two = (
-        ordered(module, evaluations=2000, streams=streams) for streams in (False, True)
+        ordered(module, evaluations=2000, streams=streams, per_start=each)
+        for streams in (False, True)
     )
     assert not one.aside
     assert two.aside == {1: (5,)}
@@ -317,9 +319,8 @@ def test_two_streams_hide_one_behind_the_other(monkeypatch, each):
 
 
 @pytest.mark.parametrize("each", [10, 10_000])
-def test_a_second_stream_that_brings_nothing_is_not_used(monkeypatch, each):
+def test_a_second_stream_that_brings_nothing_is_not_used(each):
     """What is over the network needs what is inside a domain: nothing can meet."""
-    monkeypatch.setattr(find, "_PER_START", each)
     lines = (
         start("near", "p0", ROWS),
         done("near1", "near"),
@@ -331,7 +332,7 @@ def test_a_second_stream_that_brings_nothing_is_not_used(monkeypatch, each):
     module = module_of(*lines)
     assert aside_in(module) == {"near"}
     assert room_for(*lines)
-    ordering = ordered(module, evaluations=600)
+    ordering = ordered(module, evaluations=600, per_start=each)
     assert ordering.after_seconds < ordering.before_seconds
     assert not ordering.aside
 

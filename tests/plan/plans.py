@@ -1,14 +1,20 @@
 """A small plan made by hand: no figure in it was predicted by anything."""
 
 from lagom_jax.plan import (
+    Call,
     Candidate,
+    Cap,
     Evidence,
     HoldsFor,
     Lever,
+    Pinned,
     Plan,
+    PlanControls,
+    ScheduleEdit,
+    Setting,
     SiteSetting,
+    StepParts,
 )
-from lagom_jax.search.tuning import StepParts
 
 ALL_GATHER = "xla_gpu_enable_pipelined_all_gather"
 THRESHOLD = "xla_gpu_all_gather_combine_threshold_bytes"
@@ -31,7 +37,7 @@ def made_by_hand() -> Plan:
             cluster="h100:1x8",
             devices=8,
             versions=VERSIONS,
-            pinned=(("xla_gpu_autotune_level", "0 [XLA_FLAGS]"),),
+            pinned=(Pinned("xla_gpu_autotune_level", "0", "XLA_FLAGS"),),
         ),
         levers=(
             Lever(
@@ -46,8 +52,8 @@ def made_by_hand() -> Plan:
             ),
             Lever(THRESHOLD, 1 << 26, "fewer calls", True, "", 0.0, 0, True),
             Lever(
-                "xla_gpu_unheard_of",
-                "on",
+                "xla_gpu_enable_while_loop_double_buffering",
+                True,
                 "tried",
                 False,
                 "",
@@ -77,21 +83,17 @@ def made_by_hand() -> Plan:
             ),
         ),
         costs='costs { name: "fusion.1" cost_us: 12.5 }\n',
-        order={
-            "fingerprint": "a1" * 32,
-            "sequences": {"2": [0, 2, 1, 3]},
-            "aside": {"2": [1]},
-        },
+        order=ScheduleEdit("a1" * 32, {2: (0, 2, 1, 3)}, {2: (1,)}),
         settings=(
             SiteSetting(
                 "reduce-scatter",
                 1 << 25,
                 8,
                 1,
-                ("reduce-scatter of 33554432 bytes over 8 ranks in 1 domain",),
+                (Call("reduce-scatter", 8, 1, 1 << 25, 1),),
                 ("reduce-scatter.7", "reduce-scatter.9"),
-                "ring/simple/24/544/2097152",
-                "ring/simple/8/544/1048576",
+                Setting("ring", "simple", 24, 544, 2097152),
+                Setting("ring", "simple", 8, 544, 1048576),
                 "the kernels beside it gain more than it loses",
             ),
             SiteSetting(
@@ -101,12 +103,12 @@ def made_by_hand() -> Plan:
                 1,
                 (),
                 ("all-to-all.1",),
-                "p2p/simple/32/512/524288",
-                "at most 8 channels",
+                Setting("p2p", "simple", 32, 512, 524288),
+                Cap(8),
                 "it is hidden anyway",
             ),
         ),
-        controls="tuner: a tuner plugin on a stock NCCL",
+        controls=PlanControls("tuner", "sizes", "a tuner plugin on a stock NCCL"),
         evidence=Evidence(
             default=StepParts(0.100, 0.080, 0.004, 0.050, 0.018, 0.002),
             tuned=StepParts(0.090, 0.079, 0.003, 0.052, 0.010, 0.001),
@@ -129,7 +131,7 @@ def made_by_hand() -> Plan:
                 ),
                 Candidate(
                     "everything",
-                    (("xla_gpu_memory_limit_slop_factor", 95),),
+                    (("optimization_level", 19),),
                     "over memory",
                     "needs 93 GB of 86 GB",
                     None,

@@ -7,7 +7,7 @@ import pytest
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from lagom_jax.plan.check import check
-from lagom_jax.plan.pinned import stated, value_and_place
+from lagom_jax.plan.pinned import stated
 from xla_flags import pinned_by_environment, pinned_by_options
 
 from .plans import ALL_GATHER, THRESHOLD, VERSIONS, made_by_hand
@@ -138,9 +138,3 @@ def test_options_of_the_step_are_asked_for_only_where_they_are_known():
     assert not check(plan, pinned=pinned())
     assert severities(check(plan, pinned=pinned(), with_options=True)) == ["error"]
     assert not check(plan, pinned=made, with_options=True)
-
-
-@pytest.mark.parametrize("value", ["a", "a [b]", "", "x]"])
-@pytest.mark.parametrize("place", ["XLA_FLAGS", "/etc/nccl.conf"])
-def test_values_and_places_are_told_apart(value, place):
-    assert value_and_place(f"{value} [{place}]") == (value, place)

@@ -4,8 +4,10 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import stat
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,25 +15,34 @@ from hypothesis import strategies as st
 
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import (
+    Call,
     Candidate,
+    Cap,
     Evidence,
     HoldsFor,
     Lever,
-    Measured,
+    MeasuredSteps,
+    Pinned,
     Plan,
+    PlanControls,
+    ScheduleEdit,
+    Setting,
     SiteSetting,
+    StepParts,
     from_json,
     load,
     save,
     to_json,
 )
-from lagom_jax.plan.plan_file import MIGRATIONS
-from lagom_jax.search.tuning import StepParts
+from lagom_jax.plan.plan import COLLECTIVE_CAP, POINT_TO_POINT_CAP
+from lagom_jax.typed_json import plain
+from xla_flags import find, flags
 
 from .plans import made_by_hand
 
 PLAN = made_by_hand()
-ON_ONE_STREAM = dataclasses.replace(PLAN, order={**PLAN.order, "aside": {}})
+CAPS = (COLLECTIVE_CAP, POINT_TO_POINT_CAP)
+OLD = Path(__file__).parent / "old"
 TEXT = to_json(PLAN)
 DOCUMENT = json.loads(TEXT)
 
@@ -46,11 +57,19 @@ anything = st.recursive(
 )
 parts = st.builds(StepParts, *[numbers] * 6)
 names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)
+OF_TYPE = {"bool": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1)}
+PLANNED = {
+    flag.name: st.sampled_from(flag.choices) if flag.choices else OF_TYPE[flag.type]
+    for flag in flags()
+    if flag.planned and flag.name != "fdo_profile"
+}
+options = st.sampled_from(sorted(PLANNED)).flatmap(
+    lambda name: st.tuples(st.just(name), PLANNED[name])
+)
 levers = st.lists(
     st.builds(
-        Lever,
-        names.map("xla_".__add__),
-        values,
+        lambda option, *more: Lever(*option, *more),
+        options.filter(lambda option: "nchannels" not in option[0]),
         texts,
         st.booleans(),
         texts,
@@ -64,7 +83,10 @@ levers = st.lists(
 candidates = st.builds(
     Candidate,
     texts,
-    st.lists(st.tuples(texts, st.none() | values), max_size=2).map(tuple),
+    st.lists(
+        options | st.sampled_from([("fdo_profile", None), ("optimization_level", 19)]),
+        max_size=2,
+    ).map(tuple),
     st.sampled_from(["chosen", "ok", "failed", "timed out"]),
     texts,
     st.none() | numbers,
@@ -78,21 +100,27 @@ settings = st.builds(
     counts,
     counts,
     counts,
+    st.lists(
+        st.builds(Call, texts, counts, counts, counts, st.none() | counts), max_size=2
+    ).map(tuple),
     st.lists(texts, max_size=2).map(tuple),
-    st.lists(texts, max_size=2).map(tuple),
-    st.just("ring/simple/24/544/2097152"),
-    st.sampled_from(["ring/ll/4/512/32768", "at most 2 channels"]),
+    st.just(Setting("ring", "simple", 24, 544, 2097152)),
+    st.sampled_from([Setting("ring", "ll", 4, 512, 32768), Cap(2)]),
     texts,
 )
 orders = st.builds(
-    lambda sequences: {"fingerprint": "a", "sequences": sequences, "aside": {}},
+    lambda sequences: ScheduleEdit("a", sequences),
     st.dictionaries(
-        st.integers(0, 99).map(str),
-        st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))),
+        st.integers(0, 99),
+        st.integers(0, 4).flatmap(lambda n: st.permutations(range(n)).map(tuple)),
         max_size=3,
     ),
 )
 pairs = st.lists(st.tuples(texts, texts), max_size=2).map(tuple)
+pins = st.lists(st.builds(Pinned, texts, texts, texts), max_size=2).map(tuple)
+controls = st.builds(
+    PlanControls, texts, st.sampled_from(["nothing", "sizes", "places"]), texts
+)
 
 
 @st.composite
@@ -107,13 +135,19 @@ def plans(draw):
     ]
     return Plan(
         HoldsFor(
-            draw(texts), draw(texts), "a", draw(texts), draw(counts), *[draw(pairs)] * 2
+            draw(texts),
+            draw(texts),
+            "a",
+            draw(texts),
+            draw(counts),
+            draw(pairs),
+            draw(pins),
         ),
         (*draw(levers), *named),
         costs,
         order,
         tuple(draw(st.lists(settings, max_size=2))),
-        draw(texts),
+        draw(controls),
         Evidence(
             draw(parts),
             draw(parts),
@@ -142,7 +176,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 3
+    assert json.loads(TEXT)["format_version"] == 4
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -199,6 +233,7 @@ def test_what_is_no_plan_is_refused(text):
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
+        (("levers", 2, "value"), 1, r"levers\[2\]: .* cannot be 1"),
         (("levers", 2, "value"), [], r"levers\[2\].value: \[\] is not true or false"),
         (("levers", 2, "value"), None, r"levers\[2\]: .* has no value"),
         (("levers", 0, "accepted"), 1, r"levers\[0\].accepted: 1 is not true or false"),
@@ -219,7 +254,20 @@ def test_what_is_no_plan_is_refused(text):
         ),
         (("evidence", "default"), [], "evidence.default: .* is no object"),
         (("settings", 0, "sites"), "all", r"settings\[0\].sites: 'all' is no list"),
-        (("settings", 0, "setting"), "fast", r"settings\[0\]: setting: 'fast'"),
+        (("settings", 0, "setting"), "fast", r"settings\[0\].setting: 'fast' is no"),
+        (
+            ("settings", 0, "setting", "protocol"),
+            "x",
+            r"settings\[0\].setting: no prot",
+        ),
+        (
+            ("settings", 0, "setting"),
+            {"channels": 65},
+            r"setting: 65 channels: NCCL has",
+        ),
+        (("settings", 0, "calls", 0, "bytes"), "1", r"calls\[0\].bytes: '1' is not a"),
+        (("holds_for", "pinned", 0), "x", r"holds_for.pinned\[0\]: 'x' is no object"),
+        (("controls", "tells_apart"), "all", "controls.tells_apart: 'all' is none of"),
         (("holds_for", "program"), "\ud800", "holds_for.program: .* half a character"),
         (("order", "sequences"), float("nan"), "NaN is not finite"),
         (("order",), [], "order: .* is no object"),
@@ -232,6 +280,60 @@ def test_what_is_no_plan_is_refused(text):
 def test_a_message_names_the_place(path, value, told):
     with pytest.raises(PlanError, match=told):
         from_json(changed(path, value))
+
+
+HARMFUL = (
+    ("xla_dump_to", "/tmp"),
+    ("xla_gpu_cuda_data_dir", "/tmp/evil"),
+    ("xla_gpu_dump_llvmir", True),
+    ("xla_disable_hlo_passes", "rematerialization"),
+    ("optimization_level", 19),
+    ("xla_gpu_unheard_of", 1),
+    ("TF_CPP_MIN_LOG_LEVEL", "0"),
+    ("NCCL_ALGO", "ring"),
+)
+of_another_type = st.sampled_from(sorted(PLANNED)).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        (st.booleans() | counts | numbers | texts).filter(
+            lambda value: not is_of_type(find(name), value)
+        ),
+    )
+)
+
+
+def is_of_type(flag, value):
+    if flag.type == "bool":
+        return isinstance(value, bool)
+    if flag.type == "int":
+        limit = 1 << (flag.bits - 1)
+        return type(value) is int and -limit <= value < limit
+    return value in flag.choices
+
+
+@given(
+    st.sampled_from(HARMFUL)
+    | of_another_type
+    | st.tuples(names.map("xla_".__add__), values)
+)
+def test_a_plan_names_only_what_a_search_comes_up_with(option):
+    name, value = option
+    document = copy.deepcopy(DOCUMENT)
+    document["levers"][0] |= {"name": name, "value": value}
+    with pytest.raises(PlanError, match=re.escape(f"levers[0]: {name} is ")):
+        from_json(json.dumps(document))
+    with pytest.raises(PlanError, match=re.escape(f"{name} is ")):
+        dataclasses.replace(PLAN.levers[0], name=name, value=value)
+
+
+@pytest.mark.parametrize(
+    "option", [("xla_dump_to", "/tmp"), ("optimization_level", 39)]
+)
+def test_candidates_name_only_what_can_be_tried(option):
+    document = copy.deepcopy(DOCUMENT)
+    document["evidence"]["candidates"][1]["levers"] = [list(option)]
+    with pytest.raises(PlanError, match=rf"candidates\[1\]: {option[0]} is"):
+        from_json(json.dumps(document))
 
 
 def test_a_missing_key_is_named():
@@ -252,41 +354,84 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 4.*install"):
-        from_json(changed(("format_version",), 4), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 5.*install"):
+        from_json(changed(("format_version",), 5), "mine.json")
 
 
-def test_an_older_plan_is_brought_up_to_date():
-    older = copy.deepcopy(DOCUMENT) | {"format_version": 0}
-    del older["notes"]
-    text = json.dumps(older)
+def older(number):
+    return OLD / f"format_{number}.json"
+
+
+@pytest.mark.parametrize("number", ["1", "2", "3", "3_caps"])
+def test_plans_of_older_formats_are_brought_up_to_date(number):
+    text = older(number).read_text()
+    document, plan = json.loads(text), from_json(text)
+    assert document["format_version"] == int(number[0])
+    assert from_json(to_json(plan)) == plan
+    told = [str(one.setting) for one in plan.settings]
+    assert told == [one["setting"] for one in document["settings"]]
+    assert [str(one.usual) for one in plan.settings] == [
+        one["usual"] for one in document["settings"]
+    ]
+    assert [[str(call) for call in one.calls] for one in plan.settings] == [
+        one["calls"] for one in document["settings"]
+    ]
+    assert all(call.operands is None for one in plan.settings for call in one.calls)
+    assert str(plan.controls) == document["controls"]
+    if document["order"] is not None:
+        sequences = document["order"]["sequences"]
+        assert plain(plan.order)["sequences"] == sequences
+        beside = document["order"].get("aside", {})
+        assert plain(plan.order)["second_stream"] == beside
+    options = {one["name"]: one["value"] for one in document["levers"]}
+    for name, value in plan.compiler_options().items():
+        assert name in CAPS or options[name] == value or options[name] is None
+
+
+def test_what_was_pinned_in_an_older_plan():
+    document = json.loads(older("3").read_text())
+    document["holds_for"]["pinned"] = [
+        ["xla_gpu_autotune_level", "0 [XLA_FLAGS]"],
+        ["NCCL_DEBUG", "a [b] [/etc/nccl.conf]"],
+        ["NCCL_ALGO", "ring"],
+    ]
+    assert from_json(json.dumps(document)).holds_for.pinned == (
+        Pinned("xla_gpu_autotune_level", "0", "XLA_FLAGS"),
+        Pinned("NCCL_DEBUG", "a [b]", "/etc/nccl.conf"),
+        Pinned("NCCL_ALGO", "ring", ""),
+    )
+
+
+@pytest.mark.parametrize("number", ["1", "2", "3"])
+@given(data=st.data(), value=anything)
+def test_an_older_plan_that_was_changed_is_refused_or_is_a_plan(number, data, value):
+    document = json.loads(older(number).read_text())
+    path = data.draw(st.sampled_from([path for path in places(document) if path]))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    try:
+        plan = from_json(json.dumps(document))
+    except PlanError:
+        return
+    assert from_json(to_json(plan)) == plan
+
+
+def test_an_older_plan_names_no_more_options_than_a_new_one():
+    document = json.loads(older("1").read_text())
+    document["levers"][0] |= {"name": "xla_gpu_cuda_data_dir", "value": "evil"}
+    with pytest.raises(PlanError, match="xla_gpu_cuda_data_dir is not an option"):
+        from_json(json.dumps(document))
+
+
+def test_a_plan_that_is_too_old_says_what_to_do():
     with pytest.raises(PlanError, match=r"format 0.*make the plan again"):
-        from_json(text)
-    added = {0: lambda found: {**found, "notes": ["old"]}, **MIGRATIONS}
-    plan = from_json(text, migrations=added)
-    assert plan == dataclasses.replace(ON_ONE_STREAM, notes=("old",))
-
-
-def test_a_plan_that_could_not_say_what_was_measured():
-    older = copy.deepcopy(DOCUMENT) | {"format_version": 1}
-    del older["evidence"]["measured"]
-    del older["order"]["aside"]
-    assert from_json(json.dumps(older)) == ON_ONE_STREAM
-    with pytest.raises(PlanError, match="evidence"):
-        from_json(json.dumps(older | {"evidence": 3}))
-
-
-def test_a_plan_whose_collectives_all_had_one_stream():
-    older = copy.deepcopy(DOCUMENT) | {"format_version": 2}
-    del older["order"]["aside"]
-    assert from_json(json.dumps(older)) == ON_ONE_STREAM
-    levers = [lever for lever in older["levers"] if lever["name"] != "order"]
-    older |= {"order": None, "levers": levers}
-    assert from_json(json.dumps(older)).order is None
+        from_json(changed(("format_version",), 0))
 
 
 def test_what_was_measured_comes_back():
-    measured = Measured(0.1, 0.09, 0.001, 12, True)
+    measured = MeasuredSteps(0.1, 0.09, 0.001, 12, True)
     plan = dataclasses.replace(
         PLAN, evidence=dataclasses.replace(PLAN.evidence, measured=measured)
     )
@@ -303,25 +448,20 @@ def test_what_json_cannot_say_is_not_written(value):
 @pytest.mark.parametrize(
     ("order", "told"),
     [
-        ({"sequences": {}}, "order: the order has no fingerprint"),
-        ({"fingerprint": "a1" * 32}, "order: the order has no sequences"),
+        ({"sequences": {}, "second_stream": {}}, "order.fingerprint: missing"),
         (
-            {"fingerprint": "a1" * 32, "sequences": {2: [0]}, "aside": {}},
-            "order: sequences of the order has 2, not a number",
-        ),
-        (
-            {"fingerprint": "a1" * 32, "sequences": {"2": [0, 2]}, "aside": {}},
+            {"fingerprint": "a1" * 32, "sequences": {"2": [0, 2]}, "second_stream": {}},
             "order: sequence 2 of the order is no permutation",
         ),
         (
-            {"fingerprint": "b2" * 32, "sequences": {}, "aside": {}},
+            {"fingerprint": "b2" * 32, "sequences": {}, "second_stream": {}},
             "holds_for.schedule: not the schedule that the order is for",
         ),
     ],
 )
 def test_an_order_must_be_one(order, told):
     with pytest.raises(PlanError, match=told):
-        dataclasses.replace(PLAN, order=order)
+        from_json(changed(("order",), order))
 
 
 def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):

@@ -9,12 +9,13 @@ import pytest
 
 import lagom_models
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import ScheduleEdit, compile_step, lower
+from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.cost.setting import Setting
 from lagom_jax.errors import CompileError, LagomError
 from lagom_jax.plan import load, save, to_json
+from lagom_jax.plan.pinned import Pinned
+from lagom_jax.plan.setting import Setting
 from lagom_jax.planning import Budget, Planner, make_plan
 from lagom_jax.planning.judge import Judge
 from lagom_jax.planning.make import LeverError
@@ -62,9 +63,8 @@ def lowered_of(step):
 
 
 def compiled_again(step, plan):
-    order = None if plan.order is None else ScheduleEdit.from_json(plan.order)
     options = plan.compiler_options()
-    return compile_step(lowered_of(step), H100, options, order=order)
+    return compile_step(lowered_of(step), H100, options, order=plan.order)
 
 
 def without_clocks(plan):
@@ -95,7 +95,7 @@ def test_a_plan_compiles_again_to_what_it_says(step):
     view = Judge(H100, named("tuner")).look(scheduled_of(compiled, H100))
     assert view.tuning.after == plan.evidence.tuned
     # And with the plan's own settings, from the first kernel to the last.
-    told = {name: one.told for one in plan.settings for name in one.sites}
+    told = {name: one.setting for one in plan.settings for name in one.sites}
     chosen = {
         site: told[site.name]
         for site, _, _ in view.program.collectives()
@@ -223,8 +223,7 @@ def test_what_the_user_gives_stays():
     apart = chain_plan(compiler_options={PINNED: 0}, levers=("options", "settings"))
     assert never_touched(apart, PINNED)
     (pin,) = apart.holds_for.pinned
-    assert pin[0] == PINNED
-    assert pin[1].startswith("0 [")
+    assert (pin.name, pin.value) == (PINNED, "0")
 
 
 @pytest.mark.slow
@@ -234,14 +233,15 @@ def test_what_xla_flags_say_stays(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--{PINNED}=0")
     apart = chain_plan(levers=("options", "settings"))
     assert never_touched(apart, PINNED)
-    assert apart.holds_for.pinned == ((PINNED, "0 [XLA_FLAGS]"),)
+    assert apart.holds_for.pinned == (Pinned(PINNED, "0", "XLA_FLAGS"),)
     assert apart.evidence.default != free.evidence.default
 
 
 def test_what_nccl_has_been_told_is_said(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "^nvls")
     plan = chain_plan(levers=("settings",))
-    assert ("NCCL_ALGO", "^nvls [the environment]") in plan.holds_for.pinned
+    named = Pinned("NCCL_ALGO", "^nvls", "the environment")
+    assert named in plan.holds_for.pinned
     (note,) = (note for note in plan.notes if note.startswith("NCCL_ALGO"))
     assert "NCCL will heed it, predictions do not" in note
 
@@ -251,7 +251,7 @@ def test_costs_of_the_users_own_stay():
     plan = chain_plan(compiler_options={"fdo_profile": profile}, levers=("costs",))
     assert never_touched(plan, "fdo_profile")
     assert plan.evidence.compiles == 1
-    assert [name for name, _ in plan.holds_for.pinned] == ["fdo_profile"]
+    assert [pin.name for pin in plan.holds_for.pinned] == ["fdo_profile"]
 
 
 def test_a_cap_of_the_users_own_stays():

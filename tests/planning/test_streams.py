@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import ScheduleEdit, compile_step, lower
+from lagom_jax.compile import compile_step, lower
 from lagom_jax.plan.plan import ORDER
 from lagom_jax.planning import Budget, Planner
 from lagom_jax.planning.judge import Judge
@@ -61,7 +61,7 @@ def streams_of(plan):
         lower(function, *arguments),
         Cluster.parse(CLUSTER),
         {**APART, **plan.compiler_options()},
-        order=ScheduleEdit.from_json(plan.order),
+        order=plan.order,
     )
     cluster = Cluster.parse(CLUSTER)
     view = Judge(cluster, named("tuner")).look(scheduled_of(compiled, cluster))
@@ -81,8 +81,8 @@ def streams_of(plan):
 def test_what_uses_other_links_gets_a_stream_of_its_own_and_a_shorter_step():
     one = plan_with("order", "settings")
     two = plan_with("order", "streams", "settings")
-    assert one.order["aside"] == {}
-    assert sum(map(len, two.order["aside"].values())) == LAYERS
+    assert not one.order.second_stream
+    assert sum(map(len, two.order.second_stream.values())) == LAYERS
     assert two.evidence.tuned.step_seconds < 0.95 * one.evidence.tuned.step_seconds
     assert streams_of(two) == {Stream.COLLECTIVE: {2}, Stream.ASIDE: {1}}
     assert streams_of(one).keys() == {Stream.COLLECTIVE}

@@ -14,6 +14,7 @@ from lagom_jax.errors import (
     StepError,
 )
 from lagom_jax.ordering import Ordering
+from lagom_jax.planning.make import reserved
 from lagom_jax.planning.sweep import Sweep
 from lagom_jax.planning.trial import Asked
 from lagom_jax.schedule.program import Program
@@ -133,6 +134,27 @@ def test_compiles_are_kept_for_what_comes_after():
     made.with_costs(best)
     assert made.compiles == 3
     assert compiler.asked[-1].count("$") == 1
+
+
+def test_costs_leave_a_compile_for_the_order():
+    compiler = Compiler({"a": "fast"})
+    made, best = searched(compiler, compiles=2, reserve=1)
+    assert made.with_costs(best, reserve=1) is best
+    assert compiler.asked == [""]
+    assert made.with_costs(best) is not None
+    assert compiler.asked == ["", "$"]
+
+
+@pytest.mark.parametrize("compiles", range(1, 9))
+@pytest.mark.parametrize("costs", [True, False])
+@pytest.mark.parametrize("orders", [True, False])
+def test_a_small_budget_goes_to_order_and_options_before_costs(compiles, costs, orders):
+    kept = reserved(compiles, costs=costs, orders=orders)
+    for_options = compiles - 1 - kept
+    assert kept <= costs + orders
+    # No costs without options, no options without an order.
+    assert kept == costs + orders or for_options <= 1
+    assert for_options >= 1 or compiles <= 1 + orders
 
 
 def test_time_is_kept(monkeypatch):

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from lagom_jax.plan import Evidence, Plan
+from lagom_jax.plan import Evidence, Plan, StepParts
 from lagom_jax.report.plan import plan_to_text
-from lagom_jax.search.tuning import StepParts
 
 from ..plan.plans import made_by_hand
 

@@ -3,9 +3,8 @@
 import dataclasses
 
 from lagom_jax.compile import Toolchain
-from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan
+from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan, PlanControls, StepParts
 from lagom_jax.planning import Planner
-from lagom_jax.search.tuning import StepParts
 
 OPTION = "xla_gpu_enable_while_loop_double_buffering"
 
@@ -30,7 +29,7 @@ def made(planner: Planner, *, options=(OPTION,), measured=None) -> Plan:
         costs=None,
         order=None,
         settings=(),
-        controls="caps",
+        controls=PlanControls("caps", "nothing", "made by hand"),
         evidence=Evidence(
             default=parts,
             tuned=dataclasses.replace(parts, step_seconds=0.09),

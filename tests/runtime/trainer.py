@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import lagom_jax
 from lagom_jax.compile import Toolchain
 from lagom_jax.errors import LagomError, PlanError
-from lagom_jax.plan import Measured, save
+from lagom_jax.plan import MeasuredSteps, save
 from lagom_jax.planning import Budget, Planner
 from lagom_jax.runtime import guard, programs, say
 from tests.runtime.planned import made
@@ -98,7 +98,7 @@ def other_collectives():
 
 def finds(faster):
     seconds = 0.5 if faster else 2.0
-    verdict = Measured(1.0, seconds, 0.01, 12, kept=1.0 - seconds > 0.01)
+    verdict = MeasuredSteps(1.0, seconds, 0.01, 12, kept=1.0 - seconds > 0.01)
     return mock.patch.object(guard, "judge", return_value=verdict)
 
 
@@ -259,7 +259,7 @@ class Trainer:
         measure("faster, kept", finds(False), finds(False), cache=folder)
         measure("slower", finds(False), finds(True))
         self.plan_of = functools.partial(
-            made, measured=Measured(1.0, 2.0, 0.1, 12, False)
+            made, measured=MeasuredSteps(1.0, 2.0, 0.1, 12, False)
         )
         measure("slower, kept")
         self.plan_of = made

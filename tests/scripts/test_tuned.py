@@ -35,7 +35,11 @@ class Runs:
                 *(f"--out={self.folder / 'out'}", f"--checkpoint_every={steps}"),
             ],
             env={
-                **{n: v for n, v in os.environ.items() if not n.startswith("LAGOM_")},
+                **{
+                    n: v
+                    for n, v in os.environ.items()
+                    if n == "LAGOM_STORE" or not n.startswith("LAGOM_")
+                },
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 "XLA_FLAGS": "",
                 **self.kept_programs,

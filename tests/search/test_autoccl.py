@@ -7,8 +7,8 @@ import random
 import pytest
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.setting import CHUNK_GRAIN, Setting, largest_chunk
 from lagom_jax.cost.timeline import Totals
+from lagom_jax.plan.setting import CHUNK_GRAIN, Setting, largest_chunk
 from lagom_jax.schedule.program import Program, Run
 from lagom_jax.search.autoccl import AutoCcl
 from lagom_jax.search.controls import FINE, named

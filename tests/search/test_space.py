@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.setting import MOST_CHANNELS, Setting
 from lagom_jax.cost.span import span_of
+from lagom_jax.plan.setting import MOST_CHANNELS, Call, Cap, Setting
 from lagom_jax.schedule.program import Launch, Program, Run, Stream, Wait
-from lagom_jax.search.calls import Call, aggregated, calls_of
+from lagom_jax.search.calls import aggregated, calls_of
 from lagom_jax.search.controls import PRESETS, ControlsError, named
 from lagom_jax.search.neighbours import Neighbours
 from lagom_jax.search.policy import replaced
-from lagom_jax.search.space import Cap, space_of
+from lagom_jax.search.space import space_of
 
 from .programs import matmul, site, stage_of
 
@@ -81,7 +81,12 @@ def test_sites_that_share_a_call_share_a_group():
     assert [len(g.sites) for g in space("tuner", small, large).groups] == [1, 1]
     (group,) = space("tuner", small, large, both).groups
     assert group.sites == (small, large, both)
-    assert [call.nbytes for call in group.calls] == [2 * MIB, 16 * MIB]
+    assert [(call.bytes, call.operands) for call in group.calls] == [
+        (2 * MIB, 2),
+        (2 * MIB, 3),
+        (16 * MIB, 1),
+        (16 * MIB, 3),
+    ]
 
 
 def test_a_tuner_that_counts_tells_everything_apart():
@@ -215,7 +220,7 @@ def test_groups_that_meet_through_others_are_one_component():
 
     nodes = (*beside(1, 2), *beside(8), *beside(2, 4), *beside(16, 32))
     stage = stage_of(Program("p", nodes, H100.devices), H100.name)
-    sizes = [group.calls[0].nbytes // MIB for group in stage.space.groups]
+    sizes = [group.calls[0].bytes // MIB for group in stage.space.groups]
     found = [[sizes[group] for group in members] for members in stage.components()]
     assert found == [[1, 2, 4], [8], [16, 32]]
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from lagom_jax.cost.setting import PROTOCOLS
+from lagom_jax.plan.setting import PROTOCOLS
 from lagom_jax.tuner.build import SOURCES, compiler
 from lagom_jax.tuner.reference import Communicator
 from lagom_jax.tuner.rules import (

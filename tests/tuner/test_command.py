@@ -169,7 +169,7 @@ def test_write_says_to_nccl_what_a_plan_says(capsys, tmp_path):
         capsys, "tuner", "write", *step, "--plan", plan, "--output", rules
     )
     assert code == 0
-    told = {str(s.told) for s in load_plan(plan).settings}
+    told = {str(s.setting) for s in load_plan(plan).settings}
     assert told
     written = {
         f"{answer.algorithm}/{answer.protocol}"

@@ -7,10 +7,12 @@ import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.hlo.groups import Groups
-from lagom_jax.plan import SiteSetting
+from lagom_jax.plan import Call, Cap, PlanControls, Setting, SiteSetting
 from lagom_jax.schedule.program import Branch, Launch, Loop, Program, Run, Stream, Wait
 from lagom_jax.search.calls import aggregated
-from lagom_jax.tuner.from_plan import LONGEST_SEQUENCE, rules_of
+from lagom_jax.search.controls import named
+from lagom_jax.search.space import space_of
+from lagom_jax.tuner.from_plan import LONGEST_SEQUENCE, rules_by_size, rules_of
 from lagom_jax.tuner.reference import Communicator
 from lagom_jax.tuner.rules import Answer, Rule
 
@@ -42,10 +44,12 @@ def launch(site):
 
 def plan(**told):
     """Settings by the names of sites."""
-    usual = "ring/simple/24/544/2097152"
+    usual = Setting("ring", "simple", 24, 544, 2097152)
     settings = tuple(
-        SiteSetting("all-gather", MIB, 16, 2, (), (name,), usual, setting, "why")
-        for name, setting in told.items()
+        SiteSetting(
+            "all-gather", MIB, 16, 2, (), (name,), usual, Setting.parse(text), "why"
+        )
+        for name, text in told.items()
     )
     return dataclasses.replace(made_by_hand(), settings=settings)
 
@@ -151,3 +155,72 @@ def test_what_no_tuner_is_asked_about_is_said():
     assert made.notes == (
         "one is told something, but NCCL asks no tuner about it here",
     )
+
+
+def of_sizes(*settings, apart="sizes"):
+    """A plan for all-gathers: calls and settings by pairs."""
+    usual = Setting("ring", "simple", 24, 544, 2097152)
+    made = tuple(
+        SiteSetting("all-gather", MIB, 16, 2, calls, ("a",), usual, setting, "why")
+        for calls, setting in settings
+    )
+    controls = PlanControls("by hand", apart, "made by hand")
+    return dataclasses.replace(made_by_hand(), settings=made, controls=controls)
+
+
+EIGHT = Setting("ring", "simple", 8, 544, 1048576)
+FOUR = Setting("ring", "simple", 4, 544, 1048576)
+
+
+def call(nbytes, operands=1, ranks=16, domains=2):
+    return Call("all-gather", ranks, domains, nbytes, operands)
+
+
+def test_a_plan_alone_gives_the_rules_that_its_program_gives():
+    one, other = gather("a", MIB), gather("b", 2 * MIB, 10 * MIB)
+    last = gather("c", MIB, groups=INSIDE)
+    program = Program("p", (*launch(one), *launch(other), *launch(last)), 16)
+    space = space_of(program, H100, named("tuner"))
+    settings = tuple(
+        SiteSetting(
+            "all-gather",
+            group.sites[0].bytes,
+            16,
+            2,
+            group.calls,
+            tuple(site.name for site in group.sites),
+            group.usual[0],
+            (EIGHT, FOUR)[number % 2],
+            "why",
+        )
+        for number, group in enumerate(space.groups)
+    )
+    plan = dataclasses.replace(made_by_hand(), settings=settings)
+    alone = rules_by_size(plan)
+    with_program = rules_of(plan, program, H100)
+    assert len(alone.scopes) == 2
+    assert alone == with_program.rules
+    assert not with_program.notes
+
+
+def test_channels_are_divided_among_the_operands_of_a_call():
+    rules = rules_by_size(of_sizes(((call(16 * MIB, operands=3),), EIGHT)))
+    assert rules.scopes[0].rules[0].answer.channels == 2
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        of_sizes(((call(MIB),), EIGHT), apart="places"),
+        of_sizes(((call(MIB, operands=None),), EIGHT)),
+        of_sizes(((call(MIB),), EIGHT), ((call(MIB),), FOUR)),
+        of_sizes(((call(MIB, 1), call(MIB, 2)), EIGHT)),
+        of_sizes(((), EIGHT)),
+    ],
+)
+def test_what_a_plan_alone_cannot_say_needs_its_program(plan):
+    assert rules_by_size(plan) is None
+
+
+def test_caps_need_no_rules():
+    assert not rules_by_size(of_sizes(((), Cap(8)), apart="nothing")).scopes

@@ -1,1 +1,1 @@
-"""What takes the place of CUDA's libraries and of NCCL where there is no GPU."""
+"""Stand-ins for a dry run: as much of CuPy and nccl4py as the stages call."""

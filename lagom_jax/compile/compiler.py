@@ -1,0 +1,188 @@
+"""Processes that compile, and what they keep for each other and for the next time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from lagom_jax.compile import assembler, failures, kernels, store
+from lagom_jax.compile.child import Answer, Child, environment
+from lagom_jax.compile.kernels import KernelCache
+from lagom_jax.compile.store import Store
+from lagom_jax.compile.toolchain import Toolchain
+from lagom_jax.errors import ToolchainError
+
+LOG = logging.getLogger("lagom_jax")
+
+
+class Compiler:
+    """XLA's GPU compiler, with processes that are kept from one compile to the next.
+
+    Several threads may use one at the same time. It ends with its `with` block, and so
+    do its processes; where a single step is compiled none has to be made.
+
+    Example:
+        >>> with Compiler(store=False) as compiler:
+        ...     compiler.store is None
+        True
+    """
+
+    def __init__(self, *, store: bool | str | Path = True) -> None:
+        """Sets it up; nothing is started before it is used.
+
+        Args:
+            store: Where compiled steps are kept: the folder, True for the usual one
+                (see `Store.usual`), False for none.
+        """
+        if isinstance(store, bool):
+            self.store = Store.usual() if store else None
+        else:
+            self.store = Store(Path(store).expanduser())
+        self.toolchain = Toolchain.probe()
+        self._idle: list[Child] = []
+        self._busy: set[Child] = set()
+        self._kernels: dict[str, KernelCache] = {}
+        self._lacking: set[str] = set()
+        self._lock = threading.Lock()
+        self._stack = contextlib.ExitStack()
+        self._cuda_root: Path | None = None
+        # A process is ended by the system with the thread that started it.
+        self._starter: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        """The compiler itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends its processes, also those that are compiling."""
+        with self._lock:
+            idle, busy, self._idle, self._busy = self._idle, self._busy, [], set()
+            starter, self._starter = self._starter, None
+        for child in idle:
+            child.close()
+        for child in busy:
+            # Whoever asks it puts it away.
+            child.kill()
+        if starter is not None:
+            starter.shutdown()
+        self._stack.close()
+
+    def ask(
+        self, request: dict[str, Any], module: bytes, *, timeout_s: float
+    ) -> Answer:
+        """Has one of the processes compile.
+
+        Args:
+            request: What `worker` takes.
+            module: The program.
+            timeout_s: When to give up.
+
+        Returns:
+            What the process answered, or how it ended.
+        """
+        with self._cached_kernels(request) as options:
+            while True:
+                with self._child() as child:
+                    asked = {**request, "options": {**request["options"], **options}}
+                    answer = child.ask(asked, module, timeout_s=timeout_s)
+                lacking = failures.unknown_option(answer)
+                if lacking not in options:
+                    return answer
+                # Options come and go with versions of XLA; these only save time.
+                del options[lacking]
+                self._lacking.add(lacking)
+
+    def key(self, request: Mapping[str, Any], program: str) -> str | None:
+        """What a compile is kept under; None where it is not kept.
+
+        Args:
+            request: What `worker` takes.
+            program: A digest of the program.
+        """
+        if self.store is None or store.depends_on_files(request["options"]):
+            return None
+        versions = {**self.toolchain.versions, "lagom_jax": _code()}
+        if self.toolchain.ptxas is not None:
+            versions["ptxas"] = str(self.toolchain.ptxas.stat().st_size)
+        return store.key_of(request, program, versions)
+
+    @contextlib.contextmanager
+    def _child(self) -> Iterator[Child]:
+        with self._lock:
+            child = self._idle.pop() if self._idle else None
+        if child is None:
+            child = self._started()
+        with self._lock:
+            self._busy.add(child)
+        try:
+            yield child
+        finally:
+            with self._lock:
+                mine = child in self._busy
+                self._busy.discard(child)
+                if mine and child.alive:
+                    self._idle.append(child)
+                    child = None
+            if child is not None:
+                child.close()
+
+    def _started(self) -> Child:
+        with self._lock:
+            if self._starter is None:
+                self._starter = concurrent.futures.ThreadPoolExecutor(
+                    1, thread_name_prefix="lagom-compilers"
+                )
+                self._cuda_root = self._stack.enter_context(
+                    assembler.stand_in(self.toolchain)
+                )
+            starter = self._starter
+        try:
+            return starter.submit(Child, environment(self._cuda_root)).result()
+        except OSError as error:
+            raise ToolchainError(
+                f"no process can be started to compile in: {error}"
+            ) from error
+
+    @contextlib.contextmanager
+    def _cached_kernels(self, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Options that make XLA take and keep kernels."""
+        if kernels.asked_by_user(request["options"]):
+            yield {}
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._cache_for(request).copy())
+            except OSError as error:
+                LOG.info("kernels are compiled anew: %s", error)
+                yield {}
+            else:
+                options = {kernels.FILE_OPTION: str(file), kernels.SPLIT_OPTION: True}
+                yield {n: v for n, v in options.items() if n not in self._lacking}
+
+    def _cache_for(self, request: Mapping[str, Any]) -> KernelCache:
+        """The kernels for a GPU, by this version of the compiler."""
+        stated = repr((request["target_text"], sorted(self.toolchain.versions.items())))
+        name = hashlib.sha256(stated.encode()).hexdigest()
+        with self._lock:
+            if name not in self._kernels:
+                file = None
+                if self.store is not None:
+                    file = self.store.folder / f"{name}.kernels"
+                self._kernels[name] = KernelCache(file)
+            return self._kernels[name]
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of the code that takes part in a compile."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,1 +1,0 @@
-"""CUDA, cuBLAS, NVRTC and NCCL, called from Python: as much as the stages need."""

@@ -1,1 +1,0 @@
-"""Whether NCCL does what the tuner plugin says."""

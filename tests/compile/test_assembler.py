@@ -1,0 +1,52 @@
+"""The stand-in for ptxas changes nothing that is read."""
+
+import subprocess
+import tempfile
+
+import jax.numpy as jnp
+
+from lagom_jax.compile import Compiler, Toolchain, assembler, compile_step, lower
+from tests.compile.conftest import hlo_text
+
+
+def test_it_says_the_version_of_the_real_one_and_writes_what_is_asked(tmp_path):
+    toolchain = Toolchain.probe()
+    with assembler.stand_in(toolchain) as folder:
+        said = [
+            subprocess.run([tool, "--version"], capture_output=True, check=True).stdout
+            for tool in (toolchain.ptxas, folder / "bin" / "ptxas")
+        ]
+        assert said[0] == said[1]
+        out = tmp_path / "a b"
+        subprocess.run(
+            [folder / "bin" / "ptxas", "in.ptx", "-o", out, "-arch=sm_90a"], check=True
+        )
+        assert out.stat().st_size
+    assert not folder.exists()
+
+
+def test_without_room_the_real_one_is_used(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/no/such/place")
+    with assembler.stand_in(Toolchain.probe()) as folder:
+        assert folder is None
+
+
+def test_where_scripts_may_not_be_started_the_real_one_is_used(monkeypatch):
+    monkeypatch.setattr(assembler, "_SCRIPT", "#!/no/such/shell {ptxas}")
+    with assembler.stand_in(Toolchain.probe()) as folder:
+        assert folder is None
+
+
+def test_the_module_and_its_memory_are_those_of_the_real_one(h100, monkeypatch):
+    def step(x):
+        return jnp.sin(jnp.tanh(x @ x).sum() + jnp.sort(x, axis=1).sum())
+
+    lowered = lower(step, jnp.ones((256, 256), jnp.bfloat16))
+    with Compiler(store=False) as compiler:
+        quick = compile_step(lowered, h100, capture=True, compiler=compiler)
+    monkeypatch.setattr(assembler, "_made", lambda *_: False)
+    with Compiler(store=False) as compiler:
+        real = compile_step(lowered, h100, capture=True, compiler=compiler)
+    assert hlo_text(quick.module_bytes) == hlo_text(real.module_bytes)
+    assert hlo_text(quick.scheduled_bytes) == hlo_text(real.scheduled_bytes)
+    assert quick.memory == real.memory

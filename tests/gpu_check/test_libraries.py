@@ -1,0 +1,83 @@
+"""CuPy and nccl4py have the functions that are called, as the stand-ins have them."""
+
+import inspect
+
+import pytest
+
+from gpu_stages.gpu import Libraries
+from gpu_stages.stage import CannotRunError, Request
+from gpu_stages.standin import cupy as virtual_cupy
+from gpu_stages.standin import nccl as virtual_nccl
+
+
+def words_of(function):
+    """Names of parameters; a compiled function has them in its first line of help."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        head = (function.__doc__ or "").strip().partition(")")[0].partition("(")[2]
+        return [
+            part.split("=")[0].split()[-1] for part in head.split(",") if part.split()
+        ]
+
+
+def assert_takes(real, virtual):
+    """Every parameter of the stand-in is one of the real function, in that order."""
+    there = words_of(real)
+    taken = [w for w in words_of(virtual) if not w.startswith("_") and w != "self"]
+    assert [word for word in there if word in taken] == taken, (there, taken)
+
+
+def test_cupy_has_what_is_called():
+    cupy = pytest.importorskip("cupy")
+    for name in ("Stream", "Event", "Device", "get_elapsed_time"):
+        assert hasattr(cupy.cuda, name)
+    assert_takes(cupy.cuda.get_elapsed_time, virtual_cupy.get_elapsed_time)
+    for owner, virtual, names in (
+        (
+            cupy.cuda.Stream,
+            virtual_cupy.Stream,
+            ("wait_event", "__enter__", "__exit__"),
+        ),
+        (cupy.cuda.Event, virtual_cupy.Event, ("record", "done")),
+        (cupy.cuda.Device, virtual_cupy.Device, ("use", "attributes")),
+    ):
+        for name in names:
+            assert hasattr(owner, name), (owner, name)
+        assert hasattr(virtual, names[0])
+    # nccl4py takes a stream by this.
+    assert hasattr(cupy.cuda.Stream, "__cuda_stream__")
+    assert {"non_blocking", "priority"} <= set(words_of(cupy.cuda.Stream.__init__))
+    for name in ("getDeviceCount", "deviceSynchronize"):
+        assert hasattr(cupy.cuda.runtime, name)
+    assert cupy.RawKernel
+    try:
+        blas = cupy.cuda.cublas
+    except ImportError:
+        return  # Without cuBLAS itself its names cannot be seen.
+    assert_takes(blas.gemmEx, virtual_cupy.cuda.cublas.gemmEx)
+    assert_takes(blas.setStream, virtual_cupy.cuda.cublas.setStream)
+
+
+def test_nccl4py_has_what_is_called():
+    nccl = pytest.importorskip("nccl.core")
+    for name in ("get_unique_id", "get_version", "group", "SUM"):
+        assert hasattr(nccl, name)
+    assert nccl.UniqueId.from_bytes
+    assert nccl.UniqueId.__bytes__
+    assert hasattr(nccl.get_version(), "libnccl")
+    config = nccl.NCCLConfig(min_ctas=4, max_ctas=8)
+    assert (config.min_ctas, config.max_ctas) == (4, 8)
+    for name in (
+        *("init", "broadcast", "reduce", "allgather", "reduce_scatter", "allreduce"),
+        *("get_async_error", "abort"),
+    ):
+        assert_takes(
+            getattr(nccl.Communicator, name), getattr(virtual_nccl.Communicator, name)
+        )
+
+
+def test_without_them_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    with pytest.raises(CannotRunError, match=r"pip install 'lagom_jax\[gpu-check\]'"):
+        Libraries.load(Request("h100", False, 60.0, tmp_path))
