@@ -85,18 +85,18 @@ def test_the_records_tell_fitted_rows_from_those_kept_out(name):
     st.floats(3, 40),
     st.floats(0, 2),
 )
-def test_more_bytes_take_more_time_in_one_protocol(kind, name, bits, more):
+def test_more_bytes_take_more_time_where_nccl_runs_them_alike(kind, name, bits, more):
+    """Where it takes one more channel for them they may take less, within a protocol."""
     cluster = Cluster.parse(name)
     for ranks in (2, 4, 8):
         span = Span(ranks, 1, ranks)
-        told = [nccl_default(kind, 2.0**x, span, cluster) for x in (bits, bits + more)]
-        if told[0].protocol != told[1].protocol:
-            continue
-        small, big = (
-            collective_seconds(kind, 2.0**x, span, cluster) for x in (bits, bits + more)
-        )
-        # Where it is all latency, a table that is rounded may fall a little.
-        assert small <= big * 1.01
+        sizes = 2.0**bits, 2.0 ** (bits + more)
+        few, many = (nccl_default(kind, size, span, cluster) for size in sizes)
+        small, big = (collective_seconds(kind, size, span, cluster) for size in sizes)
+        if few == many:
+            assert small <= big * (1 + 1e-9)
+        elif few.protocol == many.protocol:
+            assert small <= big * 1.2
 
 
 @pytest.mark.parametrize("kind", [*STREAMED, "all-to-all"])
