@@ -139,7 +139,9 @@ def report_scheduled(
     program = build_program(scheduled.module)
     notes = [*scheduled.notes, *scheduled.lists]
     if scheduled.plan is not None:
-        model = model.under(settings_of(scheduled.plan, program, cluster))
+        model = model.under(
+            settings_of(scheduled.plan, program, cluster, model.constants.nccl)
+        )
         if lacking := missing_sites(scheduled.plan, program):
             notes.append(
                 f"the plan has settings for {counted(len(lacking), 'collective')} that "

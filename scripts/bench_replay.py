@@ -1,13 +1,12 @@
-"""Measures the replay of a compiled program, and of what-if questions about it.
+"""Measures the replay of a compiled program, and the search for an order of it.
 
     python scripts/bench_replay.py  # prints, and rewrites its page
 
 The programs are the real module of `bench_analysis.py`, llama-3-8b's training step with
 all 32 layers written out, FSDP over 64 devices, and the same with a loop over layers. A
-question is the step under another setting of some collectives; a search asks what the
-step takes in one order after another, each replayed as far as a move changed it. Times
-are CPU seconds of the one thread that works, with Python's garbage collector held off,
-as `timeit` does; how long it takes once is measured apart.
+search asks what the step takes in one order after another, each replayed as far as a
+move changed it. Times are CPU seconds of the one thread that works, with Python's
+garbage collector held off, as `timeit` does; how long it takes once is measured apart.
 """
 
 from __future__ import annotations
@@ -18,18 +17,16 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench_analysis import CLUSTER, DOCS, compile_real
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.baseline import Baseline
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
-from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
 from lagom_jax.ordering.find import Ordering, find_order
 from lagom_jax.ordering.incremental import IncrementalReplay
@@ -38,15 +35,12 @@ from lagom_jax.ordering.parameters import PARAMETERS
 from lagom_jax.ordering.sequence import Inner, sequence_of
 from lagom_jax.ordering.splices import Splice
 from lagom_jax.ordering.terms import Terms
-from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.build import Builder, build_program
 from lagom_jax.search.controls import FINE, named
 from lagom_jax.search.space import space_of
 from lagom_jax.search.stage import Stage
 
 REPETITIONS = 7
-RINGS = ("all-gather", "reduce-scatter", "all-reduce")
-AT_ONCE = 20
 ORDERS = 20_000
 MOVED = 40
 SEARCHES = 3
@@ -123,21 +117,10 @@ def table(module: Module, captured: Module) -> str:
         return replay(program, prices, prices.contention())
 
     known = model()
-    baseline = Baseline(program, known, known.contention())
-    rings = [c for c, _, _ in program.collectives() if c.kind in RINGS]
-    # A chunk of its own for each, so that no two have the same price.
-    settings = {
-        c: Setting("ring", "simple", 2, 544, (600 + number) * 512)
-        for number, c in enumerate(rings)
-    }
-    draw = random.Random(SEED)
-    single = [[c] for c in rings]
-    several = [draw.sample(rings, min(AT_ONCE, len(rings))) for _ in rings]
+    contended(known)
 
-    def ask(
-        how: Callable[..., object], groups: Iterable[list[Collective]]
-    ) -> list[float]:
-        return [question(how, known, {c: settings[c] for c in g}) for g in groups]
+    def again() -> Timeline:
+        return contended(known)
 
     return "\n".join(
         [
@@ -148,20 +131,7 @@ def table(module: Module, captured: Module) -> str:
                 "replay with contention, all priced anew",
                 repeated(lambda: contended(model())),
             ),
-            row(
-                "baseline with contention, prices known",
-                repeated(lambda: Baseline(program, known, known.contention())),
-            ),
-            row("what if one is changed", ask(baseline.what_if, single)),
-            row("what if one is changed, price known", ask(baseline.what_if, single)),
-            row(
-                f"what if {len(several[0])} are changed, prices known",
-                ask(baseline.what_if, several),
-            ),
-            row(
-                "what if all are changed, prices known",
-                ask(baseline.what_if, [rings] * REPETITIONS),
-            ),
+            row("replay with contention, prices known", repeated(again)),
             *orders(captured, cluster),
             row(
                 f"search for an order, {ORDERS:,} tried",
@@ -184,9 +154,7 @@ def orders(module: Module, cluster: Cluster) -> Iterator[str]:
         ),
         key=lambda sequence: sum(len(unit.launches) for unit in sequence.units),
     )
-    replay_of = IncrementalReplay(
-        found, Terms(stage, cluster, stage.untouched), found.given
-    )
+    replay_of = IncrementalReplay(found, Terms(stage, stage.untouched), found.given)
     neighbours = Neighbours(found.units, found.given, PARAMETERS)
     ends = [unit.number for unit in found.units if unit.launches or unit.tokens]
     units = random.Random(SEED).sample(ends, min(MOVED, len(ends)))
@@ -210,14 +178,6 @@ def order(module: Module, cluster: Cluster) -> Ordering:
     """A whole search, all that it works out before it included."""
     model, controls = CostModel.of(cluster), named("tuner")
     return find_order(module, cluster, model, controls=controls, evaluations=ORDERS)
-
-
-def question(
-    how: Callable[..., object], model: CostModel, settings: dict[Collective, Setting]
-) -> float:
-    """Seconds to learn the step under other settings."""
-    other = model.under(settings)
-    return seconds(lambda: how(frozenset(settings), other, other.contention()))
 
 
 if __name__ == "__main__":

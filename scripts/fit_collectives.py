@@ -2,20 +2,20 @@
 
     python scripts/fit_collectives.py
 
-Per GPU and kind: the coefficients of a form (`lagom_jax/cost/structure.py`), then a
-smooth correction over log2(bytes) and log2(ranks), a Gaussian process with a Matern
-kernel. Both are robust: a row far from its neighbours counts less, so that warm-up
-outliers do not bend the fit. All GPUs have one NCCL, so the correction also heeds what
-the forms leave of the other GPUs' large rows. Prints the errors on the rows that were
-fitted and on rows kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
+Two tables: NCCL alone (`nccl_alone.csv`), and single programs (`collectives.csv`),
+whose times on an H100 and a B200 include the host's launch. Per GPU and kind: the
+coefficients of a form (`lagom_jax/cost/structure.py`), what the launch adds, then a
+smooth correction over log2(bytes), log2(ranks) and protocols, a Gaussian process with
+a Matern kernel. All are robust: a row far from its neighbours counts less, so that
+warm-up outliers do not bend the fit. The protocol of a row is what NCCL of that
+version chooses by its own model. Prints the errors on the rows that were fitted and
+on rows kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ import numpy as np
 from fit_scores import LARGE, compact, scores, show
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_default import default_of
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
 from lagom_jax.cost.surface import Surface
@@ -33,19 +35,30 @@ from lagom_jax.measure.rows import read_collectives
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 # GPU in the measurements -> (record to write, a cluster of it)
 MEASURED = {
+    "a100-sxm": ("a100", "a100:1x8"),
     "h100-sxm": ("h100", "h100:1x8"),
+    "h200-sxm": ("h200", "h200:1x8"),
     "b200": ("b200", "b200:1x8"),
     "gb200-nvl72": ("gb200", "gb200-nvl72:18x4"),
+    "l40s": ("l40s", "l40s:1x8"),
 }
 # GPU that nobody measured -> the one that stands in, and why
 STAND_INS = {
-    "h200": ("h100", "the same chip and links with more memory"),
-    "a100": ("h100", "the nearest measured; scaled to the rate of the link"),
-    "a40": ("h100", "the nearest measured; scaled to the rate of the link"),
+    "a40": ("a100", "the nearest measured; scaled to the rate of the link"),
+    "b300": ("b200", "the same links"),
+    "gb300": ("gb200", "the same links"),
+    "rtx-pro-6000": ("l40s", "the nearest measured; scaled to the rate of the link"),
 }
+# Kinds of which a GPU has no rows of its own -> whose form and correction it takes.
+BORROWED_KINDS = {"a100": "h100", "h200": "h100", "l40s": "h100"}
+TABLE_NCCL = "2.27.5"
+"""Taken for collectives.csv, which does not say it: it has its jumps there."""
+LAUNCHED = {"h100-sxm", "b200"}
+"""GPUs whose rows of collectives.csv include the launch. A rack's are as NCCL alone."""
 # How far apart, in logs, the two rates of a permute must be to tell which it had.
 TOLD = 0.2
 LOG2_BYTES = range(8, 37)
+PROTOCOLS = ("ll", "ll128", "simple")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +72,19 @@ class Rows:
     """Devices of the hosts in use."""
     nbytes: np.ndarray
     microseconds: np.ndarray
+    launched: np.ndarray
+    """Whether the time includes the host's launch."""
+    version: np.ndarray
+    """A number for each version of NCCL, see `VERSIONS`."""
 
     def __len__(self) -> int:
         return len(self.nbytes)
 
     def __getitem__(self, chosen: np.ndarray) -> Rows:
         return Rows(*(getattr(self, f.name)[chosen] for f in dataclasses.fields(self)))
+
+
+VERSIONS: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +99,17 @@ class Smoothness:
     octaves_of_ranks: float
     slant: float
     """0: similar where the bytes are, 1: where the bytes per rank are."""
-    shared: float
-    """Correlation between GPUs, where the bytes take as long at the links' peaks."""
 
 
-STREAMED = Smoothness(0.15, 0.15, 10.0, 3.0, 0.5, 0.7)
-EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5, 0.7)
+STREAMED = Smoothness(0.15, 0.15, 5.0, 3.0, 0.5)
+EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 # Permutes were measured at every power of two, so more can be told apart. A host has 4
 # and 8 pairs, a rack 64 and 72: they have little to tell each other.
-PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0, 0.0)
+PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
+# Over PCIe eight GPUs go through the processors: another thing than two.
+PCIE = Smoothness(0.3, 0.8, 3.0, 2.0, 0.0)
+# Correlation of what one protocol's form leaves with what another's does.
+BETWEEN_PROTOCOLS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,27 +120,17 @@ class Residuals:
     ranks: np.ndarray
     logs: np.ndarray
     noise: np.ndarray
-    gpu: np.ndarray
-    """0 where it is the GPU that is fitted; the others have other numbers."""
+    protocol: np.ndarray
+    """Its place in `PROTOCOLS`."""
 
     def __getitem__(self, chosen: np.ndarray) -> Residuals:
         fields = dataclasses.fields(self)
         return Residuals(*(getattr(self, f.name)[chosen] for f in fields))
 
-    def __add__(self, other: Residuals) -> Residuals:
-        pairs = [
-            (getattr(self, f.name), getattr(other, f.name))
-            for f in dataclasses.fields(self)
-        ]
-        return Residuals(*(np.concatenate(pair) for pair in pairs))
 
-
-def residuals(rows: Rows, logs: np.ndarray, gpu: int = 0) -> Residuals:
-    labels = np.full(len(rows), gpu)
-    return Residuals(rows.nbytes, rows.ranks, logs, noise(rows.nbytes), labels)
-
-
-def smoothness(kind: str) -> Smoothness:
+def smoothness(kind: str, cluster: Cluster) -> Smoothness:
+    if cluster.inside.kind == "pcie":
+        return PCIE
     if kind == "collective-permute":
         return PERMUTE
     return EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
@@ -127,8 +139,8 @@ def smoothness(kind: str) -> Smoothness:
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
     Streamed: (
-        (6.0, 0.3, 2.0, 8.0, 0.75, 2.0, 2.0),
-        (1.0, 2.0, 2.0, 1.0, 0.3, 0.7, 1.0),
+        (6.0, 0.6, 1.0, 1.0, 3.0, 5.0, 0.8, 0.4, 2.0, 1.0),
+        (1.0, 1.0, 2.0, 1.5, 1.5, 1.0, 0.3, 0.3, 0.7, 1.0),
     ),
     Exchanged: (
         (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0),
@@ -139,22 +151,60 @@ PRIORS = {
 
 def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
     found: dict[str, list[tuple[float, ...]]] = {}
-    text = (COST / "measured" / "collectives.csv").read_text()
-    for row in read_collectives(text).rows:
-        if row.gpu == gpu:
+    for name in ("collectives.csv", "nccl_alone.csv"):
+        text = (COST / "measured" / name).read_text()
+        for row in read_collectives(text).rows:
+            if row.gpu != gpu:
+                continue
             ranks = row.group_size or row.devices
             job = cluster.gpus_per_host * math.ceil(row.devices / cluster.gpus_per_host)
+            launched = name == "collectives.csv" and gpu in LAUNCHED
             values = (row.devices, ranks, job, row.tensor_bytes, row.microseconds)
-            found.setdefault(row.op, []).append(values)
-    return {kind: Rows(*np.array(v).T) for kind, v in sorted(found.items())}
+            found.setdefault(row.op, []).append(
+                (*values, launched, numbered(row.nccl or TABLE_NCCL))
+            )
+    return {kind: Rows(*np.array(v, float).T) for kind, v in sorted(found.items())}
 
 
-def noise(nbytes: np.ndarray) -> np.ndarray:
-    """Relative scatter of a measurement: small messages are mostly launch latency."""
-    return np.where(nbytes >= LARGE, 0.05, np.where(nbytes >= 1 << 14, 0.12, 0.3))
+def numbered(version: str) -> int:
+    if version not in VERSIONS:
+        VERSIONS.append(version)
+    return VERSIONS.index(version)
 
 
-def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
+def noise(rows: Rows) -> np.ndarray:
+    """Relative scatter of a measurement: small messages are mostly latency."""
+    small = np.where(rows.nbytes >= 1 << 14, 0.12, 0.3)
+    launched = np.where(rows.nbytes >= LARGE, 0.08, small)
+    rest = np.where(rows.nbytes >= LARGE, 0.04, 0.06)
+    return np.where(rows.launched > 0, launched, rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """How NCCL runs a row, by its own model."""
+
+    span: Span
+    protocol: str
+    facts: NcclFacts
+
+
+def placed(kind: str, rows: Rows, cluster: Cluster) -> list[Placed]:
+    found: list[Placed] = []
+    for span, nbytes, number in zip(
+        spans(kind, rows), rows.nbytes, rows.version, strict=True
+    ):
+        facts = nccl_facts(cluster, VERSIONS[int(number)])
+        protocol = default_of(kind, float(nbytes), span, facts).protocol
+        found.append(Placed(span, protocol, facts))
+    return found
+
+
+def protocols(where: list[Placed]) -> np.ndarray:
+    return np.array([PROTOCOLS.index(one.protocol) for one in where])
+
+
+def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
     """Gauss-Newton on the logs of the coefficients, with a prior and Huber weights."""
     form = Exchanged if kind in EXCHANGED_KINDS else Streamed
     median, spread = PRIORS[form]
@@ -163,20 +213,19 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
         # Each GPU has one peer, however many there are, and channels limit it first.
         for absent in (1, -1):
             start[absent], precision[absent] = math.log(1e-6), 1e6
-    scale = np.maximum(noise(rows.nbytes), 0.1)
+    scale = np.maximum(noise(rows), 0.1)
+    where = placed(kind, rows, cluster)
 
-    def predicted(logs: np.ndarray, placed: list[Span]) -> np.ndarray:
-        times = form_times(kind, form(*np.exp(logs)), rows, peak, facts, placed)
-        return np.log(times)
+    def predicted(logs: np.ndarray, told: list[Placed]) -> np.ndarray:
+        return np.log(form_times(kind, form(*np.exp(logs)), rows, cluster, told))
 
     logs = start.copy()
-    for _ in range(40):
-        placed = spans_told(kind, form(*np.exp(logs)), rows, peak, facts)
-        here = predicted(logs, placed)
+    for _ in range(25):
+        told = rates_told(kind, form(*np.exp(logs)), rows, cluster, where)
+        here = predicted(logs, told)
         step = 1e-4
         slopes = [
-            (predicted(logs + step * e, placed) - here) / step
-            for e in np.eye(len(logs))
+            (predicted(logs + step * e, told) - here) / step for e in np.eye(len(logs))
         ]
         jacobian = np.stack(slopes, axis=1)
         off = np.log(rows.microseconds) - here
@@ -187,20 +236,20 @@ def fit_form(kind: str, rows: Rows, peak: float, facts: NcclFacts) -> Form:
         logs = logs + np.clip(np.linalg.solve(curvature, pull), -0.3, 0.3)
     fitted = form(*(float(f"{x:.4g}") for x in np.exp(logs)))
     if isinstance(fitted, Exchanged) and kind == "collective-permute":
-        share = apart_share(fitted, rows, peak, facts)
+        share = apart_share(fitted, rows, cluster, where)
         return dataclasses.replace(fitted, apart_share=share)
     return fitted
 
 
-def apart_share(form: Exchanged, rows: Rows, peak: float, facts: NcclFacts) -> float:
+def apart_share(
+    form: Exchanged, rows: Rows, cluster: Cluster, where: list[Placed]
+) -> float:
     """A half where both rates were measured, or neither; else the one that was."""
     kind = "collective-permute"
-    unknown = [span.apart is None for span in spans(kind, rows)]
-    rows = rows[np.array(unknown)]
+    unknown = np.array([one.span.apart is None for one in where])
+    rows, where = rows[unknown], [w for w, u in zip(where, unknown, strict=True) if u]
     both = [
-        form_times(
-            kind, form, rows, peak, facts, [known(s, b) for s in spans(kind, rows)]
-        )
+        form_times(kind, form, rows, cluster, [known(one, b) for one in where])
         for b in (True, False)
     ]
     in_step, apart = (np.abs(np.log(rows.microseconds / times)) for times in both)
@@ -209,49 +258,50 @@ def apart_share(form: Exchanged, rows: Rows, peak: float, facts: NcclFacts) -> f
     return float(seen.pop()) if len(seen) == 1 else 0.5
 
 
-def known(span: Span, in_step: bool) -> Span:
-    return dataclasses.replace(span, in_step=in_step)
+def known(one: Placed, in_step: bool) -> Placed:
+    return dataclasses.replace(one, span=dataclasses.replace(one.span, in_step=in_step))
 
 
-def spans_told(
-    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
-) -> list[Span]:
+def rates_told(
+    kind: str, form: Form, rows: Rows, cluster: Cluster, where: list[Placed]
+) -> list[Placed]:
     """Where nobody wrote the pairs down, the rate that is nearer tells of them."""
-
-    def nearer(span: Span, nbytes: float, measured: float) -> Span:
-        if span.apart is not None:
-            return span
-        choices = [known(span, True), known(span, False)]
-        off = [
-            abs(
-                math.log(
-                    form.microseconds(kind, nbytes, choice, peak, facts) / measured
-                )
-            )
-            for choice in choices
-        ]
-        return choices[int(off[1] < off[0])]
-
-    placed = zip(spans(kind, rows), rows.nbytes, rows.microseconds, strict=True)
-    return [nearer(*one) for one in placed]
+    if kind != "collective-permute":
+        return where
+    choices = [[known(one, b) for one in where] for b in (True, False)]
+    off = [
+        abs(np.log(form_times(kind, form, rows, cluster, c) / rows.microseconds))
+        for c in choices
+    ]
+    nearer = (off[1] < off[0]).astype(int)
+    return [
+        one if one.span.apart is not None else choices[which][i]
+        for i, (one, which) in enumerate(zip(where, nearer, strict=True))
+    ]
 
 
 def form_times(
-    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts, placed: list[Span]
+    kind: str, form: Form, rows: Rows, cluster: Cluster, where: list[Placed]
 ) -> np.ndarray:
-    sized = zip(rows.nbytes, placed, strict=True)
-    return np.array(
-        [form.microseconds(kind, s, span, peak, facts) for s, span in sized]
-    )
+    peak = cluster.inside.bytes_per_s
+    found: list[float] = []
+    for nbytes, one in zip(rows.nbytes, where, strict=True):
+        size = one.span.size
+        if isinstance(form, Streamed):
+            parts = form.parted(kind, float(nbytes), size, peak, one.protocol)
+        else:
+            layout = default_parts(kind, float(nbytes), size, one.facts)
+            parts = form.parted(kind, float(nbytes), one.span, peak, layout)
+        found.append(sum(parts))
+    return np.array(found)
 
 
-def left(
-    kind: str, form: Form, rows: Rows, peak: float, facts: NcclFacts
-) -> np.ndarray:
+def left(kind: str, form: Form, rows: Rows, cluster: Cluster) -> Residuals:
     """Logs of measured over form, for the correction to follow."""
-    placed = spans_told(kind, form, rows, peak, facts)
-    times = form_times(kind, form, rows, peak, facts, placed)
-    return np.log(rows.microseconds / times)
+    where = placed(kind, rows, cluster)
+    told = rates_told(kind, form, rows, cluster, where)
+    logs = np.log(rows.microseconds / form_times(kind, form, rows, cluster, told))
+    return Residuals(rows.nbytes, rows.ranks, logs, noise(rows), protocols(where))
 
 
 def spans(kind: str, rows: Rows) -> list[Span]:
@@ -268,74 +318,108 @@ def _matern(distance: np.ndarray) -> np.ndarray:
 
 def smooth(
     seen: Residuals, how: Smoothness
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """A smooth function of bytes and ranks through what is left, for GPU 0."""
+) -> Callable[[np.ndarray, np.ndarray, int], np.ndarray]:
+    """A smooth function of bytes, ranks and protocol through what is left."""
 
     def place(nbytes: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.log2(nbytes) - how.slant * np.log2(ranks), np.log2(ranks)
 
     here = place(seen.nbytes, seen.ranks)
 
-    def kernel(there: tuple[np.ndarray, np.ndarray], gpu: np.ndarray) -> np.ndarray:
+    def kernel(
+        there: tuple[np.ndarray, np.ndarray], protocol: np.ndarray
+    ) -> np.ndarray:
         along = _matern((there[0][:, None] - here[0]) / how.octaves_of_bytes)
         across = _matern((there[1][:, None] - here[1]) / how.octaves_of_ranks)
-        between = np.where(gpu[:, None] == seen.gpu, 1.0, how.shared)
+        same = protocol[:, None] == seen.protocol
+        between = np.where(same, 1.0, BETWEEN_PROTOCOLS)
         return between * along * (how.together**2 + how.apart**2 * across)
 
     base = seen.noise
-    scale, among = base, kernel(here, seen.gpu)
+    scale, among = base, kernel(here, seen.protocol)
     weights = np.zeros(len(base))
     for _ in range(10):
         weights = np.linalg.solve(among + np.diag(scale**2), seen.logs)
         off = np.abs(seen.logs - among @ weights)
         scale = np.minimum(base * np.sqrt(np.maximum(1, off / base / 1.5)), base * 10)
-    own = np.zeros(1, dtype=int)
-    return lambda nbytes, ranks: kernel(place(nbytes, ranks), own) @ weights
+
+    def found(nbytes: np.ndarray, ranks: np.ndarray, protocol: int) -> np.ndarray:
+        which = np.full(len(nbytes), protocol)
+        return kernel(place(nbytes, ranks), which) @ weights
+
+    return found
 
 
-def elsewhere(kind: str, gpu: str, without: np.ndarray | None = None) -> Residuals:
-    """What the forms leave of the other GPUs' large rows, without rows of some sizes.
+Launch = dict[int, tuple[float, float]]
+"""Microseconds that the host's launch adds below 1 MiB and above, by ranks of a group:
+a longer kernel hides some of it."""
 
-    Small ones are mostly launch latency, which is the host's and the driver's.
-    """
-    peak = Cluster.parse(MEASURED[gpu][1]).inside.bytes_per_s
-    found: list[Residuals] = []
-    for number, (other, (_, spelled)) in enumerate(MEASURED.items(), start=1):
-        if other != gpu:
-            cluster = Cluster.parse(spelled)
-            link, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
-            rows = read(other, cluster)[kind]
-            if without is not None:
-                rows = rows[~np.isin(np.round(np.log2(rows.nbytes)), without)]
-            form = fit_form(kind, rows, link, facts)
-            logs = left(kind, form, rows, link, facts)
-            part = residuals(rows, logs, number)[rows.nbytes >= LARGE]
-            found.append(dataclasses.replace(part, nbytes=part.nbytes * peak / link))
-    return functools.reduce(operator.add, found)
+
+def launch_of(kind: str, surface: Surface, rows: Rows, cluster: Cluster) -> Launch:
+    """What short rows of single programs take longer than NCCL alone."""
+    found: Launch = {}
+    for ranks in sorted({int(n) for n in rows.ranks[rows.launched > 0]}):
+        part = rows[(rows.launched > 0) & (rows.ranks == ranks)]
+        times = surface_times(surface, part, cluster)
+        more = part.microseconds - times
+        large = part.nbytes >= LARGE
+        found[ranks] = (
+            round(max(0.0, float(np.median(more[~large & (part.nbytes >= 4096)]))), 2),
+            round(max(0.0, float(np.median(more[large & (times < 300)]))), 2),
+        )
+    return found
+
+
+def launch_in(launch: Launch, rows: Rows) -> np.ndarray:
+    found = [
+        launch.get(int(n), (0.0, 0.0))[int(nbytes >= LARGE)]
+        for n, nbytes in zip(rows.ranks, rows.nbytes, strict=True)
+    ]
+    return np.array(found) * rows.launched
+
+
+def without_launch(rows: Rows, launch: Launch) -> Rows:
+    """The rows as of NCCL alone."""
+    added = launch_in(launch, rows)
+    # Some rows, warm-up aside, are below the median launch: half is left at least.
+    alone = np.maximum(rows.microseconds - added, rows.microseconds / 2)
+    return dataclasses.replace(rows, microseconds=alone)
 
 
 def fit(
-    kind: str, rows: Rows, cluster: Cluster, how: Smoothness, others: Residuals
-) -> Surface:
-    peak, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
-    form = fit_form(kind, rows, peak, facts)
-    seen = residuals(rows, left(kind, form, rows, peak, facts))
-    correction = smooth(seen + others, how)
+    kind: str, rows: Rows, cluster: Cluster, how: Smoothness
+) -> tuple[Surface, Launch]:
+    alone = rows[rows.launched == 0]
+    launch: Launch = {}
+    if 0 < len(alone) < len(rows):
+        launch = launch_of(kind, fit_alone(kind, alone, cluster, how), rows, cluster)
+    return fit_alone(kind, without_launch(rows, launch), cluster, how), launch
+
+
+def fit_alone(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surface:
+    peak = cluster.inside.bytes_per_s
+    form = fit_form(kind, rows, cluster)
+    correction = smooth(left(kind, form, rows, cluster), how)
     powers = {2**i for i in range(1, 1 + int(math.log2(rows.ranks.max())))}
     knots = sorted(powers | {int(n) for n in rows.ranks})
     sizes = 2.0 ** np.array(LOG2_BYTES)
-    table = []
-    for n in knots:
-        row = correction(sizes, np.full(len(sizes), float(n)))
-        if isinstance(form, Streamed):
-            row = _monotone(kind, form, row, sizes, n, peak, facts)
-        table.append(row)
+    tables: dict[str, np.ndarray] = {}
+    for number, protocol in enumerate(PROTOCOLS):
+        if protocol == "ll128" and kind in EXCHANGED_KINDS:
+            continue
+        table = []
+        for n in knots:
+            row = correction(sizes, np.full(len(sizes), float(n)), number)
+            if isinstance(form, Streamed):
+                row = _monotone(kind, form, row, sizes, n, peak, protocol)
+            table.append(row)
+        tables[protocol] = np.array(table, dtype=np.float64)
     return Surface(
         kind,
         form,
         np.log2(np.array(knots, dtype=np.float64)),
         np.array(LOG2_BYTES, dtype=float),
-        np.array(table, dtype=np.float64),
+        tables,
         peak,
     )
 
@@ -347,31 +431,23 @@ def _monotone(
     sizes: np.ndarray,
     ranks: int,
     peak: float,
-    facts: NcclFacts,
+    protocol: str,
 ) -> np.ndarray:
     """Keeps the correction from falling faster than the form rises.
 
     The nearest such correction: knots that fall too fast meet at their mean, in which
     those that are known better count more.
     """
-    span = Span(ranks, 1, ranks)
-    # It rises least if the Simple protocol's latency is there from the start.
-    doubling = form.latency_per_doubling + form.simple_per_doubling
-    flat = dataclasses.replace(
-        form, latency_per_doubling=doubling, simple_per_doubling=0.0
-    )
-    rise = [
-        math.log(
-            flat.microseconds(kind, s * 1.001, span, peak, facts)
-            / flat.microseconds(kind, s, span, peak, facts)
-        )
-        / math.log2(1.001)
-        for s in sizes[:-1]
-    ]
+
+    def log_time(size: float) -> float:
+        return math.log(sum(form.parted(kind, size, ranks, peak, protocol)))
+
+    rise = [(log_time(s * 1.001) - log_time(s)) / math.log2(1.001) for s in sizes[:-1]]
     # The form's slope grows with the bytes, so its least is at the left knot; a little
     # is left for the rounding of the table.
     risen = np.concatenate([[0.0], np.cumsum(np.maximum(0.0, np.array(rise) - 2e-4))])
-    return _rising(row + risen, 1 / np.square(noise(sizes))) - risen
+    weights = np.where(sizes >= LARGE, 4.0, 1.0)
+    return _rising(row + risen, weights) - risen
 
 
 def _rising(heights: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -387,12 +463,21 @@ def _rising(heights: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.concatenate([np.full(number, mean) for mean, _, number in pools])
 
 
-def errors(surface: Surface, rows: Rows, facts: NcclFacts) -> np.ndarray:
-    times = [
-        surface.seconds(s, span, surface.peak, facts) * 1e6
-        for s, span in zip(rows.nbytes, spans(surface.kind, rows), strict=True)
-    ]
-    return np.abs(np.array(times) / rows.microseconds - 1)
+def surface_times(surface: Surface, rows: Rows, cluster: Cluster) -> np.ndarray:
+    kind, peak = surface.kind, cluster.inside.bytes_per_s
+    return np.array(
+        [
+            1e6 * sum(surface.parted(float(s), one.span, peak, one.facts, one.protocol))
+            for s, one in zip(rows.nbytes, placed(kind, rows, cluster), strict=True)
+        ]
+    )
+
+
+def errors(found: tuple[Surface, Launch], rows: Rows, cluster: Cluster) -> np.ndarray:
+    surface, launch = found
+    times = surface_times(surface, rows, cluster)
+    added = launch_in(launch, rows)
+    return np.abs((times + added) / rows.microseconds - 1)
 
 
 def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
@@ -409,51 +494,73 @@ def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
         "rows": [np.arange(len(rows)) % 7 == i for i in range(7)],
         "sizes": [sizes == size for size in inner],
         "group sizes": [rows.ranks == n for n in ranks[1:-1]],
-        "job sizes": [rows.devices == n for n in jobs] if len(jobs) > 1 else [],
+        "job sizes": [rows.devices == n for n in jobs] if len(ranks) > 2 else [],
     }
 
 
+Found = list[tuple[float, float, bool]]
+"""Bytes and error of rows, and whether they include a launch."""
+
+
 def judge(
-    gpu: str, kind: str, rows: Rows, cluster: Cluster, how: Smoothness
-) -> tuple[Surface, dict[str, list[tuple[float, float]]]]:
+    kind: str, rows: Rows, cluster: Cluster, how: Smoothness
+) -> tuple[Surface, Launch, dict[str, Found]]:
     """The fit to all rows, and the errors on fitted rows and on rows kept out."""
-    facts = nccl_facts(cluster)
-    others = elsewhere(kind, gpu)
-    surface = fit(kind, rows, cluster, how, others)
-    found = {"fitted": [*zip(rows.nbytes, errors(surface, rows, facts), strict=True)]}
+
+    def scored(fitted: tuple[Surface, Launch], part: Rows) -> Found:
+        off = errors(fitted, part, cluster)
+        return [*zip(part.nbytes, off, part.launched > 0, strict=True)]
+
+    whole = fit(kind, rows, cluster, how)
+    found = {"fitted": scored(whole, rows)}
     for name, parts in folds(rows).items():
         found[f"kept out: {name}"] = []
         for out in parts:
-            seen = others
-            if name == "sizes":
-                # A size that nobody measured is measured on no GPU.
-                seen = elsewhere(kind, gpu, np.round(np.log2(rows.nbytes[out])))
-            off = errors(fit(kind, rows[~out], cluster, how, seen), rows[out], facts)
-            found[f"kept out: {name}"] += zip(rows.nbytes[out], off, strict=True)
-    return surface, found
+            part = fit(kind, rows[~out], cluster, how)
+            found[f"kept out: {name}"] += scored(part, rows[out])
+    return *whole, found
+
+
+def judged_parts(found: dict[str, Found]) -> dict[str, Any]:
+    """Scores of NCCL alone and of single programs apart."""
+    result: dict[str, Any] = {}
+    for key, rows in found.items():
+        for words, launched in (("", False), (", with the launch", True)):
+            part = [(nbytes, off) for nbytes, off, has in rows if has == launched]
+            if part:
+                result[key + words] = scores(part)
+    return result
 
 
 def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
-    total: dict[str, list[tuple[float, float]]] = {}
+    launches: dict[str, Any] = {}
+    total: dict[str, Found] = {}
     for kind, rows in read(measured, cluster).items():
-        surface, found = judge(measured, kind, rows, cluster, smoothness(kind))
-        judged = {key: scores(pairs) for key, pairs in found.items() if pairs}
+        how = smoothness(kind, cluster)
+        surface, launch, found = judge(kind, rows, cluster, how)
+        judged = judged_parts(found)
         show(measured, kind, judged)
         for key, pairs in found.items():
             total.setdefault(key, []).extend(pairs)
+        launches[kind] = {
+            str(n): [round(us * 1e-6, 9) for us in pair] for n, pair in launch.items()
+        }
         kinds[kind] = {
-            "source": f"fitted to {len(rows)} rows of measured/collectives.csv by "
-            "scripts/fit_collectives.py",
+            "source": f"fitted to {len(rows)} rows of measured/nccl_alone.csv and "
+            "collectives.csv by scripts/fit_collectives.py",
             "form": dataclasses.asdict(surface.form),
             "correction": {
                 "ranks": [round(2**x) for x in surface.log2_ranks],
                 "log2_bytes": [int(x) for x in surface.log2_bytes],
-                "factors": np.exp(surface.factors).round(4).tolist(),
+                "factors": {
+                    protocol: np.exp(table).round(4).tolist()
+                    for protocol, table in surface.factors.items()
+                },
             },
             "errors": judged,
         }
-    judged = {key: scores(pairs) for key, pairs in total.items() if pairs}
+    judged = judged_parts(total)
     show(measured, "all", judged)
     return {
         "gpu": name,
@@ -461,6 +568,12 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
         "source": f"fitted to published measurements of {measured}",
         "peak_bytes_per_s": cluster.inside.bytes_per_s,
         "errors": judged,
+        "launch_in_table_seconds": {
+            "value": launches,
+            "nccl": TABLE_NCCL,
+            "source": "median of what short rows of measured/collectives.csv take "
+            "longer than NCCL alone, below 1 MiB and above, by the ranks of a group",
+        },
         "kinds": kinds,
     }
 
@@ -471,8 +584,18 @@ def write(name: str, record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    for measured, (name, spelled) in MEASURED.items():
-        write(name, record_of(measured, name, Cluster.parse(spelled)))
+    records = {
+        name: record_of(measured, name, Cluster.parse(spelled))
+        for measured, (name, spelled) in MEASURED.items()
+    }
+    for name, origin in BORROWED_KINDS.items():
+        for kind, item in records[origin]["kinds"].items():
+            kept = {key: value for key, value in item.items() if key != "errors"}
+            kept["source"] = f"estimated: not measured; {origin} stands in"
+            kept["peak_bytes_per_s"] = records[origin]["peak_bytes_per_s"]
+            records[name]["kinds"].setdefault(kind, kept)
+    for name, record in records.items():
+        write(name, record)
     for name, (other, why) in STAND_INS.items():
         write(
             name,

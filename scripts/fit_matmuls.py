@@ -11,19 +11,22 @@ that minimise the errors, and the correction that minimises what remains. Errors
 logarithms of predicted over measured time; beyond 10 % they count linearly, so that a
 shape for which the library chose badly does not bend the rest.
 
-Rows are kept out in four ways: a fifth of the shapes at a time, and every row with one
-value of m, of n, of k. Everything is fitted anew without them.
+Two tables say how long kernels take: `matmuls_alone.csv` on the GPU itself, and
+`matmuls.csv` with a part of each launch, a time per GPU that is fitted where both have
+bf16 rows and taken off. Rows are kept out in four ways: a fifth of the shapes at a
+time, and every row with one value of m, of n, of k, to the half octave. Everything is
+fitted anew without them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fit_scores import compact
 
 from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.kernel_constants import Correction, MatmulConstants, hat_weights
@@ -32,17 +35,27 @@ from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.measure.rows import read_matmuls
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
-MEASURED = {"h100-sxm": "h100", "b200": "b200"}
+MEASURED = {
+    "a100-sxm": "a100",
+    "b200": "b200",
+    "gb200-nvl72": "gb200-nvl72",
+    "h100-sxm": "h100",
+    "h200-sxm": "h200",
+    "l40s": "l40s",
+}
 # The fp8 rows of h100-sxm exceed the chip's dense peak by up to 30 %.
 DISTRUSTED = {("h100", "f8")}
 # GPU without measurements -> the one whose constants it borrows, and why.
 BORROWED = {
-    "h200": ("h100", "which has the same chip with faster memory"),
-    "gb200": ("b200", "which has the same chip"),
-    "a100": ("h100", "the nearest measured GPU"),
-    "a40": ("h100", "the nearest measured GPU"),
+    "a40": ("a100", "the nearest measured GPU of its generation"),
+    "b300": ("b200", "the chip before it"),
+    "gb300": ("gb200", "the chip before it"),
+    "rtx-pro-6000": ("l40s", "the card before it"),
 }
-BATCHES, SIZES = (1.0, 4.0), (256.0, 1024.0, 4096.0)
+# GPU of which only bf16 was measured -> the one whose constants other types borrow.
+OTHER_TYPES = {"h200": "h100", "gb200": "b200"}
+SHORT_SECONDS = 20e-6
+BATCHES, SIZES = (1.0, 4.0), (32.0, 256.0, 2048.0, 16384.0)
 KNOTS = (BATCHES, SIZES, SIZES, SIZES)
 NO_CORRECTION = np.zeros([len(axis) for axis in KNOTS])
 ROUNDS = 4
@@ -83,18 +96,57 @@ class Rows:
             self, problems=kept, log_seconds=self.log_seconds[chosen]
         )
 
+    def and_also(self, other: Rows) -> Rows:
+        """Both."""
+        pairs = [
+            (getattr(self.problems, f.name), getattr(other.problems, f.name))
+            for f in dataclasses.fields(Problems)
+        ]
+        return dataclasses.replace(
+            self,
+            problems=Problems(*(np.concatenate(pair) for pair in pairs)),
+            log_seconds=np.concatenate([self.log_seconds, other.log_seconds]),
+        )
 
-def read_rows() -> Iterator[Rows]:
+
+def read_rows(name: str) -> dict[tuple[str, str], Rows]:
+    """The rows of a table, by GPU and rate."""
     found: dict[tuple[str, str], list[tuple[Matmul, float]]] = {}
-    for row in read_matmuls((COST / "measured" / "matmuls.csv").read_text()).rows:
+    for row in read_matmuls((COST / "measured" / name).read_text()).rows:
         gpu = Cluster.parse(MEASURED[row.gpu]).gpu
         key = (gpu.name, rate_of(row.matmul.lhs, gpu)[0])
         found.setdefault(key, []).append((row.matmul, row.microseconds * 1e-6))
+    gpus = {gpu.name: gpu for gpu in (Cluster.parse(n).gpu for n in MEASURED.values())}
+    result: dict[tuple[str, str], Rows] = {}
     for (name, rate), pairs in sorted(found.items()):
-        gpu = Cluster.parse(name).gpu
         matmuls, seconds = zip(*pairs, strict=True)
-        peak = rate_of(matmuls[0].lhs, gpu)[1]
-        yield Rows(gpu, rate, peak, Problems.of(list(matmuls)), np.log(seconds))
+        peak = rate_of(matmuls[0].lhs, gpus[name])[1]
+        problems = Problems.of(list(matmuls))
+        result[name, rate] = Rows(gpus[name], rate, peak, problems, np.log(seconds))
+    return result
+
+
+def launch_in(rows: Rows, alone: MatmulConstants) -> float:
+    """Seconds that short kernels of a table take longer than kernels alone."""
+    found = predicted(rows.problems, rows.gpu, rows.peak, alone)
+    short = found < SHORT_SECONDS
+    return max(0.0, float(np.median((np.exp(rows.log_seconds) - found)[short])))
+
+
+def all_rows() -> tuple[list[Rows], dict[str, float]]:
+    """All rows as of kernels alone, and the launch that each GPU's table has."""
+    alone, launched = read_rows("matmuls_alone.csv"), read_rows("matmuls.csv")
+    launches = {
+        name: launch_in(rows, fit(alone[name, rate]))
+        for (name, rate), rows in launched.items()
+        if (name, rate) in alone
+    }
+    for (name, rate), rows in launched.items():
+        less = np.log(np.exp(rows.log_seconds) - launches[name])
+        same = dataclasses.replace(rows, log_seconds=less)
+        known = alone.get((name, rate))
+        alone[name, rate] = same if known is None else known.and_also(same)
+    return list(alone.values()), launches
 
 
 def fit(rows: Rows) -> MatmulConstants:
@@ -203,7 +255,8 @@ def kept_out(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
     part = np.random.default_rng(0).permutation(which.max() + 1) % 5
     yield "shapes", part[which.ravel()]
     for name in ("m", "n", "k"):
-        yield name, getattr(p, name)
+        # All rows of one size together, to the half octave; five turns.
+        yield name, np.round(2 * np.log2(getattr(p, name))) % 5
 
 
 def kept_out_errors(rows: Rows, part: np.ndarray) -> np.ndarray:
@@ -216,26 +269,38 @@ def kept_out_errors(rows: Rows, part: np.ndarray) -> np.ndarray:
     return errors
 
 
-def _spread(errors: np.ndarray) -> str:
-    median, high = np.median(errors), np.percentile(errors, 90)
-    return f"median {median:.1%}, 90th percentile {high:.1%}"
+def by_length(errors: np.ndarray, rows: Rows) -> dict[str, dict[str, float]]:
+    short = np.exp(rows.log_seconds) < SHORT_SECONDS
+    parts = {"20 us and more": errors[~short], "below 20 us": errors[short]}
+    return {
+        name: {
+            "rows": len(part),
+            "median": round(float(np.median(part)), 4),
+            "p90": round(float(np.quantile(part, 0.9)), 4),
+        }
+        for name, part in parts.items()
+        if len(part)
+    }
+
+
+def _words(judged: dict[str, dict[str, float]]) -> str:
+    return "; ".join(
+        f"{name}: median {figures['median']:.1%}, p90 {figures['p90']:.1%}"
+        for name, figures in judged.items()
+    )
 
 
 def fit_and_score(rows: Rows) -> dict[str, Any]:
     constants = fit(rows)
     found = predicted(rows.problems, rows.gpu, rows.peak, constants)
-    fitted = _spread(abs(found / np.exp(rows.log_seconds) - 1))
-    print(f"{rows.gpu.name} {rows.rate}: {len(rows)} rows, error of the fit {fitted}")
-    words = ""
+    errors = {"fitted": by_length(abs(found / np.exp(rows.log_seconds) - 1), rows)}
     for name, part in kept_out(rows):
-        spread = _spread(kept_out_errors(rows, part))
-        print(f"    kept out by {name:7} {spread}")
-        words = words or spread
+        errors[f"kept out: {name}"] = by_length(kept_out_errors(rows, part), rows)
+    for name, judged in errors.items():
+        print(f"{rows.gpu.name} {rows.rate} {name:18} {_words(judged)}", flush=True)
     record = _record(constants)
-    record["source"] = (
-        f"fitted to {len(rows)} rows of measured/matmuls.csv; error on rows of shapes "
-        f"kept out of the fit: {words}"
-    )
+    record["source"] = f"fitted to {len(rows)} rows of measured/matmuls*.csv"
+    record["errors"] = errors
     return record
 
 
@@ -257,16 +322,20 @@ def _rounded(value: float) -> float:
 
 def borrowed(record: dict[str, Any], why: str) -> dict[str, Any]:
     """The same constants for something else, as an estimate."""
-    return {**record, "calibrated": False, "source": f"estimated: {why}"}
+    kept = {name: item for name, item in record.items() if name != "errors"}
+    return {**kept, "calibrated": False, "source": f"estimated: {why}"}
 
 
 def all_rates(fitted: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Fitted rates, and those that borrow from bf16: the same kernels, other units."""
     bf16 = fitted["bf16"]
     found = dict(fitted)
+    if "tf32" not in found:
+        why = "constants of bf16 at the peak of TensorFloat-32"
+        found["tf32"] = borrowed(bf16, why)
     found["f16"] = borrowed(bf16, "as bf16, whose units it runs on")
     if "f8" not in found:
-        why = "constants of bf16 at the peak of fp8; the measured rows exceed that peak"
+        why = "constants of bf16 at the peak of fp8; no measured row can be used"
         found["f8"] = borrowed(bf16, why)
     found["s8"] = borrowed(found["f8"], "as fp8, whose rate it has")
     found["other"] = borrowed(bf16, "constants of bf16 at the type's own peak")
@@ -275,11 +344,19 @@ def all_rates(fitted: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     fitted: dict[str, dict[str, dict[str, Any]]] = {}
-    for rows in read_rows():
+    everything, launches = all_rows()
+    print(
+        "launch in matmuls.csv, us:", {n: f"{1e6 * s:.2f}" for n, s in launches.items()}
+    )
+    for rows in everything:
         if (rows.gpu.name, rows.rate) in DISTRUSTED:
             print(f"{rows.gpu.name} {rows.rate}: {len(rows)} rows not used, see above")
             continue
         fitted.setdefault(rows.gpu.name, {})[rows.rate] = fit_and_score(rows)
+    for gpu, origin in OTHER_TYPES.items():
+        for rate, item in fitted[origin].items():
+            why = f"{rate} as on {origin}, which has the same chip"
+            fitted[gpu].setdefault(rate, borrowed(item, why))
     rates = {gpu: all_rates(found) for gpu, found in fitted.items()}
     for gpu, (origin, why) in BORROWED.items():
         rates[gpu] = {
@@ -287,9 +364,15 @@ def main() -> None:
             for rate, item in rates[origin].items()
         }
     for gpu, found in rates.items():
+        record: dict[str, Any] = {"gpu": gpu, "matmuls": found}
+        if gpu in launches:
+            record["launch_in_table_seconds"] = {
+                "value": _rounded(launches[gpu]),
+                "source": "median of what short bf16 rows of measured/matmuls.csv "
+                "take longer than kernels alone of measured/matmuls_alone.csv",
+            }
         path = COST / "constants" / "kernels" / f"{gpu}.json"
-        record = {"gpu": gpu, "matmuls": found}
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        path.write_text(compact(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scores of a fit of collectives, and how its records are written."""
+"""Scores of a fit, and how its records are written."""
 
 from __future__ import annotations
 
@@ -45,5 +45,6 @@ def compact(value: Any, indent: int = 0) -> str:
         parts = [f"{json.dumps(k)}: {compact(v, indent + 2)}" for k, v in value.items()]
         return "{" + pad + ("," + pad).join(parts) + end + "}"
     if isinstance(value, list) and value and isinstance(value[0], list):
-        return "[" + pad + ("," + pad).join(json.dumps(v) for v in value) + end + "]"
+        parts = [compact(v, indent + 2) for v in value]
+        return "[" + pad + ("," + pad).join(parts) + end + "]"
     return json.dumps(value)

@@ -14,14 +14,13 @@ import fit_collectives as fitting
 import numpy as np
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.peers import default_parts
 
 DRAWN = 300
 GPUS = ("h100-sxm", "b200")
 DEVIATIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 OCTAVES = (1.0, 1.5, 2.5, 4.0, 6.0, 10.0, 15.0)
-Residuals = list[tuple[fitting.Rows, np.ndarray, fitting.Rows, np.ndarray]]
+Turns = list[tuple[fitting.Residuals, fitting.Rows, np.ndarray, np.ndarray]]
 
 
 def drawn() -> list[fitting.Smoothness]:
@@ -30,30 +29,49 @@ def drawn() -> list[fitting.Smoothness]:
     for _ in range(DRAWN):
         together, apart = draw(DEVIATIONS, 2)
         bytes_, ranks, slant = draw(OCTAVES), draw(OCTAVES), draw((0.0, 0.5, 1.0))
-        found.append(fitting.Smoothness(together, apart, bytes_, ranks, slant, 0.0))
+        found.append(fitting.Smoothness(together, apart, bytes_, ranks, slant))
     return found
 
 
-def residuals(kind: str, rows: fitting.Rows, cluster: Cluster, name: str) -> Residuals:
-    """Per turn: the rows fitted and the rows kept out, with logs of time over form."""
-    peak, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
-    found: Residuals = []
+def alone(gpu: str, cluster: Cluster) -> dict[str, fitting.Rows]:
+    """The rows of each kind as of NCCL alone."""
+    return {
+        kind: fitting.without_launch(rows, fitted_launch(kind, rows, cluster))
+        for kind, rows in fitting.read(gpu, cluster).items()
+    }
+
+
+def fitted_launch(kind: str, rows: fitting.Rows, cluster: Cluster) -> fitting.Launch:
+    return fitting.fit(kind, rows, cluster, fitting.smoothness(kind, cluster))[1]
+
+
+def residuals(kind: str, rows: fitting.Rows, cluster: Cluster, name: str) -> Turns:
+    """Per turn: what the form leaves of the rows fitted, and of the rows kept out.
+
+    Of the latter their protocols and the logs of time over form.
+    """
+    found: Turns = []
     for out in fitting.folds(rows)[name]:
-        form = fitting.fit_form(kind, rows[~out], peak, facts)
-        logs = fitting.left(kind, form, rows[~out], peak, facts)
-        placed = fitting.spans(kind, rows[out])
-        times = fitting.form_times(kind, form, rows[out], peak, facts, placed)
+        form = fitting.fit_form(kind, rows[~out], cluster)
+        seen = fitting.left(kind, form, rows[~out], cluster)
+        where = fitting.placed(kind, rows[out], cluster)
+        times = fitting.form_times(kind, form, rows[out], cluster, where)
         asked = np.log(rows[out].microseconds / times)
-        found.append((rows[~out], logs, rows[out], asked))
+        found.append((seen, rows[out], fitting.protocols(where), asked))
     return found
 
 
-def errors(turns: Residuals, how: fitting.Smoothness) -> np.ndarray:
+def errors(turns: Turns, how: fitting.Smoothness) -> np.ndarray:
     """Of the large rows kept out."""
     found: list[np.ndarray] = []
-    for seen, logs, asked, truth in turns:
-        correction = fitting.smooth(fitting.residuals(seen, logs), how)
-        off = np.abs(np.expm1(correction(asked.nbytes, asked.ranks) - truth))
+    for seen, asked, protocols, truth in turns:
+        correction = fitting.smooth(seen, how)
+        smooth = np.empty(len(asked))
+        for protocol in np.unique(protocols):
+            there = protocols == protocol
+            part = asked[there]
+            smooth[there] = correction(part.nbytes, part.ranks, int(protocol))
+        off = np.abs(np.expm1(smooth - truth))
         found.append(off[asked.nbytes >= fitting.LARGE])
     return np.concatenate(found)
 
@@ -61,7 +79,7 @@ def errors(turns: Residuals, how: fitting.Smoothness) -> np.ndarray:
 def limits(gpu: str, name: str, cluster: Cluster) -> None:
     table = {
         kind: [errors(turns, how) for how in drawn()]
-        for kind, rows in fitting.read(gpu, cluster).items()
+        for kind, rows in alone(gpu, cluster).items()
         for turns in [residuals(kind, rows, cluster, name)]
     }
     pooled = [np.concatenate(each) for each in zip(*table.values(), strict=True)]
@@ -81,16 +99,16 @@ def limits(gpu: str, name: str, cluster: Cluster) -> None:
 
 
 def channels(gpu: str, cluster: Cluster) -> None:
-    peak, facts = cluster.inside.bytes_per_s, nccl_facts(cluster)
     kind = "collective-permute"
-    rows = fitting.read(gpu, cluster)[kind]
-    form = fitting.fit_form(kind, rows, peak, facts)
+    rows = alone(gpu, cluster)[kind]
+    form = fitting.fit_form(kind, rows, cluster)
+    facts = [one.facts for one in fitting.placed(kind, rows, cluster)]
     print(f"{gpu} permutes, GB/s of each channel (link at most {form.link_share:.0%})")
     for i in np.lexsort((rows.nbytes, rows.ranks)):
-        parts = default_parts(kind, float(rows.nbytes[i]), int(rows.job[i]), facts)
+        parts = default_parts(kind, float(rows.nbytes[i]), int(rows.job[i]), facts[i])
         if parts.protocol == "simple" and parts.channels < 32:
-            alone = rows.microseconds[i] - form.latency(int(rows.job[i]), "simple")
-            rate = parts.part_bytes / alone / 1e3
+            moving = rows.microseconds[i] - form.latency(int(rows.job[i]), "simple")
+            rate = parts.serial_bytes / moving / 1e3
             print(
                 f"  {int(rows.ranks[i])} pairs {rows.nbytes[i] / 2**20:6.0f} MiB"
                 f" on {parts.channels:2} channels: {rate:5.1f}"

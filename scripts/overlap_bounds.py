@@ -85,7 +85,7 @@ class _Parts:
 def overlap_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
     """Seconds of a step in which each collective lies where it costs least."""
     stage = Stage(program, space_of(program, cluster, named("tuner")), model)
-    terms = Terms(stage, cluster, stage.untouched)
+    terms = Terms(stage, stage.untouched)
     return _bound_of(decided(program, model).body, stage, terms)
 
 

@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 
 mpl.use("svg")
-from fit_matmuls import DISTRUSTED, fit, kept_out, read_rows
+from fit_matmuls import DISTRUSTED, all_rows, fit, kept_out
 from matplotlib import pyplot as plt
 
 from lagom_jax.cost.matmul import predicted
@@ -24,7 +24,7 @@ TO = Path(__file__).parent.parent / "docs" / "explanation" / "matmuls.svg"
 def main() -> None:
     mpl.rcParams["svg.hashsalt"] = "lagom_jax"
     shown = [
-        rows for rows in read_rows() if (rows.gpu.name, rows.rate) not in DISTRUSTED
+        rows for rows in all_rows()[0] if (rows.gpu.name, rows.rate) not in DISTRUSTED
     ]
     figure, axes = plt.subplots(
         1, len(shown), figsize=(3 * len(shown), 3.2), sharey=True, layout="constrained"

@@ -127,6 +127,9 @@ class Cluster:
             for system in systems
             if f"{system.gpu.xla_device_name} ".startswith(f"{device_name} ")
         ]
+        # Hosts that one rents have the GPUs of others, but are named after themselves.
+        named = [one for one in having if one.name.startswith(one.gpu.name)]
+        having = named or having
         if len(having) != 1:
             names = ", ".join(system.name for system in having)
             raise ClusterError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax.analysis import analyze_dump
+from lagom_jax.commands.beside import CONTENTION_COLUMNS, predicted_slowdown
 from lagom_jax.commands.rows import (
     collective_microseconds,
     estimated,
@@ -25,7 +26,6 @@ from lagom_jax.measure.table import Cells, Outcome, load_text, parse_table
 BAD_ROWS = 5
 """Exit code when some rows could not be predicted."""
 
-_PREDICTED = "predicted_microseconds"
 _PARTS = (
     "program",
     "cluster",
@@ -37,9 +37,23 @@ _PARTS = (
     "waiting_seconds",
     "communication_seconds",
 )
-_TABLES: dict[str, tuple[tuple[str, ...], Callable[[Cells], float]]] = {
-    "collectives": (COLLECTIVE_COLUMNS, collective_microseconds),
-    "matmuls": (MATMUL_COLUMNS, matmul_microseconds),
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Predicted:
+    """What can be predicted for the rows of a table."""
+
+    needed: tuple[str, ...]
+    price: Callable[[Cells], float]
+    column: str = "predicted_microseconds"
+
+
+_TABLES = {
+    "collectives": _Predicted(COLLECTIVE_COLUMNS, collective_microseconds),
+    "matmuls": _Predicted(MATMUL_COLUMNS, matmul_microseconds),
+    "contention": _Predicted(
+        CONTENTION_COLUMNS, predicted_slowdown, "predicted_slowdown"
+    ),
 }
 
 
@@ -52,13 +66,13 @@ def add(verbs: Any) -> None:
         "a program that XLA dumped. Formats: docs/explanation/validation.md.",
     )
     kinds = verb.add_subparsers(title="what", metavar="WHAT", required=True)
-    for name, (columns, _) in _TABLES.items():
+    for name, what in _TABLES.items():
         table = kinds.add_parser(
             name,
             help=f"the rows of a CSV file, with {name} to predict",
-            description="Writes the rows again with a column predicted_microseconds. "
-            f"The columns {', '.join(columns)} are needed, others are kept. Exits with "
-            f"{BAD_ROWS} if some rows could not be predicted.",
+            description=f"Writes the rows again with a column {what.column}. "
+            f"The columns {', '.join(what.needed)} are needed, others are kept. Exits "
+            f"with {BAD_ROWS} if some rows could not be predicted.",
         )
         table.add_argument("table", metavar="IN.csv")
         table.add_argument("--output", metavar="FILE", help="instead of printing")
@@ -74,10 +88,10 @@ def add(verbs: Any) -> None:
 
 
 def _run_table(arguments: argparse.Namespace) -> int:
-    needed, price = _TABLES[arguments.what]
-    table = parse_table(load_text(arguments.table), needed, arguments.table)
-    outcomes = table.each(price)
-    text = _written(table.columns, outcomes)
+    what = _TABLES[arguments.what]
+    table = parse_table(load_text(arguments.table), what.needed, arguments.table)
+    outcomes = table.each(what.price)
+    text = _written(table.columns, outcomes, what.column)
     if arguments.output:
         try:
             Path(arguments.output).write_text(text, encoding="utf-8")
@@ -99,12 +113,14 @@ def _run_table(arguments: argparse.Namespace) -> int:
     return BAD_ROWS if bad else 0
 
 
-def _written(columns: tuple[str, ...], outcomes: list[Outcome[float]]) -> str:
+def _written(
+    columns: tuple[str, ...], outcomes: list[Outcome[float]], predicted: str
+) -> str:
     """The rows that could be priced, with the prediction as last column."""
-    kept = [name for name in columns if name != _PREDICTED]
+    kept = [name for name in columns if name != predicted]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*kept, _PREDICTED])
+    writer.writerow([*kept, predicted])
     for outcome in outcomes:
         if outcome.result is not None:
             cells = [outcome.cells[name] for name in kept]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.constants import measured_networks
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.surface import load_surfaces
-from lagom_jax.errors import ClusterError
+from lagom_jax.errors import ClusterError, MeasurementError
 from lagom_jax.measure.rows import collective_of, collective_row, kernel_of, matmul_row
 from lagom_jax.measure.table import Cells, RowError
 
-MEASURED_NAMES = {"h100-sxm": "h100", "a100-sxm": "a100", "h200-sxm": "h200"}
+MEASURED_NAMES = {
+    "h100-sxm": "h100",
+    "a100-sxm": "a100",
+    "h200-sxm": "h200",
+    "rtx-pro-6000-server": "rtx-pro-6000",
+    "b300-sxm": "b300",
+}
 """Spellings of the measurements -> systems."""
-UNMEASURED_NAMES = {"gb300-nvl72": "gb200-nvl72"}
-"""Systems without a record -> one with the same links that stands in."""
 
 
 def collective_microseconds(cells: Cells) -> float:
@@ -31,11 +37,26 @@ def collective_microseconds(cells: Cells) -> float:
         True
     """
     row = collective_row(cells)
-    model = _model(row.gpu, row.devices)
+    nccl = row.nccl
+    if _launched(cells):
+        # The published table's own version, where the GPU has one.
+        nccl = load_surfaces(cluster_of(row.gpu, 1).gpu.name).nccl
+    model = model_of(row.gpu, row.devices, row.hosts, row.network_bytes_per_s, nccl)
     collective = collective_of(row, model.cluster, ring=False)
     if collective is None:
         raise RowError(f"{row.devices} devices do not fit on {model.cluster.name}")
-    return model.collective(collective).seconds * 1e6
+    seconds = model.collective(collective).seconds
+    if _launched(cells):
+        seconds += model.launch_in_table(collective)
+    return seconds * 1e6
+
+
+def _launched(cells: Cells) -> bool:
+    """Whether a row is of a single program, whose time has the host's launch in it.
+
+    Tables of NCCL alone say its version, or over how many hosts it ran.
+    """
+    return "nccl" not in cells and "hosts" not in cells
 
 
 def matmul_microseconds(cells: Cells) -> float:
@@ -51,7 +72,12 @@ def matmul_microseconds(cells: Cells) -> float:
         True
     """
     row = matmul_row(cells)
-    return _model(row.gpu, 1).kernel(kernel_of(row)).seconds * 1e6
+    model = model_of(row.gpu, 1)
+    seconds = model.kernel(kernel_of(row)).seconds
+    if "software" not in cells:
+        # A table that does not say what ran the kernel alone has a part of its launch.
+        seconds += model.constants.kernels.launch_in_table_seconds
+    return seconds * 1e6
 
 
 def cluster_of(name: str, devices: int) -> Cluster:
@@ -64,11 +90,34 @@ def cluster_of(name: str, devices: int) -> Cluster:
         >>> cluster_of("h100-sxm", 4).name, cluster_of("gb200-nvl72", 64).name
         ('h100:1x8', 'gb200-nvl72:16x4')
     """
-    known = MEASURED_NAMES | UNMEASURED_NAMES
-    if name not in known and name not in Cluster.names():
-        choices = ", ".join(sorted({*Cluster.names(), *known}))
+    if name not in MEASURED_NAMES and name not in Cluster.names():
+        choices = ", ".join(sorted({*Cluster.names(), *MEASURED_NAMES}))
         raise RowError(f"gpu is {name!r}; known are {choices}")
-    return _cluster(known.get(name, name), devices)
+    return _cluster(MEASURED_NAMES.get(name, name), devices)
+
+
+def on_network(cluster: Cluster, bytes_per_s: float) -> Cluster:
+    """The same hosts on a network of another rate.
+
+    Hosts that one rents and whose network was measured go before others of that rate.
+
+    Args:
+        cluster: Hosts with their own network.
+        bytes_per_s: Of each GPU and direction.
+
+    Example:
+        >>> h100 = Cluster.parse("h100:2x8")
+        >>> on_network(h100, 25e9).system.name, on_network(h100, 12.5e9).system.name
+        ('a3-mega', 'h100')
+    """
+    for name in measured_networks():
+        system = Cluster.parse(name).system
+        same = system.gpu.name == cluster.gpu.name
+        if same and math.isclose(system.between.bytes_per_s, bytes_per_s):
+            return dataclasses.replace(cluster, system=system)
+    between = dataclasses.replace(cluster.between, bytes_per_s=bytes_per_s)
+    system = dataclasses.replace(cluster.system, between=between)
+    return dataclasses.replace(cluster, system=system)
 
 
 def estimated(name: str) -> str:
@@ -76,10 +125,8 @@ def estimated(name: str) -> str:
 
     Example:
         >>> estimated("gb300-nvl72"), estimated("h100-sxm")
-        ('gb300-nvl72 is not measured; gb200-nvl72 stands in', '')
+        ('gb300-nvl72 is not measured; gb200 stands in: the same links', '')
     """
-    if name in UNMEASURED_NAMES:
-        return f"{name} is not measured; {UNMEASURED_NAMES[name]} stands in"
     surfaces = load_surfaces(cluster_of(name, 1).gpu.name)
     return "" if surfaces.calibrated else f"{name} is {surfaces.source}"
 
@@ -94,5 +141,30 @@ def _cluster(system: str, devices: int) -> Cluster:
 
 
 @functools.cache
-def _model(gpu: str, devices: int) -> CostModel:
-    return CostModel.of(cluster_of(gpu, devices))
+def model_of(
+    gpu: str,
+    devices: int,
+    hosts: int = 0,
+    network_bytes_per_s: float = 0.0,
+    nccl: str = "",
+) -> CostModel:
+    """The model that a row of a table is predicted with.
+
+    Args:
+        gpu: The row's name of the GPU or system.
+        devices: GPUs that it needs.
+        hosts: At least so many hosts.
+        network_bytes_per_s: Of each GPU; by default the system's.
+        nccl: NCCL's version; by default that of its record.
+
+    Raises:
+        RowError: One of them is impossible.
+    """
+    cluster = cluster_of(gpu, devices)
+    cluster = dataclasses.replace(cluster, hosts=max(hosts, cluster.hosts))
+    if network_bytes_per_s:
+        cluster = on_network(cluster, network_bytes_per_s)
+    try:
+        return CostModel.of(cluster, nccl)
+    except MeasurementError as error:
+        raise RowError(str(error)) from None

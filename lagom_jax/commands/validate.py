@@ -16,11 +16,13 @@ from rich.table import Table
 import lagom_jax.cost
 from lagom_jax.commands.rows import collective_microseconds, matmul_microseconds
 from lagom_jax.commands.terminal import console
+from lagom_jax.cost.kernel_constants import load_matmul_record
 from lagom_jax.cost.surface import load_record
 from lagom_jax.measure.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS, MEASURED
 from lagom_jax.measure.table import Cells, load_text, parse_table
 
 LARGE = 1 << 20
+SHORT_MICROSECONDS = 20.0
 NOT_KEPT_OUT = "not kept out"
 """Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
@@ -81,13 +83,22 @@ def all_scores() -> list[ErrorSummary]:
     """
     found = [
         *_on_rows(
-            "collectives.csv", COLLECTIVE_COLUMNS, collective_microseconds, _collective
+            "collectives.csv", COLLECTIVE_COLUMNS, collective_microseconds, _launched
+        ),
+        *_on_rows(
+            "nccl_alone.csv", COLLECTIVE_COLUMNS, collective_microseconds, _collective
         ),
         *_kept_out(),
     ]
     order = {FITTED: 0}
     found.sort(key=lambda s: (s.gpu, s.op == "all", s.op, order.get(s.rows_are, 1)))
+    networks = _on_rows(
+        "network.csv", COLLECTIVE_COLUMNS, collective_microseconds, _over_network
+    )
+    found += sorted(networks, key=lambda s: (s.gpu, s.op, s.size))
     found += _on_rows("matmuls.csv", MATMUL_COLUMNS, matmul_microseconds, _matmul)
+    found += _on_rows("matmuls_alone.csv", MATMUL_COLUMNS, matmul_microseconds, _matmul)
+    found += _matmuls_kept_out()
     return found
 
 
@@ -118,8 +129,23 @@ def _collective(cells: Cells) -> tuple[str, str]:
     return cells["op"], "1 MiB and more" if large else "below 1 MiB"
 
 
+def _launched(cells: Cells) -> tuple[str, str]:
+    op, size = _collective(cells)
+    return f"{op}, single program", size
+
+
+def _over_network(cells: Cells) -> tuple[str, str]:
+    op, size = _collective(cells)
+    return f"{op} over {cells['network']}", size
+
+
 def _matmul(cells: Cells) -> tuple[str, str]:
-    return f"matmul {cells['types']}", "all"
+    short = float(cells[MEASURED]) < SHORT_MICROSECONDS
+    words = "single kernel" if "software" in cells else "with a part of its launch"
+    return (
+        f"matmul {cells['types']}, {words}",
+        "below 20 us" if short else "20 us and more",
+    )
 
 
 def _on_rows(
@@ -139,9 +165,10 @@ def _on_rows(
         error = abs(outcome.result / float(cells[MEASURED]) - 1)
         gpu = cells["gpu"]
         errors[gpu, op, size].append(error)
-        if name.startswith("collectives"):
-            errors[gpu, "all", size].append(error)
-    rows_are = FITTED if name.startswith("collectives") else NOT_KEPT_OUT
+        if name in ("collectives.csv", "nccl_alone.csv"):
+            whole = "all" if name == "nccl_alone.csv" else "all, single program"
+            errors[gpu, whole, size].append(error)
+    rows_are = NOT_KEPT_OUT if name.startswith("matmuls") else FITTED
     return [
         ErrorSummary(
             *key, rows_are, len(e), float(np.median(e)), float(np.quantile(e, 0.9))
@@ -152,15 +179,29 @@ def _on_rows(
 
 def _kept_out() -> list[ErrorSummary]:
     found: list[ErrorSummary] = []
-    for name in ("h100", "b200", "gb200"):
+    for name in ("a100", "b200", "gb200", "h100", "h200", "l40s"):
         record = load_record(name)
         parts = {"all": record["errors"]}
-        parts |= {kind: item["errors"] for kind, item in record["kinds"].items()}
+        kinds = record["kinds"].items()
+        parts |= {kind: item["errors"] for kind, item in kinds if "errors" in item}
         for op, errors in parts.items():
             for rows_are, sizes in errors.items():
-                if rows_are != FITTED:
+                if not rows_are.startswith(FITTED):
                     found += [
                         ErrorSummary(record["measured"], op, size, rows_are, **figures)
+                        for size, figures in sizes.items()
+                    ]
+    return found
+
+
+def _matmuls_kept_out() -> list[ErrorSummary]:
+    found: list[ErrorSummary] = []
+    for name in ("a100", "b200", "gb200", "h100", "h200", "l40s"):
+        for rate, item in load_matmul_record(name)["matmuls"].items():
+            for rows_are, sizes in item.get("errors", {}).items():
+                if rows_are != FITTED:
+                    found += [
+                        ErrorSummary(name, f"matmul {rate}", size, rows_are, **figures)
                         for size, figures in sizes.items()
                     ]
     return found

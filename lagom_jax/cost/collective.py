@@ -1,41 +1,32 @@
 """Seconds of a collective that has the links to itself.
 
-Inside one domain the time at NCCL's default setting is calibrated (`surface.py`). Over
-several domains the network is added, with estimated constants. Another setting than
-the default scales that time by NCCL's structure (`nccl_time.py`). All three are derived
+Two parts add up: latency, and the transfer over channels and links. Inside one domain
+both are calibrated at NCCL's own choice of channels, protocol by protocol
+(`surface.py`); over several, the network's are added (`network.py`). Another setting
+changes the latency by what NCCL's structure says, scales the transfer
+(`nccl_time.py`), and never takes less than its channels need. All of them are derived
 in docs/explanation/model.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.arrays import most_on_a_channel
 from lagom_jax.cost.constants import Constants, load_constants
-from lagom_jax.cost.nccl_default import nccl_default
-from lagom_jax.cost.nccl_facts import nccl_facts
-from lagom_jax.cost.nccl_time import structure_seconds
+from lagom_jax.cost.nccl_default import default_of
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.nccl_time import Structure, structure_of
+from lagom_jax.cost.network import Alone, across
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.span import Span, wire_bytes
-from lagom_jax.cost.structure import on_link
-from lagom_jax.cost.surface import Surface, load_surfaces
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.cost.span import Span
 from lagom_jax.plan.setting import Setting
 
-_ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Parts:
-    """A time, and what it is made of."""
-
-    seconds: float
-    latency: float
-    bound: str
-    """The link that limits the transfer."""
-    peak: float
-    """Bytes per second that this link could carry of what each GPU sends."""
+# However much faster another algorithm starts, a kernel starts and ends.
+_LEAST_LATENCY = 0.3
+# Of an array's latency in a group: what the kernel's own start is not in.
+_LATENCY_OF_AN_ARRAY = 0.8
 
 
 def collective_seconds(
@@ -45,7 +36,8 @@ def collective_seconds(
     cluster: Cluster,
     setting: Setting | None = None,
     *,
-    operands: int = 1,
+    arrays: tuple[float, ...] = (),
+    nccl: str = "",
 ) -> float:
     """Seconds of one execution of a collective through NCCL, alone.
 
@@ -55,7 +47,8 @@ def collective_seconds(
         span: How its groups lie on the cluster.
         cluster: What it runs on.
         setting: How it is run; by default as NCCL chooses by itself.
-        operands: Arrays that the compiler combined into this launch.
+        arrays: Bytes of each array that the compiler combined into this launch.
+        nccl: NCCL's version; by default that of its record.
 
     Raises:
         SettingError: NCCL does not have the setting's algorithm for this collective.
@@ -70,8 +63,8 @@ def collective_seconds(
         >>> slow > 4 * one
         True
     """
-    constants = load_constants(cluster.gpu.name)
-    terms = CollectiveTerms.of(kind, nbytes, span, cluster, constants, operands)
+    constants = load_constants(cluster, nccl)
+    terms = CollectiveTerms.of(kind, nbytes, span, cluster, constants, arrays)
     return terms.price(setting).seconds
 
 
@@ -81,13 +74,20 @@ class CollectiveTerms:
 
     kind: str
     nbytes: float
-    operands: int
+    arrays: tuple[float, ...]
+    """Bytes of each array on the larger side, from small to large."""
     span: Span
     cluster: Cluster
+    constants: Constants
     usual: Setting | None
     """What NCCL chooses by itself; None where it has no part in it."""
-    _parts: _Parts
-    _usual_structure: float
+    _fixed: float
+    """Seconds where no setting matters."""
+    _by_protocol: dict[str, tuple[Setting, Alone, Structure]] = dataclasses.field(
+        default_factory=dict[str, tuple[Setting, Alone, Structure]],
+        compare=False,
+        repr=False,
+    )
 
     @classmethod
     def of(
@@ -97,7 +97,7 @@ class CollectiveTerms:
         span: Span,
         cluster: Cluster,
         constants: Constants,
-        operands: int = 1,
+        arrays: tuple[float, ...] = (),
         *,
         one_shot: bool = False,
     ) -> CollectiveTerms:
@@ -109,26 +109,29 @@ class CollectiveTerms:
             span: How its groups lie on the cluster.
             cluster: The links it moves over.
             constants: What those links reach of their peaks.
-            operands: Arrays that the compiler combined into this launch.
+            arrays: Bytes of each array that the compiler combined into this launch.
             one_shot: Whether XLA runs it as a kernel of its own.
         """
-        usual, structure = None, 0.0
+        usual, fixed = None, 0.0
         if span.size == 1:
-            parts = _Parts(constants.launch_seconds, 0.0, "latency", 0.0)
+            fixed = constants.launch_seconds
         elif one_shot:
             # Every GPU reads the whole operand of every other, after one barrier.
             read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
-            parts = _Parts(constants.one_shot_seconds + read, 0.0, "latency", 0.0)
+            fixed = constants.one_shot_seconds + read
         else:
-            usual = nccl_default(kind, nbytes, span, cluster)
-            parts = _default(kind, nbytes, span, cluster, constants)
-            structure = structure_seconds(kind, nbytes, span, cluster, usual)
-        return cls(kind, nbytes, operands, span, cluster, usual, parts, structure)
+            usual = default_of(kind, nbytes, span, nccl_facts(cluster, constants.nccl))
+        ordered = tuple(sorted(arrays)) if len(arrays) > 1 else ()
+        return cls(kind, nbytes, ordered, span, cluster, constants, usual, fixed)
 
     @property
-    def sent_bytes(self) -> float:
-        """What each GPU sends."""
-        return wire_bytes(self.kind, self.nbytes, self.span.size)
+    def facts(self) -> NcclFacts:
+        """NCCL's constants on the cluster."""
+        return nccl_facts(self.cluster, self.constants.nccl)
+
+    def sent_bytes(self, setting: Setting) -> float:
+        """What each GPU sends, as the setting's algorithm has it."""
+        return self._structure(setting).sent_bytes
 
     def price(self, setting: Setting | None = None) -> Price:
         """The price under a setting, or under NCCL's own.
@@ -136,77 +139,50 @@ class CollectiveTerms:
         Raises:
             SettingError: NCCL does not have the setting's algorithm for this.
         """
-        parts = self._parts
         if self.usual is None:
-            return Price(parts.seconds, parts.bound)
-        seconds = parts.seconds
-        if setting is not None and setting != self.usual:
-            asked = structure_seconds(
-                self.kind, self.nbytes, self.span, self.cluster, setting
+            return Price(self._fixed, "latency")
+        setting = setting or self.usual
+        latency, transfer = self._parts(setting)
+        _, alone, _ = self._at(setting.protocol)
+        seconds, sent = latency + transfer, self.sent_bytes(setting)
+        share = min(1.0, sent / (alone.peak * seconds))
+        return Price(seconds, "latency" if transfer <= latency else alone.bound, share)
+
+    def busy(self, setting: Setting) -> float:
+        """The part of its time in which data moves, and nothing waits for a step."""
+        latency, transfer = self._parts(setting)
+        return transfer / max(latency + transfer, 1e-12)
+
+    def _parts(self, setting: Setting) -> tuple[float, float]:
+        """Seconds of latency and of the transfer."""
+        structure = self._structure(setting)
+        reference, alone, usual = self._at(setting.protocol)
+        latency, transfer = alone.latency, alone.transfer
+        if setting != reference:
+            other = latency + structure.latency - usual.latency
+            latency = max(_LEAST_LATENCY * latency, other)
+            if usual.transfer > 0:
+                transfer *= structure.transfer / usual.transfer
+        transfer = max(transfer, structure.on_channels)
+        if self.arrays:
+            channels = self.facts.channels_over(self.span.domains)
+            channels = min(setting.channels, channels)
+            most = most_on_a_channel(self.arrays, channels, self.facts)
+            latency += (most - 1) * _LATENCY_OF_AN_ARRAY * latency
+        return latency, transfer
+
+    def _structure(self, setting: Setting) -> Structure:
+        return structure_of(self.kind, self.nbytes, self.span, self.facts, setting)
+
+    def _at(self, protocol: str) -> tuple[Setting, Alone, Structure]:
+        """How NCCL would run it in a protocol, what that takes, and its structure."""
+        known = self._by_protocol.get(protocol)
+        if known is None:
+            kind, nbytes, span, facts = self.kind, self.nbytes, self.span, self.facts
+            reference = default_of(kind, nbytes, span, facts, protocol)
+            alone = across(
+                kind, nbytes, span, self.cluster, self.constants, facts, reference
             )
-            seconds *= asked / self._usual_structure
-        seconds += _further_turns(self.operands, self.cluster) * parts.latency
-        bound = parts.bound
-        if parts.seconds - parts.latency <= parts.latency:
-            bound = "latency"
-        return Price(seconds, bound, min(1.0, self.sent_bytes / (parts.peak * seconds)))
-
-
-def _further_turns(operands: int, cluster: Cluster) -> int:
-    # One group, one launch: operands lie side by side on the channels, and only those
-    # that find no channel of their own wait for another turn of the steps.
-    return math.ceil(max(1, operands) / nccl_facts(cluster).channels) - 1
-
-
-def _default(
-    kind: str, nbytes: float, span: Span, cluster: Cluster, constants: Constants
-) -> _Parts:
-    surface = load_surfaces(cluster.gpu.name).of(kind)
-    facts = nccl_facts(cluster)
-    peak = cluster.inside.bytes_per_s
-    protocol = nccl_default(kind, nbytes, span, cluster).protocol
-    latency = surface.form.latency(span.size, protocol) * 1e-6
-    if span.domains == 1:
-        seconds = surface.seconds(nbytes, span, peak, facts)
-        return _Parts(seconds, latency, cluster.inside.kind, peak)
-    if kind == "all-reduce":
-        # NCCL takes a tree between domains where latency counts; only the members of
-        # one domain wait for each other in turn.
-        latency = surface.form.latency(span.local, protocol) * 1e-6
-    latency += constants.network_latency_seconds * math.ceil(math.log2(span.domains))
-    bound, transfer, peak = _across(kind, nbytes, span, cluster, constants, surface)
-    return _Parts(latency + transfer, latency, bound, peak)
-
-
-def _across(
-    kind: str,
-    nbytes: float,
-    span: Span,
-    cluster: Cluster,
-    constants: Constants,
-    surface: Surface,
-) -> tuple[str, float, float]:
-    """The link that limits, its seconds, and its peak for what each GPU sends."""
-    moved = wire_bytes(kind, nbytes, span.size)
-    inside = cluster.inside.bytes_per_s
-    own = nbytes / span.size / inside * 1e6
-
-    def inside_seconds(moved: float) -> float:
-        return on_link(surface.form, moved / inside * 1e6, own) * 1e-6
-
-    network = cluster.between.bytes_per_s
-    network_rate = network * constants.network_efficiency
-    if kind in POINT_TO_POINT:
-        return "network", moved / network_rate, network
-    if kind in _ALL_TO_ALL:
-        # Each GPU's own card carries what it sends to other domains.
-        away = (span.size - span.local) / (span.size - 1)
-        choices = [
-            ("network", moved * away / network_rate, network / away),
-            (cluster.inside.kind, inside_seconds(moved * (1 - away)), inside),
-        ]
-        return max(choices, key=lambda choice: choice[1])
-    cards = network_rate * span.local
-    if span.local > 1 and inside_seconds(moved) > moved / cards:
-        return cluster.inside.kind, inside_seconds(moved), inside
-    return "network", moved / cards, network * span.local
+            known = reference, alone, self._structure(reference)
+            self._by_protocol[protocol] = known
+        return known

@@ -31,7 +31,7 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
         >>> from lagom_jax.cost.constants import load_constants
         >>> cluster = Cluster.parse("h100")
         >>> copy = Work("copy", 0.0, bytes_read=1 << 30, bytes_written=1 << 30)
-        >>> kernel_price(copy, cluster, load_constants("h100")).bound
+        >>> kernel_price(copy, cluster, load_constants(cluster)).bound
         'memory'
     """
     gpu, known = cluster.gpu, constants.kernels

@@ -2,29 +2,59 @@
 
 The constants are records, each number with its source. Those of matmuls were fitted to
 measurements (`scripts/fit_matmuls.py`), and so were the surfaces of collectives beside
-them (`scripts/fit_collectives.py`); the others are estimates, and say so.
+them (`scripts/fit_collectives.py`); the others are estimates, and say so. All that a
+model is made of is one value, so that it can be passed on, changed and told apart.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
+import math
+from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+
+from lagom_jax.cluster import Cluster
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
+from lagom_jax.cost.nccl_facts import nccl_facts
+from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
+from lagom_jax.cost.surface import Surfaces, load_surfaces
+
+_CARD_BYTES_PER_S = 50e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class NetworkConstants:
+    """What the network between domains reaches."""
+
+    efficiency: float
+    """Share of the cards' nominal rate."""
+    crossing_seconds: float
+    """Added once to what crosses it, beside a hop's own latency."""
+    ramp: float
+    """Times the root of the microseconds that the bytes take on it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Constants:
-    """What a GPU reaches of its peaks, and what starting something costs."""
+    """What a GPU reaches of its peaks, what starting costs, and what sharing does.
+
+    Two of them are equal only if they are the same object, as those of kernels are.
+    """
 
     gpu: str
     kernels: KernelConstants
-    network_efficiency: float
-    network_latency_seconds: float
-    """Added for every doubling of the number of domains a collective spans."""
+    sharing: SharingConstants
+    surfaces: Surfaces
+    """Times of collectives at NCCL's default setting."""
+    network: NetworkConstants
+    nccl: str
+    """NCCL's version."""
     one_shot_seconds: float
     """A small all-reduce that XLA runs as a kernel of its own."""
 
@@ -33,22 +63,108 @@ class Constants:
         """Start, drain and gap of a kernel."""
         return self.kernels.launch_seconds
 
+    @property
+    def digest(self) -> str:
+        """A hash of every constant: the same in all processes, another for others.
+
+        Example:
+            >>> h100 = load_constants(Cluster.parse("h100"))
+            >>> other = dataclasses.replace(h100, one_shot_seconds=1.0)
+            >>> len(h100.digest), h100.digest == other.digest
+            (64, False)
+        """
+        text = json.dumps(_plain(self), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """The value as JSON has it."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields
+            # A sentence about a number changes no price.
+            if field.name != "source"
+        }
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        return {str(name): _plain(item) for name, item in items}
+    if isinstance(value, np.ndarray):
+        return cast("list[Any]", value.tolist())
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast("list[object]", value)]
+    return value
+
 
 @functools.cache
-def load_constants(gpu: str) -> Constants:
-    """The constants of a GPU.
+def load_constants(cluster: Cluster, nccl: str = "") -> Constants:
+    """The constants of a cluster's GPUs and network.
+
+    Args:
+        cluster: The cluster.
+        nccl: NCCL's version; by default that of its record.
 
     Raises:
         ClusterError: There are none for a GPU of that name.
+        MeasurementError: `nccl` is no version.
 
     Example:
-        >>> load_constants("h100").network_efficiency
-        0.9
+        >>> load_constants(Cluster.parse("h100"), "2.28.9").nccl
+        '2.28.9'
     """
+    gpu = cluster.gpu
     folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
-    record: dict[str, Any] = json.loads((folder / "network.json").read_text())
+    record: dict[str, Any] = json.loads((folder / "launches.json").read_text())
     return Constants(
-        gpu=gpu,
-        kernels=load_kernel_constants(gpu),
+        gpu=gpu.name,
+        kernels=load_kernel_constants(gpu.name),
+        sharing=load_sharing_constants(gpu),
+        surfaces=load_surfaces(gpu.name),
+        network=load_network(cluster),
+        nccl=nccl_facts(cluster, nccl).version,
         **{name: item["value"] for name, item in record.items()},
     )
+
+
+def load_network(cluster: Cluster) -> NetworkConstants:
+    """The constants of a cluster's network: measured on it, or for any of its rate.
+
+    Example:
+        >>> fast, slow = (Cluster.parse(name) for name in ("h100", "a40-nvlink"))
+        >>> load_network(fast).crossing_seconds < load_network(slow).crossing_seconds
+        True
+    """
+    known = _networks().get(cluster.system.name)
+    item: dict[str, Any] = known or _networks()["any"]
+    found = NetworkConstants(**{name: fact["value"] for name, fact in item.items()})
+    if known is not None:
+        return found
+    return elsewhere(found, cluster.between.bytes_per_s)
+
+
+def elsewhere(known: NetworkConstants, bytes_per_s: float) -> NetworkConstants:
+    """What is known of cards of 50 GB/s, for others: slower ones are older, and later.
+
+    Example:
+        >>> elsewhere(NetworkConstants(0.9, 1e-5, 2.0), 12.5e9).crossing_seconds
+        2e-05
+    """
+    slower = math.sqrt(_CARD_BYTES_PER_S / bytes_per_s)
+    return dataclasses.replace(known, crossing_seconds=known.crossing_seconds * slower)
+
+
+def measured_networks() -> tuple[str, ...]:
+    """The systems whose network was measured.
+
+    Example:
+        >>> "a3-mega" in measured_networks()
+        True
+    """
+    return tuple(sorted(_networks().keys() - {"any"}))
+
+
+@functools.cache
+def _networks() -> dict[str, Any]:
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants"
+    return json.loads((folder / "networks.json").read_text())

@@ -113,6 +113,8 @@ class KernelConstants:
     """
 
     gpu: str
+    launch_in_table_seconds: float
+    """Of a launch, in the times of a published table of matmuls."""
     matmuls: Mapping[str, MatmulConstants]
     """By the name of the rate in `Gpu.dense_flops_per_s`; `other` for the rest."""
     launch_seconds: float
@@ -144,15 +146,7 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
         (True, False)
     """
     constants = resources.files(__name__.rpartition(".")[0]) / "constants"
-    folder = constants / "kernels"
-    path = folder / f"{gpu}.json"
-    if not path.is_file():
-        raise ClusterError(
-            f"there are no kernel constants for the GPU '{gpu}'; known are "
-            + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
-            + "; write them with scripts/fit_matmuls.py"
-        )
-    record: dict[str, Any] = json.loads(path.read_text())
+    record = load_matmul_record(gpu)
     estimated = json.loads((constants / "estimated" / "kernels.json").read_text())
     others: dict[str, Any] = {
         name: item["value"] for name, item in estimated["kernels"].items()
@@ -163,9 +157,33 @@ def load_kernel_constants(gpu: str) -> KernelConstants:
         others[name] = {**old, **value} if isinstance(old, dict) else value
     return KernelConstants(
         gpu=gpu,
+        launch_in_table_seconds=record.get("launch_in_table_seconds", {"value": 0.0})[
+            "value"
+        ],
         matmuls={name: _matmul(item) for name, item in record["matmuls"].items()},
         **others,
     )
+
+
+def load_matmul_record(gpu: str) -> dict[str, Any]:
+    """The record about a GPU's matmuls as it is in its file.
+
+    Raises:
+        ClusterError: There is none about that GPU.
+
+    Example:
+        >>> load_matmul_record("h100")["gpu"]
+        'h100'
+    """
+    folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "kernels"
+    path = folder / f"{gpu}.json"
+    if not path.is_file():
+        raise ClusterError(
+            f"there are no kernel constants for the GPU '{gpu}'; known are "
+            + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
+            + "; write them with scripts/fit_matmuls.py"
+        )
+    return json.loads(path.read_text())
 
 
 def _matmul(item: dict[str, Any]) -> MatmulConstants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.prices import Price
@@ -25,6 +26,8 @@ class KernelLoad:
     tiles: int
     """Blocks that it cuts its result into where arithmetic limits it, for as many SMs
     as it gets; 0 where the number of SMs hardly matters."""
+    seconds: float = math.inf
+    """Of the kernel alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class CollectiveLoad:
     """The kind of link that limits it."""
     link_share: float
     """The part of that link's rate that it uses when it runs alone, 0 to 1."""
+    busy: float = 1.0
+    """The part of its time in which it moves data and does not wait, 0 to 1."""
+    reduces_in_full: bool = False
+    """Whether it is an all-reduce in the Simple protocol, whose blocks move and add."""
 
     @property
     def bytes_in_flight(self) -> int:
@@ -55,12 +62,12 @@ def kernel_load(work: Work, price: Price, gpu: Gpu) -> KernelLoad:
         >>> gpu = Cluster.parse("h100").gpu
         >>> copied = Work("copy", 0.0, 1 << 30, 1 << 30)
         >>> kernel_load(copied, Price(2**31 / gpu.memory_bytes_per_s, "memory"), gpu)
-        KernelLoad(memory_share=1.0, reuse=0.0, tiles=0)
+        KernelLoad(memory_share=1.0, reuse=0.0, tiles=0, seconds=0.000...)
     """
     seconds = max(price.seconds, 1e-12)
     share = work.hbm_bytes / (gpu.memory_bytes_per_s * seconds)
     tiles = _tiles(work) if price.bound == "arithmetic" else 0
-    return KernelLoad(min(1.0, share), _reuse(work), tiles)
+    return KernelLoad(min(1.0, share), _reuse(work), tiles, seconds)
 
 
 def _reuse(work: Work) -> float:

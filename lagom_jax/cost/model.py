@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
+import math
 from collections.abc import Mapping
-from typing import Any, cast
-
-import numpy as np
+from typing import Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.between_regions import wan_price
@@ -23,14 +19,15 @@ from lagom_jax.cost.loads import (
     memory_rate,
 )
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu, load_sharing_constants
+from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
 from lagom_jax.cost.span import span_of
-from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
 from lagom_jax.plan.setting import Setting
 from lagom_jax.schedule.program import Kernel
 
+LARGE = 1 << 20
+"""Bytes from which on a kernel hides a part of its launch."""
 _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
 
 
@@ -39,16 +36,10 @@ class _Memory:
 
     def __init__(self, cluster: Cluster, constants: Constants) -> None:
         self._cluster, self._constants = cluster, constants
-        gpu = cluster.gpu
         self.kernels = Known(_work_of, self._kernel)
         self.collectives = Known(self._terms, self._collective)
         self._terms_of: dict[Collective, CollectiveTerms] = {}
-        self._sharing = load_sharing_constants(gpu)
-        self.rates = RatesOfLoads(gpu, self._sharing)
-
-    def is_of(self, cluster: Cluster, constants: Constants) -> bool:
-        """Whether it was made for these."""
-        return self._cluster is cluster and self._constants is constants
+        self.rates = RatesOfLoads(cluster.gpu, constants.sharing)
 
     def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
         price = kernel_price(kernel.work, self._cluster, self._constants)
@@ -63,7 +54,7 @@ class _Memory:
                 span_of(collective.groups, self._cluster),
                 self._cluster,
                 self._constants,
-                collective.operand_count,
+                arrays_of(collective),
                 one_shot=collective.one_shot_kernel,
             )
         return known
@@ -78,92 +69,91 @@ class _Memory:
             return over, _NO_CHANNELS
         terms = self._terms(collective)
         price = terms.price(setting)
-        used = setting or terms.usual
-        if used is None or terms.usual is None:
+        if terms.usual is None:
             return price, _NO_CHANNELS
+        used = setting or terms.usual
+        passes = self._constants.sharing.passes(collective.kind, used)
+        sent = terms.sent_bytes(used)
         return price, CollectiveLoad(
             used.channels,
             used.chunk_bytes,
-            memory_rate(
-                terms.sent_bytes, price.seconds, self._sharing.passes(collective.kind)
-            ),
+            memory_rate(sent, price.seconds, passes),
             price.bound,
             price.resource_share,
+            terms.busy(used),
+            collective.kind == "all-reduce" and used.protocol == "simple",
         )
+
+
+def arrays_of(collective: Collective) -> tuple[float, ...]:
+    """Bytes of each array that a collective moves, on the larger side."""
+    given = [float(nbytes) for _, nbytes in collective.operands]
+    more = collective.bytes / sum(given) if sum(given) else 1.0
+    return tuple(nbytes * more for nbytes in given)
 
 
 def _work_of(kernel: Kernel) -> Work:
     return kernel.work
 
 
-def _plain(value: object) -> object:
-    """The value as JSON has it."""
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, object]", value).items()
-        return {str(name): _plain(item) for name, item in items}
-    if isinstance(value, np.ndarray):
-        return cast("list[Any]", value.tolist())
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in cast("list[object]", value)]
-    return value
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class CostModel:
     """Prices on a cluster, and contention, under settings of the collectives.
 
+    A model never changes, but for remembering what it was asked for. Those that differ
+    in settings only remember together.
+
     Example:
-        >>> from lagom_jax.cluster import Cluster
-        >>> CostModel.of(Cluster.parse("h100:8x8")).constants.gpu
-        'h100'
+        >>> model = CostModel.of(Cluster.parse("h100:8x8"))
+        >>> model.constants.gpu, len(model.digest)
+        ('h100', 64)
     """
 
-    cluster: Cluster
-    constants: Constants
-    settings: Mapping[Collective, Setting] = dataclasses.field(
-        default_factory=dict[Collective, Setting]
-    )
-    """How some collectives are run; the others as NCCL chooses by itself."""
-    _memory: _Memory | None = dataclasses.field(default=None, repr=False, compare=False)
+    def __init__(
+        self,
+        cluster: Cluster,
+        constants: Constants,
+        settings: Mapping[Collective, Setting] | None = None,
+    ) -> None:
+        """A model that remembers nothing yet.
 
-    def __post_init__(self) -> None:
-        """Forgets what another cluster's model, or other constants, worked out."""
-        known = self._memory
-        if known is None or not known.is_of(self.cluster, self.constants):
-            object.__setattr__(self, "_memory", _Memory(self.cluster, self.constants))
-
-    @property
-    def _known(self) -> _Memory:
-        assert self._memory is not None  # __post_init__ saw to it
-        return self._memory
+        Args:
+            cluster: What programs run on.
+            constants: All that is known of its GPUs and links.
+            settings: How some collectives are run; the others as NCCL chooses itself.
+        """
+        self.cluster: Final = cluster
+        self.constants: Final = constants
+        self.settings: Final = dict(settings or {})
+        self._memory = _Memory(cluster, constants)
 
     @classmethod
-    def of(cls, cluster: Cluster) -> CostModel:
-        """The model of a cluster with the constants known for its GPU."""
-        return cls(cluster, load_constants(cluster.gpu.name))
+    def of(cls, cluster: Cluster, nccl: str = "") -> CostModel:
+        """The model of a cluster with the constants known for it.
+
+        Args:
+            cluster: What programs run on.
+            nccl: NCCL's version, such as 2.28.9; by default that of its record.
+        """
+        return cls(cluster, load_constants(cluster, nccl))
 
     def under(self, settings: Mapping[Collective, Setting]) -> CostModel:
         """The same model with other settings for some collectives.
 
         What either has worked out, the other knows.
         """
-        return dataclasses.replace(self, settings={**self.settings, **settings})
+        other = CostModel.__new__(CostModel)
+        other.__dict__.update(self.__dict__, settings={**self.settings, **settings})
+        return other
 
     @property
     def digest(self) -> str:
-        """A hash of every constant: the same in all processes, another for others."""
-        gpu = self.cluster.gpu
-        parts = (self.constants, load_sharing_constants(gpu), load_surfaces(gpu.name))
-        text = json.dumps([_plain(part) for part in parts], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """A hash of all constants: models with the same one say the same."""
+        return self.constants.digest
 
     @property
     def source(self) -> str:
         """Where the prices come from, in words."""
-        surfaces = load_surfaces(self.cluster.gpu.name)
+        surfaces = self.constants.surfaces
         matmuls = self.constants.kernels.matmul("bf16")
         if matmuls.calibrated and surfaces.calibrated:
             return (
@@ -178,22 +168,35 @@ class CostModel:
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
-        return self._known.kernels.of(kernel)[0]
+        return self._memory.kernels.of(kernel)[0]
 
     def collective(self, collective: Collective) -> Price:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
-        return self._known.collectives.of(collective, setting)[0]
+        return self._memory.collectives.of(collective, setting)[0]
+
+    def launch_in_table(self, collective: Collective) -> float:
+        """Seconds of the host's launch in the time of a program of one collective.
+
+        It is no part of what the collective takes beside kernels: in a step the host is
+        ahead of the GPU.
+        """
+        launches = self.constants.surfaces.launches.get(collective.kind, {})
+        if not launches:
+            return 0.0
+        ranks = span_of(collective.groups, self.cluster).size
+        nearest = min(launches, key=lambda known: abs(math.log2(int(known) / ranks)))
+        return launches[nearest][collective.bytes >= LARGE]
 
     def contention(self) -> SharedGpu:
         """What tasks do to each other on the cluster's GPUs."""
-        return SharedGpu(self._known.rates, self.kernel_load, self.collective_load)
+        return SharedGpu(self._memory.rates, self.kernel_load, self.collective_load)
 
     def kernel_load(self, kernel: Kernel) -> KernelLoad:
         """What a kernel needs of the GPU."""
-        return self._known.kernels.of(kernel)[1]
+        return self._memory.kernels.of(kernel)[1]
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
         """What a collective takes of the GPU."""
         setting = self.settings.get(collective)
-        return self._known.collectives.of(collective, setting)[1]
+        return self._memory.collectives.of(collective, setting)[1]

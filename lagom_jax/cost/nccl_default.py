@@ -8,21 +8,20 @@ it knows neither channels nor chunks (docs/explanation/model.md).
 
 from __future__ import annotations
 
-import functools
 import math
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
-from lagom_jax.cost.peers import default_parts
+from lagom_jax.cost.peers import default_parts, parts_on
 from lagom_jax.cost.span import Span
 from lagom_jax.plan.setting import REDUCING, Setting, largest_chunk
 
 _P2P_THREADS = 512
-_MOST_OCTAVES = 48
-_HALVINGS = 20
 
 
-def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Setting:
+def nccl_default(
+    kind: str, nbytes: float, span: Span, cluster: Cluster, nccl: str = ""
+) -> Setting:
     """The setting that NCCL would choose by itself.
 
     Args:
@@ -30,6 +29,7 @@ def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Sett
         nbytes: Bytes on the larger side of the op.
         span: How its groups lie on the cluster.
         cluster: What it runs on.
+        nccl: NCCL's version; by default that of its record.
 
     Example:
         >>> h100 = Cluster.parse("h100:1x8")
@@ -40,9 +40,26 @@ def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Sett
         >>> nccl_default("all-gather", 1 << 10, Span(8, 1, 8), h100).protocol
         'll'
     """
-    facts = nccl_facts(cluster)
+    return default_of(kind, nbytes, span, nccl_facts(cluster, nccl))
+
+
+def default_of(
+    kind: str, nbytes: float, span: Span, facts: NcclFacts, protocol: str = ""
+) -> Setting:
+    """The setting that NCCL would choose by itself, or in a protocol if it had to.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Bytes on the larger side of the op.
+        span: How its groups lie on the cluster.
+        facts: NCCL's constants.
+        protocol: Of what it may choose from; by default all.
+    """
     if kind not in (*REDUCING, "collective-broadcast"):
-        parts = default_parts(kind, nbytes, span.size, facts)
+        parts = default_parts(kind, nbytes, span.size, facts, span.domains)
+        if protocol not in ("", parts.protocol):
+            channels = parts.channels
+            parts = parts_on(kind, nbytes, span.size, channels, protocol, facts)
         limit = largest_chunk("p2p", parts.protocol)
         return Setting(
             "p2p",
@@ -51,38 +68,17 @@ def nccl_default(kind: str, nbytes: float, span: Span, cluster: Cluster) -> Sett
             _P2P_THREADS,
             min(facts.p2p_chunk_bytes, limit),
         )
-    algorithm, protocol = _chosen(kind, nbytes, span, facts)
-    return _resources(nbytes, span, facts, algorithm, protocol)
+    algorithm, chosen = _chosen(kind, nbytes, span, facts, protocol)
+    return _resources(nbytes, span, facts, algorithm, chosen)
 
 
-@functools.lru_cache(maxsize=1024)
-def simple_from(kind: str, ranks: int, facts: NcclFacts) -> float:
-    """The fewest bytes that NCCL sends in the Simple protocol inside one domain.
-
-    Example:
-        >>> facts = nccl_facts(Cluster.parse("h100"))
-        >>> round(simple_from("all-gather", 8, facts) / 2**20)
-        23
-        >>> simple_from("all-reduce", 8, facts) < 2**20
-        True
-    """
-    span = Span(ranks, 1, ranks)
-
-    def simple(bits: float) -> bool:
-        return _chosen(kind, 2.0**bits, span, facts)[1] == "simple"
-
-    above = float(next((b for b in range(_MOST_OCTAVES) if simple(b)), _MOST_OCTAVES))
-    below = above - 1 if 0 < above < _MOST_OCTAVES else above
-    for _ in range(_HALVINGS):
-        middle = (below + above) / 2
-        below, above = (below, middle) if simple(middle) else (middle, above)
-    return 2.0**above
-
-
-def _chosen(kind: str, nbytes: float, span: Span, facts: NcclFacts) -> tuple[str, str]:
+def _chosen(
+    kind: str, nbytes: float, span: Span, facts: NcclFacts, protocol: str = ""
+) -> tuple[str, str]:
     times = {
         choice: time
-        for choice in _offered(kind, span, facts)
+        for choice in offered_by(kind, span, facts)
+        if protocol in ("", choice[1])
         if (time := _modelled(kind, nbytes, span, facts, *choice)) < math.inf
     }
     return min(times, key=lambda choice: times[choice])
@@ -95,12 +91,13 @@ def offered(kind: str, span: Span, cluster: Cluster) -> list[tuple[str, str]]:
         >>> offered("all-to-all", Span(8, 1, 8), Cluster.parse("h100"))
         [('p2p', 'll'), ('p2p', 'simple')]
     """
+    return offered_by(kind, span, nccl_facts(cluster))
+
+
+def offered_by(kind: str, span: Span, facts: NcclFacts) -> list[tuple[str, str]]:
+    """The algorithms and protocols that NCCL has for a collective, by its constants."""
     if kind not in (*REDUCING, "collective-broadcast"):
         return [("p2p", "ll"), ("p2p", "simple")]
-    return _offered(kind, span, nccl_facts(cluster))
-
-
-def _offered(kind: str, span: Span, facts: NcclFacts) -> list[tuple[str, str]]:
     protocols = ("ll", "ll128", "simple") if facts.ll128 else ("ll", "simple")
     found = [("ring", protocol) for protocol in protocols]
     if kind == "collective-broadcast":
@@ -141,7 +138,7 @@ def _bandwidth(
     if domains > 1:
         bus = min(inside, facts.network_gb_per_s * span.local)
     # The model counts the channels of the graph, half of those in use.
-    channels = facts.channels / 2
+    channels = facts.channels_over(domains) / 2
     steps = 2 * (n - 1) if kind == "all-reduce" else n - 1
     if algorithm in ("ring", "tree"):
         rate = facts.link_gb_per_s(algorithm, protocol, bus, domains)
@@ -195,7 +192,7 @@ def _resources(
     if algorithm == "nvls":
         chunk = _nvls_chunk(nbytes, facts.nvls_channels * span.size)
         return Setting(algorithm, protocol, facts.nvls_channels, 640, chunk)
-    channels = facts.channels
+    channels = facts.channels_over(span.domains)
     threads = 640 if protocol == "ll128" or algorithm in ("tree", "pat") else 512
     threshold = facts.bytes_per_thread[protocol]
     if (algorithm, protocol) == ("ring", "ll"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.errors import MeasurementError
 
 ByProtocol = Mapping[str, float]
 
@@ -43,8 +45,12 @@ class NcclFacts:
     """0 where the links cannot reduce or multicast."""
     ll128: bool
     """Whether NCCL uses LL128: not over PCIe, where 128 bytes may arrive in parts."""
+    version: str
+    """Of NCCL."""
     channels: int
-    """Of a communicator."""
+    """Of a communicator inside one domain."""
+    far_channels: int
+    """Of one that crosses the network."""
     nvls_channels: int
     channel_gb_per_s: float
     """What one channel moves with Simple and all its threads (estimated)."""
@@ -53,10 +59,28 @@ class NcclFacts:
     p2p_chunk_bytes: int
     p2p_ll_bytes_per_channel: int
     p2p_most_chunks: int
+    p2p_ll_by_channels_in_use: bool
+    """Whether LL depends on the channels that a message uses, or on all of them."""
+    net_channels_per_peer: int
+    """Most channels of a pair in a communicator that crosses the network."""
+    array_bytes: int
+    """What an array of a group counts at least when channels are filled."""
+    arrays_chosen_together: bool
+    """Whether a group has one algorithm and protocol, whatever its arrays' sizes."""
     bytes_per_channel: int
     """The least traffic for which NCCL uses another channel."""
     bytes_per_thread: ByProtocol
     """The least payload for which NCCL uses another thread."""
+
+    def channels_over(self, domains: int) -> int:
+        """Channels of a communicator over so many domains.
+
+        Example:
+            >>> facts = nccl_facts(Cluster.parse("h100:8x8"))
+            >>> facts.channels_over(1), facts.channels_over(8)
+            (24, 16)
+        """
+        return self.channels if domains == 1 else self.far_channels
 
     def by_domains(self, values: tuple[float, float, float], domains: int) -> float:
         """The value that holds for so many domains.
@@ -95,8 +119,15 @@ class NcclFacts:
 
 
 @functools.lru_cache(maxsize=64)
-def nccl_facts(cluster: Cluster) -> NcclFacts:
+def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
     """NCCL's constants on a cluster.
+
+    Args:
+        cluster: What it runs on.
+        nccl: Its version, such as 2.28.9; by default that of the record.
+
+    Raises:
+        MeasurementError: That is no version.
 
     Example:
         >>> nccl_facts(Cluster.parse("a100")).nvls_efficiency
@@ -105,11 +136,17 @@ def nccl_facts(cluster: Cluster) -> NcclFacts:
     capability = cluster.gpu.compute_capability.rstrip("af")
     nvlink = cluster.inside.kind == "nvlink"
     record = _record()
-    values = {key: _value(item) for key, item in record.items() if key != "source"}
+    version = nccl or str(record["version"]["value"])
+    numbers = numbers_of(version)
+    values = {
+        key: _value(item, numbers) for key, item in record.items() if key != "source"
+    }
     major = capability.partition(".")[0]
     known = {**record["generations"][major]}
     known |= record["generations"].get(capability, {})
-    generation: dict[str, Any] = {key: _value(item) for key, item in known.items()}
+    generation: dict[str, Any] = {
+        key: _value(item, numbers) for key, item in known.items()
+    }
     per_link = values["link_gb_per_s"]
     inside = per_link["pcie"]
     if nvlink:
@@ -129,7 +166,9 @@ def nccl_facts(cluster: Cluster) -> NcclFacts:
         tree_channel_gb_per_s=tuple(generation["tree_channel_gb_per_s"]),
         nvls_efficiency=generation["nvls_efficiency"] if nvlink else 0.0,
         ll128=nvlink,
+        version=version,
         channels=generation["channels"],
+        far_channels=generation["far_channels"],
         nvls_channels=generation["nvls_channels"],
         channel_gb_per_s=values["simple_channel_gb_per_s"][major],
         slice_overhead_microseconds=values["slice_overhead_microseconds"],
@@ -137,6 +176,10 @@ def nccl_facts(cluster: Cluster) -> NcclFacts:
         p2p_chunk_bytes=chunk,
         p2p_ll_bytes_per_channel=p2p["ll_bytes_per_channel"],
         p2p_most_chunks=p2p["most_chunks_in_a_part"],
+        p2p_ll_by_channels_in_use=values["p2p_ll_by_channels_in_use"],
+        net_channels_per_peer=values["net_channels_per_peer"],
+        array_bytes=values["array_bytes"],
+        arrays_chosen_together=values["arrays_chosen_together"],
         bytes_per_channel=small["bytes_per_channel"],
         bytes_per_thread={
             protocol: small[f"{protocol}_bytes_per_thread"]
@@ -151,5 +194,26 @@ def _record() -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def _value(item: Mapping[str, Any]) -> Any:
-    return item.get("value", item)
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A version as numbers that can be compared.
+
+    Raises:
+        MeasurementError: It is none.
+
+    Example:
+        >>> numbers_of("2.28.9") < numbers_of("2.29"), numbers_of("2.30.7-1")
+        (True, (2, 30, 7))
+    """
+    found = re.match(r"\d+(?:\.\d+)+", version.strip())
+    if found is None:
+        raise MeasurementError(f"nccl is {version!r}, not a version such as 2.28.9")
+    return tuple(int(number) for number in found[0].split("."))
+
+
+def _value(item: Mapping[str, Any], version: tuple[int, ...]) -> Any:
+    by_version: dict[str, Any] | None = item.get("by_version")
+    if by_version is None:
+        return item.get("value", item)
+    firsts = sorted(by_version, key=numbers_of)
+    reached = [first for first in firsts if numbers_of(first) <= version]
+    return by_version[reached[-1] if reached else firsts[0]]

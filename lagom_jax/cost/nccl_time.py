@@ -1,8 +1,9 @@
 """How a collective's time depends on its setting: NCCL's structure.
 
 Steps that wait for each other, channels that share the link, chunks that fill and drain
-a pipeline, and protocols that pay for low latency with bandwidth. Only ratios between
-two settings are used; the level comes from measurements (`surface.py`).
+a pipeline, and protocols that pay for low latency with bandwidth. Only the latency that
+one setting has more than another, and the ratio of their transfers, are used; the level
+comes from measurements (`surface.py`). No transfer takes less than its channels need.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ import dataclasses
 import math
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import offered
+from lagom_jax.cost.nccl_default import offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import parts_on
 from lagom_jax.cost.span import Span, wire_bytes
-from lagom_jax.plan.setting import Setting, SettingError
+from lagom_jax.plan.setting import PAYLOAD, Setting, SettingError
 
 _FULL_THREADS = 512
-# Payload in what a protocol sends: LL has a flag of 4 bytes for every 4 bytes, LL128
-# one of 8 for every 120.
-_PAYLOAD = {"ll": 1 / 2, "ll128": 120 / 128, "simple": 1.0}
 # How sharply channels run into the link's limit: the p-norm of the two times.
 _SHARPNESS = 4.0
 
@@ -39,6 +37,26 @@ class Pipeline:
     """Chunks that pass before all ranks are busy."""
     link_gb_per_s: float
     """What the protocol reaches of the slowest link on the way."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Structure:
+    """Parts of a collective's time that add up, uncalibrated. All in seconds."""
+
+    latency: float
+    """What its steps wait for, whatever the bytes."""
+    transfer: float
+    """What its bytes take over channels and links, with what chunks add."""
+    on_channels: float
+    """What the busiest channel needs for its bytes at the rate of a channel: the
+    transfer of no setting takes less."""
+    sent_bytes: float
+    """By each GPU over the links, as the algorithm has it."""
+
+    @property
+    def seconds(self) -> float:
+        """Both parts."""
+        return self.latency + self.transfer
 
 
 def structure_seconds(
@@ -66,19 +84,36 @@ def structure_seconds(
         >>> time("ring/simple/2/544/524288") > 3 * time("ring/simple/8/544/524288")
         True
     """
-    choices = offered(kind, span, cluster)
+    return structure_of(kind, nbytes, span, nccl_facts(cluster), setting).seconds
+
+
+def structure_of(
+    kind: str, nbytes: float, span: Span, facts: NcclFacts, setting: Setting
+) -> Structure:
+    """The parts of a collective's time under a setting, uncalibrated.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Bytes on the larger side of the op.
+        span: How its groups lie on the cluster.
+        facts: NCCL's constants there.
+        setting: How it is run.
+
+    Raises:
+        SettingError: NCCL does not have that algorithm for this collective.
+    """
+    choices = offered_by(kind, span, facts)
     if (setting.algorithm, setting.protocol) not in choices:
         raise SettingError(
             f"NCCL does not run {kind} as {setting.algorithm} with {setting.protocol} "
             f"here; it has {', '.join('/'.join(choice) for choice in choices)}"
         )
-    facts = nccl_facts(cluster)
     # What a protocol adds to the payload takes its part of the link as of a channel.
-    payload = _PAYLOAD[setting.protocol]
+    payload = PAYLOAD[setting.protocol]
     each = facts.channel_gb_per_s * payload * _thread_share(setting.threads, facts)
     overhead = facts.slice_overhead_microseconds[setting.protocol]
     if setting.algorithm == "p2p":
-        return _exchange(kind, nbytes, span, facts, setting, each, overhead) * 1e-6
+        return _exchange(kind, nbytes, span, facts, setting, each, overhead)
     pipeline = _pipeline(kind, nbytes, span, facts, setting)
     channels = min(setting.channels, _filled(kind, nbytes, setting, facts))
     on_channel = pipeline.wire_bytes / channels
@@ -91,13 +126,21 @@ def structure_seconds(
     base = facts.base_microseconds[setting.algorithm][setting.protocol]
     hop = facts.inside_microseconds.get(setting.algorithm, {})
     far = facts.network_microseconds[setting.algorithm][setting.protocol]
-    return 1e-6 * (
-        base
-        + pipeline.hops * hop.get(setting.protocol, 0.0)
-        + pipeline.far_hops * far
-        + transfer
-        + on_channel / chunk * overhead
-        + pipeline.fill * chunk / (each * 1e3)
+    return Structure(
+        1e-6
+        * (
+            base
+            + pipeline.hops * hop.get(setting.protocol, 0.0)
+            + pipeline.far_hops * far
+        ),
+        1e-6
+        * (
+            transfer
+            + on_channel / chunk * overhead
+            + pipeline.fill * chunk / (each * 1e3)
+        ),
+        1e-6 * on_channel / (each * 1e3),
+        pipeline.wire_bytes,
     )
 
 
@@ -137,21 +180,25 @@ def _exchange(
     setting: Setting,
     each: float,
     overhead: float,
-) -> float:
+) -> Structure:
     parts = parts_on(kind, nbytes, span.size, setting.channels, setting.protocol, facts)
     link = facts.inside_gb_per_s if span.domains == 1 else facts.network_gb_per_s
-    payload = _PAYLOAD[setting.protocol]
-    on_link = wire_bytes(kind, nbytes, span.size) / (link * payload * 1e3)
+    payload = PAYLOAD[setting.protocol]
+    sent = wire_bytes(kind, nbytes, span.size)
     on_channel = parts.serial_bytes / (each * 1e3)
     chunk = min(float(setting.chunk_bytes), max(1.0, parts.part_bytes))
     base = facts.base_microseconds["ring"][setting.protocol]
     hops = facts.network_microseconds if span.domains > 1 else facts.inside_microseconds
-    return (
-        base
-        + hops["ring"][setting.protocol] * parts.rounds
-        + _limited(on_channel, on_link)
-        + parts.serial_bytes / chunk * overhead
-        + chunk / (each * 1e3)
+    return Structure(
+        1e-6 * (base + hops["ring"][setting.protocol] * parts.rounds),
+        1e-6
+        * (
+            _limited(on_channel, sent / (link * payload * 1e3))
+            + parts.serial_bytes / chunk * overhead
+            + chunk / (each * 1e3)
+        ),
+        1e-6 * on_channel,
+        sent,
     )
 
 

@@ -3,7 +3,9 @@
 NCCL gives each pair of GPUs a power of two of channels, as many as fit when all peers
 are served at once, and doubles it while a channel's part is longer than 32 chunks.
 What does not fit into the channels of the communicator waits for the next round. A
-message of at most 16 KiB per channel of the communicator goes in the LL protocol.
+message of at most 16 KiB per channel goes in the LL protocol: per channel of the
+communicator, or since 2.29.2 per channel that serves the pair. Where a communicator
+crosses the network all pairs have few channels, those inside a host too.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Parts:
         return float(self.part_bytes * self.rounds)
 
 
-def p2p_channels(facts: NcclFacts) -> int:
+def p2p_channels(facts: NcclFacts, domains: int = 1) -> int:
     """Channels that sends and receives may use: a power of two.
 
     Example:
@@ -49,11 +51,20 @@ def p2p_channels(facts: NcclFacts) -> int:
         >>> p2p_channels(nccl_facts(Cluster.parse("h100")))
         32
     """
-    return 1 << math.ceil(math.log2(facts.channels))
+    return 1 << math.ceil(math.log2(facts.channels_over(domains)))
 
 
-def default_parts(kind: str, nbytes: float, ranks: int, facts: NcclFacts) -> Parts:
+def default_parts(
+    kind: str, nbytes: float, ranks: int, facts: NcclFacts, domains: int = 1
+) -> Parts:
     """How NCCL by itself cuts a send of `nbytes`, or an all-to-all of them.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Bytes on the larger side of the op.
+        ranks: Of the communicator.
+        facts: NCCL's constants.
+        domains: Scale-up domains that the communicator reaches into.
 
     Example:
         One of 72 GPUs sends 16 MiB and then a little more: two channels instead of one.
@@ -66,11 +77,15 @@ def default_parts(kind: str, nbytes: float, ranks: int, facts: NcclFacts) -> Par
         >>> default_parts("collective-permute", 17 << 20, 72, facts).per_peer
         2
     """
-    most = p2p_channels(facts)
+    most = p2p_channels(facts, domains)
     peers = 1 if kind in POINT_TO_POINT else ranks
     message = nbytes / peers
-    per_peer = _doubled(message, _fitting(most, ranks), most, facts)
-    protocol = "ll" if message <= facts.p2p_ll_bytes_per_channel * most else "simple"
+    reach = most if domains == 1 else min(most, facts.net_channels_per_peer)
+    longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks if domains == 1 else 1 << 17
+    per_peer = _doubled(message, min(reach, _fitting(most, ranks)), reach, longest)
+    serving = per_peer if facts.p2p_ll_by_channels_in_use else reach
+    small = message <= facts.p2p_ll_bytes_per_channel * serving
+    protocol = "ll" if small and domains == 1 else "simple"
     return _laid_out(message, peers, per_peer, most, protocol)
 
 
@@ -90,7 +105,8 @@ def parts_on(
     message = nbytes / peers
     per_peer = channels
     if peers > 1:
-        per_peer = _doubled(message, _fitting(channels, ranks), channels, facts)
+        longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks
+        per_peer = _doubled(message, _fitting(channels, ranks), channels, longest)
     return _laid_out(message, peers, per_peer, channels, protocol)
 
 
@@ -98,8 +114,7 @@ def _fitting(channels: int, ranks: int) -> int:
     return 1 << max(0, math.floor(math.log2(max(1, channels / ranks))))
 
 
-def _doubled(message: float, per_peer: int, most: int, facts: NcclFacts) -> int:
-    longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks
+def _doubled(message: float, per_peer: int, most: int, longest: float) -> int:
     while message / per_peer > longest and per_peer <= most / 2:
         per_peer *= 2
     return per_peer

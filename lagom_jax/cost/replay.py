@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 
 from lagom_jax.cost.contention import Contention, NoContention
 from lagom_jax.cost.ledger import Ledger
@@ -88,25 +87,13 @@ class Machine:
         self._prices = prices
         self.known: dict[Task, Price] = {}
         """The prices of the tasks that it has met; each is asked for once."""
-        self._others: Mapping[Task, Price] = {}
 
     def seconds(self, task: Task) -> float:
         """A task's time alone."""
         price = self.known.get(task)
         if price is None:
-            price = self._others.get(task)
-        if price is None:
             price = self.known[task] = price_of(task, self._prices)
         return price.seconds
-
-    def variant(
-        self, changed: frozenset[Task], prices: Prices, contention: Contention | None
-    ) -> Machine:
-        """A machine that shares what it knows of all but the changed tasks."""
-        other = Machine(prices, contention)
-        other.known = {task: price_of(task, prices) for task in changed}
-        other._others = self.known
-        return other
 
     def node(self, node: Node, ledger: Ledger) -> None:
         """Carries one node out."""

@@ -12,7 +12,7 @@ from lagom_jax.schedule.program import Program
 
 
 def settings_of(
-    plan: Plan, program: Program, cluster: Cluster
+    plan: Plan, program: Program, cluster: Cluster, nccl: str = ""
 ) -> dict[Collective, Setting]:
     """The settings of a program that was compiled as a plan says.
 
@@ -20,6 +20,7 @@ def settings_of(
         plan: The plan.
         program: The program; a collective is known by its name in it.
         cluster: What it runs on.
+        nccl: NCCL's version; by default that of the cluster's record.
 
     Returns:
         Settings of the collectives that the plan has some for.
@@ -31,7 +32,8 @@ def settings_of(
         if isinstance(setting, Cap):
             span = span_of(collective.groups, cluster)
             nbytes = float(collective.bytes)
-            setting = setting.of(nccl_default(collective.kind, nbytes, span, cluster))
+            usual = nccl_default(collective.kind, nbytes, span, cluster, nccl)
+            setting = setting.of(usual)
         if setting is not None:
             found[collective] = setting
     return found

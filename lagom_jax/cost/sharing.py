@@ -3,9 +3,10 @@
 - **SMs.** Each channel of a collective holds one. A kernel that arithmetic limits has
   that many fewer; on GPUs whose large kernels are persistent (one block per SM, tiles
   dealt out in rounds) the loss comes in steps of whole rounds.
-- **Memory bandwidth.** A collective reads and writes what it sends and receives. A
-  kernel waits longer for its own bytes, and where both together ask for more than
-  there is, both get less.
+- **Memory bandwidth.** A collective reads and writes what it sends and receives. It
+  keeps what it asks for, and a kernel waits longer for its own bytes; collectives that
+  together ask for more than there is get their parts of it.
+- **Start.** A kernel that begins beside a collective begins later.
 - **Cache.** What the channels hold in flight, channels times chunk, pushes out what a
   kernel meant to find again as soon as it no longer fits.
 
@@ -29,6 +30,7 @@ from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.measured import measured
 from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
+from lagom_jax.plan.setting import PAYLOAD, Setting
 from lagom_jax.schedule.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
@@ -47,19 +49,29 @@ class SharingConstants:
     eviction: float
     """Which part of what a kernel meant to find in the cache it reads again once twice
     as much is in flight as the cache holds."""
+    start_seconds: float
+    """By which a kernel beside a collective begins or ends later."""
+    start_beside_all_reduce_seconds: float
+    """The same beside an all-reduce in the Simple protocol."""
     ring_passes: float
     """Passes over memory for each byte that a GPU sends in a ring or a tree."""
     exchange_passes: float
     """The same for all-to-all and permutes."""
 
-    def passes(self, kind: str) -> float:
+    def passes(self, kind: str, setting: Setting) -> float:
         """Passes over memory for each byte that a GPU sends.
 
         Args:
             kind: The kind of collective.
+            setting: How it is run.
         """
         exchanged = kind in POINT_TO_POINT or kind.endswith("all-to-all")
-        return self.exchange_passes if exchanged else self.ring_passes
+        passes = self.exchange_passes if exchanged else self.ring_passes
+        if setting.algorithm.startswith("nvls"):
+            # The switch reads and writes where the data lies: no buffer in between.
+            return passes - 1
+        # Flags go through the buffer with the data, written there and read.
+        return passes + 2 * (1 / PAYLOAD[setting.protocol] - 1)
 
 
 @functools.cache
@@ -135,7 +147,7 @@ class RatesOfLoads:
             tuple(
                 1.0
                 if load is None
-                else 1.0 / collective_slowdown(load, beside, kernel, self._gpu)
+                else 1.0 / collective_slowdown(load, beside, self._gpu)
                 for load in flying
             ),
         )
@@ -157,6 +169,12 @@ class SharedGpu:
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
         """How many times longer a kernel takes beside a collective."""
         return self._rates.slowdown(kernel, beside)
+
+    def between(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        """The speeds of tasks by what they take of the GPU; None takes nothing."""
+        return self._rates.of(kernel, flying)
 
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""
@@ -185,9 +203,25 @@ def slowdown(
     """
     if not beside:
         return 1.0
-    return sm_slowdown(kernel, beside, gpu, constants) * memory_slowdown(
+    together = sm_slowdown(kernel, beside, gpu, constants) * memory_slowdown(
         kernel, beside, gpu, constants
     )
+    return together + start_delay(beside, constants) / kernel.seconds
+
+
+def start_delay(beside: list[CollectiveLoad], constants: SharingConstants) -> float:
+    """Seconds that a kernel beside collectives loses, however long it is."""
+    delays = [
+        (
+            constants.start_beside_all_reduce_seconds
+            if load.reduces_in_full
+            else constants.start_seconds
+        )
+        * load.busy
+        for load in beside
+        if load.channels
+    ]
+    return max(delays, default=0.0)
 
 
 def sm_slowdown(
@@ -202,10 +236,12 @@ def sm_slowdown(
     if not kernel.tiles:
         # Memory limits it: fewer SMs only matter where they no longer ask enough of it.
         return max(1.0, constants.saturating_sm_share * gpu.sm_count / left)
+    rounds = math.ceil(kernel.tiles / gpu.sm_count)
+    whole = max(1.0, math.ceil(kernel.tiles / left) / rounds)
     if constants.persistent_kernels:
-        rounds = math.ceil(kernel.tiles / gpu.sm_count)
-        return max(1.0, math.ceil(kernel.tiles / left) / rounds)
-    return max(1.0, min(kernel.tiles, gpu.sm_count) / left)
+        return whole
+    # Blocks that are dealt out as SMs come free: of few, a last round may be added.
+    return max(whole, min(kernel.tiles, gpu.sm_count) / left)
 
 
 def memory_slowdown(
@@ -215,11 +251,15 @@ def memory_slowdown(
     constants: SharingConstants,
 ) -> float:
     """The part of `slowdown` that comes from memory bandwidth and cache."""
-    traffic = sum(load.memory_bytes_per_s for load in beside)
-    left = max(_LEAST_SHARE, 1.0 - traffic / gpu.memory_bytes_per_s)
+    left = max(_LEAST_SHARE, 1.0 - memory_share(beside, gpu))
     again = constants.eviction * cache_overflow(beside, gpu) * kernel.reuse
     stretched = (1.0 + again) / left
     return 1.0 + kernel.memory_share * (stretched - 1.0)
+
+
+def memory_share(beside: list[CollectiveLoad], gpu: Gpu) -> float:
+    """The part of the memory bandwidth that collectives ask for together."""
+    return sum(load.memory_bytes_per_s for load in beside) / gpu.memory_bytes_per_s
 
 
 def cache_overflow(beside: list[CollectiveLoad], gpu: Gpu) -> float:
@@ -235,26 +275,25 @@ def cache_overflow(beside: list[CollectiveLoad], gpu: Gpu) -> float:
         (0.0, 1.0)
     """
     in_flight = sum(load.bytes_in_flight for load in beside)
-    return min(1.0, max(0.0, in_flight / gpu.l2_bytes - 1.0))
+    if in_flight <= gpu.l2_bytes:
+        return 0.0
+    # While a collective waits, nothing of what it holds is touched.
+    busy = sum(load.bytes_in_flight * load.busy for load in beside) / in_flight
+    return busy * min(1.0, in_flight / gpu.l2_bytes - 1.0)
 
 
 def collective_slowdown(
     load: CollectiveLoad,
     all_loads: list[CollectiveLoad],
-    kernel: KernelLoad | None,
     gpu: Gpu,
 ) -> float:
-    """How many times longer a collective takes beside a kernel and other collectives.
+    """How many times longer a collective takes beside other collectives.
 
     Args:
         load: What the collective takes.
         all_loads: Everything under way on the communication streams, itself included.
-        kernel: What the compute stream runs, if anything.
         gpu: The GPU they share.
     """
     on_link = sum(other.link_share for other in all_loads if other.link == load.link)
-    traffic = sum(other.memory_bytes_per_s for other in all_loads)
-    demand = traffic / gpu.memory_bytes_per_s
-    if kernel is not None:
-        demand += kernel.memory_share
-    return max(1.0, on_link, demand)
+    # A kernel pays for what they share by itself: neither pays twice.
+    return max(1.0, on_link, memory_share(all_loads, gpu))

@@ -2,20 +2,22 @@
 
 Collectives that hand data from GPU to GPU wait for every rank once and are then limited
 by the link and by the copy of the GPU's own piece. Sends and receives are limited by
-the busiest channel or by the link. The coefficients are fitted; derivation:
-docs/explanation/model.md.
+the busiest channel or by the link. Latency and transfer are two parts that add. The
+coefficients are fitted; derivation: docs/explanation/model.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeAlias
 
-from lagom_jax.cost.nccl_default import simple_from
-from lagom_jax.cost.nccl_facts import NcclFacts
-from lagom_jax.cost.peers import default_parts
+from lagom_jax.cost.peers import Parts
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.hlo.collective import POINT_TO_POINT
+
+Parted: TypeAlias = tuple[float, float]
+"""Microseconds of latency, and of the transfer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,9 +25,9 @@ class Streamed:
     """All-gather, reduce-scatter and all-reduce.
 
     Example:
-        >>> form = Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0)
-        >>> form.latency(8), form.latency(8, "simple")
-        (13.0, 22.0)
+        >>> form = Streamed(6.0, 1.0, 0.0, 2.0, 3.0, 8.0, 0.5, 0.4, 1.0, 2.0)
+        >>> form.latency(8, "ll"), form.latency(8, "simple")
+        (13.0, 30.0)
     """
 
     latency_microseconds: float
@@ -33,36 +35,47 @@ class Streamed:
     """Added for every rank but one."""
     latency_per_doubling: float
     """Added for every doubling of the ranks."""
+    ll128_per_doubling: float
+    """So too in the LL128 protocol."""
     simple_per_doubling: float
-    """So too, where NCCL has gone over to the Simple protocol."""
+    """So too in the Simple protocol."""
+    simple_microseconds: float
+    """Added in the Simple protocol, whatever the ranks."""
     link_share: float
     """Of the link's peak, that transfers reach."""
+    ll_share: float
+    """The same in the LL protocol."""
     copy_share: float
     """Rate at which a GPU handles its own piece, in link peaks."""
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
 
-    def latency(self, ranks: int, protocol: str = "ll") -> float:
+    def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""
         doubling = self.latency_per_doubling
+        more = 0.0
         if protocol == "simple":
             doubling += self.simple_per_doubling
+            more = self.simple_microseconds
+        elif protocol == "ll128":
+            doubling += self.ll128_per_doubling
         return (
             self.latency_microseconds
+            + more
             + self.latency_per_rank * (ranks - 1)
             + doubling * math.log2(ranks)
         )
 
-    def microseconds(
-        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
-    ) -> float:
+    def parted(
+        self, kind: str, nbytes: float, ranks: int, peak: float, protocol: str
+    ) -> Parted:
         """Microseconds alone, `peak` being the link's bytes per second."""
-        ranks = span.size
-        simple = nbytes >= simple_from(kind, ranks, facts)
-        latency = self.latency(ranks, "simple" if simple else "ll")
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = nbytes / ranks / peak * 1e6
-        return latency + on_link(self, sent, own)
+        share = min(self.ll_share, self.link_share)
+        share = share if protocol == "ll" else self.link_share
+        transfer = sent / share + own / self.copy_share + self.ramp * math.sqrt(sent)
+        return self.latency(ranks, protocol), transfer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class Exchanged:
 
     Example:
         >>> form = Exchanged(6.0, 0.5, 8.0, 5.0, 22.0, 1.4, 0.75, 2.0, 2.0)
-        >>> form.latency(3), form.latency(3, "simple")
+        >>> form.latency(3, "ll"), form.latency(3, "simple")
         (7.0, 15.0)
     """
 
@@ -95,60 +108,45 @@ class Exchanged:
     apart_share: float = 0.0
     """Of the permutes whose pairs nobody knows, those that have that gain."""
 
-    def latency(self, ranks: int, protocol: str = "ll") -> float:
+    def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""
         latency = self.latency_microseconds + self.latency_per_rank * (ranks - 1)
         return latency + (self.simple_latency if protocol == "simple" else 0.0)
 
-    def microseconds(
-        self, kind: str, nbytes: float, span: Span, peak: float, facts: NcclFacts
-    ) -> float:
+    def parted(
+        self, kind: str, nbytes: float, span: Span, peak: float, parts: Parts
+    ) -> Parted:
         """Microseconds alone, `peak` being the link's bytes per second."""
         apart = self.apart_share if span.apart is None else float(span.apart)
-        in_step = self._microseconds(kind, nbytes, span, peak, facts, 1.0)
+        latency, in_step = self._parted(kind, nbytes, span, peak, parts, 1.0)
         if not apart:
-            return in_step
+            return latency, in_step
         gain = self.one_way_gain
-        faster = self._microseconds(kind, nbytes, span, peak, facts, gain)
-        return in_step ** (1 - apart) * faster**apart
+        _, faster = self._parted(kind, nbytes, span, peak, parts, gain)
+        both = (latency + in_step) ** (1 - apart) * (latency + faster) ** apart
+        return latency, both - latency
 
-    def _microseconds(
+    def _parted(
         self,
         kind: str,
         nbytes: float,
         span: Span,
         peak: float,
-        facts: NcclFacts,
+        parts: Parts,
         gain: float,
-    ) -> float:
+    ) -> Parted:
         ranks = span.size
-        parts = default_parts(kind, nbytes, ranks, facts)
-        latency = self.latency(ranks, parts.protocol)
         rate = self.ll_channel_gb_per_s
         if parts.protocol == "simple":
             rate = self.simple_channel_gb_per_s * gain
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
-        on_channel = parts.serial_bytes / (rate * 1e3) + self.ramp * math.sqrt(sent)
-        return latency + max(on_channel, on_link(self, sent, own))
+        ramp = self.ramp * math.sqrt(sent)
+        on_channel = parts.serial_bytes / (rate * 1e3)
+        on_link = sent / self.link_share + own / self.copy_share
+        return self.latency(ranks, parts.protocol), ramp + max(on_channel, on_link)
 
 
 Form = Streamed | Exchanged
 EXCHANGED_KINDS = ("all-to-all", "collective-permute")
 """The measured kinds that NCCL runs as sends and receives."""
-
-
-def on_link(form: Streamed | Exchanged, sent: float, own: float) -> float:
-    """Microseconds of what is sent over a link and of a GPU's own piece.
-
-    Args:
-        form: What the link reaches.
-        sent: Microseconds that it would take at the link's peak.
-        own: So too for the own piece.
-
-    Example:
-        >>> on_link(Streamed(6.0, 1.0, 0.0, 3.0, 0.5, 1.0, 2.0), 100.0, 10.0)
-        230.0
-    """
-    ramp = form.ramp * math.sqrt(sent)
-    return ramp + sent / form.link_share + own / form.copy_share

@@ -19,8 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lagom_jax.cost.nccl_facts import NcclFacts
+from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
-from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
+from lagom_jax.cost.structure import (
+    EXCHANGED_KINDS,
+    Exchanged,
+    Form,
+    Parted,
+    Streamed,
+)
 from lagom_jax.errors import ClusterError
 
 Floats = npt.NDArray[np.float64]
@@ -42,26 +49,44 @@ class Surface:
     log2_ranks: Floats
     """Knots of the correction, ranks or the pairs of a permute; so too the next."""
     log2_bytes: Floats
-    factors: Floats
-    """Log of measured over form: a row per rank knot."""
+    factors: Mapping[str, Floats]
+    """By protocol the log of measured over form: a row per rank knot."""
     peak: float
     """Bytes per second of the link that was measured."""
 
-    def seconds(
-        self, nbytes: float, span: Span, peak: float, facts: NcclFacts
-    ) -> float:
-        """Seconds alone; `peak` is the link's bytes per second and direction."""
-        base = self.form.microseconds(self.kind, nbytes, span, peak, facts)
-        # On another link, what counts is how long the bytes take, not how many.
-        factor = self.correction(nbytes * self.peak / peak, span.pairs or span.size)
-        return base * factor * 1e-6
+    def parted(
+        self, nbytes: float, span: Span, peak: float, facts: NcclFacts, protocol: str
+    ) -> Parted:
+        """Seconds of latency and of the transfer, alone, in a protocol.
 
-    def correction(self, nbytes: float, ranks: int) -> float:
+        Args:
+            nbytes: Bytes on the larger side of the op.
+            span: How its groups lie on the cluster; as if in one domain.
+            peak: The link's bytes per second and direction.
+            facts: NCCL's constants.
+            protocol: The protocol; sends and receives have the channels of NCCL's own.
+        """
+        form, kind = self.form, self.kind
+        if isinstance(form, Streamed):
+            found = form.parted(kind, nbytes, span.size, peak, protocol)
+        else:
+            parts = default_parts(kind, nbytes, span.size, facts)
+            parts = dataclasses.replace(parts, protocol=protocol)
+            found = form.parted(kind, nbytes, span, peak, parts)
+        # On another link, what counts is how long the bytes take, not how many.
+        size = nbytes * self.peak / peak
+        factor = 1e-6 * self.correction(size, span.pairs or span.size, protocol)
+        return found[0] * factor, found[1] * factor
+
+    def correction(self, nbytes: float, ranks: int, protocol: str) -> float:
         """What the form is multiplied by; outside the knots, that of the edge."""
         x = math.log2(max(nbytes, 1.0))
+        table = self.factors.get(protocol)
+        if table is None:
+            table = self.factors["simple"]
         rows = [
             float(np.interp(x, self.log2_bytes, row))
-            for row in cast("list[Floats]", list(self.factors))
+            for row in cast("list[Floats]", list(table))
         ]
         return math.exp(float(np.interp(math.log2(ranks), self.log2_ranks, rows)))
 
@@ -71,7 +96,7 @@ class Surfaces:
     """The surfaces that hold for a GPU.
 
     Example:
-        >>> load_surfaces("h100").calibrated, load_surfaces("a100").calibrated
+        >>> load_surfaces("h100").calibrated, load_surfaces("a40").calibrated
         (True, False)
     """
 
@@ -80,6 +105,12 @@ class Surfaces:
     """False where another GPU's measurements stand in."""
     source: str
     by_kind: Mapping[str, Surface]
+    launches: Mapping[str, Mapping[str, tuple[float, float]]]
+    """Seconds of the host's launch that a table of single programs has below 1 MiB and
+    above, by kind and
+    by the ranks of a group."""
+    nccl: str
+    """NCCL's version there."""
 
     def of(self, kind: str) -> Surface:
         """The surface of a kind, or that of the measured kind nearest to it."""
@@ -96,12 +127,16 @@ def load_surfaces(gpu: str) -> Surfaces:
     record = load_record(gpu)
     if "stands_in" in record:
         other = load_surfaces(record["stands_in"])
-        return Surfaces(gpu, False, record["source"], other.by_kind)
+        return dataclasses.replace(
+            other, gpu=gpu, calibrated=False, source=record["source"]
+        )
     return Surfaces(
         gpu,
         True,
         record["source"],
         {kind: _surface(kind, record) for kind in record["kinds"]},
+        record["launch_in_table_seconds"]["value"],
+        record["launch_in_table_seconds"]["nccl"],
     )
 
 
@@ -109,8 +144,8 @@ def load_record(gpu: str) -> dict[str, Any]:
     """The record about a GPU as it is in its file.
 
     Example:
-        >>> load_record("a100")["stands_in"]
-        'h100'
+        >>> load_record("a40")["stands_in"]
+        'a100'
     """
     folder = resources.files(__name__.rpartition(".")[0]) / "collectives"
     path = folder / f"{gpu}.json"
@@ -132,6 +167,9 @@ def _surface(kind: str, record: dict[str, Any]) -> Surface:
         form(**item["form"]),
         np.log2(np.array(table["ranks"], dtype=float)),
         np.array(table["log2_bytes"], dtype=float),
-        np.log(np.array(table["factors"], dtype=float)),
-        record["peak_bytes_per_s"],
+        {
+            protocol: np.log(np.array(rows, dtype=float))
+            for protocol, rows in table["factors"].items()
+        },
+        item.get("peak_bytes_per_s", record["peak_bytes_per_s"]),
     )

@@ -49,6 +49,10 @@ class CollectiveRow:
     """0 where nobody measured it."""
     hosts: int = 0
     """Hosts that the GPUs were on; 0 where nobody said, then they fill hosts."""
+    nccl: str = ""
+    """Its version; empty where nobody said."""
+    network_bytes_per_s: float = 0.0
+    """Of each GPU and direction, between hosts; 0 for that of the GPU's system."""
     line: int = 0
 
 
@@ -99,6 +103,9 @@ def collective_row(cells: Cells) -> CollectiveRow:
         groups, size = whole(cells, "groups"), whole(cells, "group_size")
         if groups * size > devices:
             raise RowError(f"{groups} groups of {size} do not fit on {devices} devices")
+    hosts = whole(cells, "hosts") if cells.get("hosts", "").strip() else 0
+    if hosts > devices:
+        raise RowError(f"{devices} devices cannot be on {hosts} hosts")
     return CollectiveRow(
         gpu=cells["gpu"].strip(),
         op=op,
@@ -106,7 +113,21 @@ def collective_row(cells: Cells) -> CollectiveRow:
         groups=groups,
         group_size=size,
         tensor_bytes=whole(cells, "tensor_bytes", 0),
+        hosts=hosts,
+        nccl=cells.get("nccl", "").strip(),
+        network_bytes_per_s=_network(cells),
     )
+
+
+def _network(cells: Cells) -> float:
+    text = cells.get("network_gbytes_per_gpu", "").strip()
+    try:
+        rate = float(text or 0) * 1e9
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf") or (text and not rate):
+        raise RowError(f"network_gbytes_per_gpu is {text!r}, not a rate in GB/s")
+    return rate
 
 
 def matmul_row(cells: Cells) -> MatmulRow:

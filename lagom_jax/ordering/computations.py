@@ -78,7 +78,7 @@ class Computations:
         self.stage = stage
         """The step in the given order, and all that can be set."""
         self._builder, self._cluster = builder, cluster
-        self._terms = Terms(stage, cluster, stage.untouched)
+        self._terms = Terms(stage, stage.untouched)
         self._model, self._correct, self._spare_bytes = model, correct, spare_bytes
         self._parameters = parameters
         self.evaluations = 0

@@ -104,7 +104,7 @@ def find_order(
 
     def search_in(builder: Builder) -> Computations:
         step = builder.program()
-        space = space_of(step, cluster, controls, grid)
+        space = space_of(step, cluster, controls, grid, model.constants.nccl)
         stage = Stage(step, space, model, correct)
         return Computations(
             builder, stage, cluster, model, correct, spare_bytes, parameters

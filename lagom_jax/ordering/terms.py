@@ -10,11 +10,9 @@ import copy
 from collections.abc import Hashable
 from typing import Final
 
-from lagom_jax.cluster import Cluster
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import RatesOfLoads, load_sharing_constants
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.schedule.program import Kernel, Task
 from lagom_jax.search.space import Choice
@@ -30,12 +28,11 @@ class Terms:
     It is a pricing and a contention model at once, so a replay can ask it for both.
     """
 
-    def __init__(self, stage: Stage, cluster: Cluster, choice: Choice) -> None:
+    def __init__(self, stage: Stage, choice: Choice) -> None:
         """Begins with a choice.
 
         Args:
-            stage: All that can be set, and the model's answers.
-            cluster: The hardware.
+            stage: What can be set, and the model's answers.
             choice: For each group of the stage its candidate.
         """
         self._stage = stage
@@ -48,7 +45,6 @@ class Terms:
         """By number of a task its load on a stream of its own, likewise."""
         self.speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         """Answers of `between`."""
-        self._sharing = RatesOfLoads(cluster.gpu, load_sharing_constants(cluster.gpu))
         self._group: dict[Collective, int] = {
             site: number
             for number, group in enumerate(stage.space.groups)
@@ -113,7 +109,7 @@ class Terms:
             own, *others = (self._of_ids[number] for number in loads)
             assert not isinstance(own, CollectiveLoad)
             flying = tuple(o if isinstance(o, CollectiveLoad) else None for o in others)
-            rates = self._sharing.of(own, flying)
+            rates = self._stage.between(own, flying)
             speeds = self.speeds[loads] = (rates.kernel, *rates.flying)
         return speeds
 

@@ -18,6 +18,9 @@ CHUNK_GRAIN: Final = {"ll": 16, "ll128": 1920, "simple": 512}
 _STEP: Final = {"ll": 32768, "ll128": 576000, "simple": 524288}
 """Payload of one of the eight steps of a channel's default buffer."""
 _THREADS: Final = {"ll": (64, 512), "ll128": (160, 640), "simple": (64, 640)}
+PAYLOAD: Final = {"ll": 1 / 2, "ll128": 120 / 128, "simple": 1.0}
+"""Share of data in what a protocol sends: LL has a flag of 4 bytes for every 4 bytes,
+LL128 one of 8 for every 120."""
 _SIMPLE_ONLY: Final = ("nvls", "nvls_tree")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import nccl_default, offered
+from lagom_jax.cost.nccl_default import default_of, offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import p2p_channels
 from lagom_jax.cost.span import Span, span_of
@@ -96,7 +96,11 @@ class Space:
 
 
 def space_of(
-    program: Program, cluster: Cluster, controls: Controls, grid: Grid = FINE
+    program: Program,
+    cluster: Cluster,
+    controls: Controls,
+    grid: Grid = FINE,
+    nccl: str = "",
 ) -> Space:
     """The search space of a program.
 
@@ -105,6 +109,7 @@ def space_of(
         cluster: What it runs on.
         controls: The parts of a setting that can be set, and how finely.
         grid: Which values are tried.
+        nccl: NCCL's version; by default that of its record.
 
     Example:
         >>> from lagom_jax.search.controls import named
@@ -112,7 +117,7 @@ def space_of(
         >>> space_of(Program("p", (), 8), h100, named("tuner")).groups
         ()
     """
-    facts = nccl_facts(cluster)
+    facts = nccl_facts(cluster, nccl)
     fixed: list[tuple[Collective, str]] = []
     exchanges: list[tuple[Collective, Span]] = []
     called: list[tuple[Collective, Span]] = []
@@ -130,14 +135,14 @@ def space_of(
             fixed.append((site, "broadcasts are left to NCCL"))
         else:
             exchanges.append((site, span))
-    groups = _called_groups(called, cluster, controls, grid, facts)
+    groups = _called_groups(called, controls, grid, facts)
     if exchanges:
-        most = p2p_channels(facts)
+        most = max(p2p_channels(facts, span.domains) for _, span in exchanges)
         caps = (None, *(Cap(1 << n) for n in range(most.bit_length() - 1)))
         name = "sends and receives"
-        groups.append(_group(name, exchanges, (), caps, cluster))
+        groups.append(_group(name, exchanges, (), caps, facts))
     fewer = controls.coarser()
-    coarser = fewer and space_of(program, cluster, fewer, grid)
+    coarser = fewer and space_of(program, cluster, fewer, grid, nccl)
     if coarser is not None and len(coarser.groups) == len(groups):
         # No two collectives were alike, so that nothing more is told apart.
         coarser = None
@@ -146,7 +151,6 @@ def space_of(
 
 def _called_groups(
     sites: list[tuple[Collective, Span]],
-    cluster: Cluster,
     controls: Controls,
     grid: Grid,
     facts: NcclFacts,
@@ -154,16 +158,17 @@ def _called_groups(
     if not sites:
         return []
     if controls.tells_apart == "nothing":
-        caps = (None, *(Cap(n) for n in grid.channels if n < facts.channels))
-        return [_group("collectives", sites, (), caps, cluster)]
+        most = max(facts.channels_over(span.domains) for _, span in sites)
+        caps = (None, *(Cap(n) for n in grid.channels if n < most))
+        return [_group("collectives", sites, (), caps, facts)]
     found: list[Group] = []
     for members in _indistinguishable(sites, controls):
         made = (call for site, span in members for call in calls_of(site, span))
         calls = tuple(sorted({(call, call.operands): call for call in made}.values()))
         site, span = max(members, key=lambda member: member[0].bytes)
-        candidates = _settings(site.kind, span, cluster, controls, grid, facts)
+        candidates = _settings(site.kind, span, controls, grid, facts)
         name = site.name if controls.tells_apart == "places" else str(calls[-1])
-        found.append(_group(name, members, calls, (None, *candidates), cluster))
+        found.append(_group(name, members, calls, (None, *candidates), facts))
     return found
 
 
@@ -172,11 +177,10 @@ def _group(
     members: list[tuple[Collective, Span]],
     calls: tuple[Call, ...],
     candidates: tuple[SettingOrCap, ...],
-    cluster: Cluster,
+    facts: NcclFacts,
 ) -> Group:
     usual = (
-        nccl_default(site.kind, float(site.bytes), span, cluster)
-        for site, span in members
+        default_of(site.kind, float(site.bytes), span, facts) for site, span in members
     )
     sites = tuple(site for site, _ in members)
     return Group(name, sites, calls, tuple(usual), candidates)
@@ -209,20 +213,20 @@ def _indistinguishable(
 def _settings(
     kind: str,
     span: Span,
-    cluster: Cluster,
     controls: Controls,
     grid: Grid,
     facts: NcclFacts,
 ) -> tuple[Setting, ...]:
     found: dict[Setting, None] = {}
-    for algorithm, protocol in offered(kind, span, cluster):
+    for algorithm, protocol in offered_by(kind, span, facts):
         if protocol not in grid.protocols:
             continue
         if algorithm == "nvls":
             # A switch's channels are those of its hardware; no setting gives it more.
             most = facts.nvls_channels
         else:
-            most = min(MOST_CHANNELS, controls.most_channels or facts.channels)
+            own = facts.channels_over(span.domains)
+            most = min(MOST_CHANNELS, controls.most_channels or own)
         low, high = threads_range(algorithm, protocol)
         threads = [high]
         if "threads" in controls.sets:

@@ -12,6 +12,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
+from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price, Prices
@@ -157,6 +158,12 @@ class Stage:
     def slowdown(self, kernel: KernelLoad, site: CollectiveLoad) -> float:
         """The factor by which a kernel takes longer while a collective runs."""
         return self._sharing.slowdown(kernel, site)
+
+    def between(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        """The speeds of tasks by what they take of the GPU; None takes nothing."""
+        return self._sharing.between(kernel, flying)
 
     def _alone(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:
         known = self._sites.get((site, candidate))

@@ -203,7 +203,12 @@ def tune_program(
         ...     empty, h100, CostModel.of(h100), controls=named("tuner")).speedup
         1.0
     """
-    stage = Stage(program, space_of(program, cluster, controls, grid), model, correct)
+    stage = Stage(
+        program,
+        space_of(program, cluster, controls, grid, model.constants.nccl),
+        model,
+        correct,
+    )
     before = stage.score(stage.untouched).totals
     chosen = [(policies[0], policies[0].choose(stage))]
     unanswered: list[str] = []

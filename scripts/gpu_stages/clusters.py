@@ -21,7 +21,8 @@ def cluster_of(gpu: str, gpus: int = 1, *, hosts: int = 1) -> Cluster:
         >>> cluster_of("h200", 8).name, cluster_of("gb200").name
         ('h200:1x8', 'gb200-nvl72:1x1')
     """
-    for system in Cluster.names():
+    # Hosts that one rents have such GPUs too; the GPU's own system comes first.
+    for system in sorted(Cluster.names(), key=lambda name: not name.startswith(gpu)):
         if Cluster.parse(system).gpu.name == gpu:
             return Cluster.parse(f"{system}:{hosts}x{gpus}")
     raise CannotRunError(

@@ -207,7 +207,7 @@ def judged(
         left_out: From measuring.
     """
     cluster = cluster_of(gpu)
-    predictor = Predictor(cluster, load_constants(cluster.gpu.name))
+    predictor = Predictor(cluster, load_constants(cluster))
     old = load_sharing_constants(cluster.gpu)
     used = [row for row in rows if not row.kept_out]
     apart = [row for row in rows if row.kept_out]

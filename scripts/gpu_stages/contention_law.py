@@ -21,6 +21,7 @@ from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
 from lagom_jax.cost.sharing import SharingConstants, collective_slowdown, slowdown
 from lagom_jax.cost.span import wire_bytes
+from lagom_jax.plan.setting import Setting, threads_range
 
 Floats = npt.NDArray[np.float64]
 _LINK: Final = "the GPU itself"
@@ -79,7 +80,7 @@ class Predictor:
         """Predicted slowdown of the collective."""
         load = collective_load(row, sharing)
         gpu = self._cluster.gpu
-        return collective_slowdown(load, [load], self.kernel_load(row), gpu)
+        return collective_slowdown(load, [load], gpu)
 
     def kernel_load(self, row: Measured) -> KernelLoad:
         """Load of the kernel, with its measured time alone."""
@@ -105,9 +106,20 @@ def collective_load(row: Measured, sharing: SharingConstants) -> CollectiveLoad:
     kind = row.collective.function
     sent = wire_bytes(kind, row.nbytes, RANKS)
     alone = Spread.of(row.pair.collective_alone).median
-    rate = memory_rate(sent, alone, sharing.passes(kind))
+    answer = row.collective.answer
+    assert answer.algorithm is not None
+    assert answer.protocol is not None
+    _, threads = threads_range(answer.algorithm, answer.protocol)
+    chunk = row.collective.chunk_bytes
+    setting = Setting(answer.algorithm, answer.protocol, row.channels, threads, chunk)
+    rate = memory_rate(sent, alone, sharing.passes(kind, setting))
     return CollectiveLoad(
-        RANKS * row.channels, row.collective.chunk_bytes, RANKS * rate, _LINK, 0.0
+        RANKS * row.channels,
+        chunk,
+        RANKS * rate,
+        _LINK,
+        0.0,
+        reduces_in_full=kind == "all-reduce" and setting.protocol == "simple",
     )
 
 

@@ -54,7 +54,7 @@ def test_every_form_of_the_name(
         ("h100:99999999x8", "too many"),
         ("h10:8x8", "did you mean 'h100'?"),
         ("gb200:18x4", "did you mean 'gb200-nvl72'?"),
-        ("tpu-v5p:2x4", "Known: a100, a40-nvlink, a40-pcie, b200"),
+        ("tpu-v5p:2x4", "Known: a100, a3-mega, a3-ultra, a4, a40-nvlink"),
         ("./nowhere.json:2x8", "cannot read the record nowhere.json"),
     ],
 )

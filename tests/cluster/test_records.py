@@ -40,12 +40,16 @@ def test_the_figures_of_a_gpu_agree_with_each_other(name: str) -> None:
     lanes = gpu.sm_count * gpu.fp32_lanes_per_sm
     assert vector["f32"] == pytest.approx(2 * lanes * gpu.boost_clock_hz, rel=0.02)
     assert dense["f16"] == dense["bf16"]
-    assert dense["tf32"] == pytest.approx(dense["bf16"] / 2, rel=0.002)
-    assert dense["s8"] == pytest.approx(dense["bf16"] * 2, rel=0.002)
+    # The L40S's data sheet rounds bf16 otherwise than the rest, by 1.2 %.
+    assert dense["tf32"] == pytest.approx(dense["bf16"] / 2, rel=0.013)
+    # Blackwell Ultra has next to no int8 and f64, and half as much fp4 again.
+    ultra = gpu.compute_capability == "10.3a"
+    if not ultra:
+        assert dense["s8"] == pytest.approx(dense["bf16"] * 2, rel=0.013)
     if "f8" in dense:
-        assert dense["f8"] == dense["s8"]
+        assert dense["f8"] == pytest.approx(dense["bf16"] * 2, rel=0.013)
     if "f4" in dense:
-        assert dense["f4"] == 2 * dense["f8"]
+        assert dense["f4"] == (3 if ultra else 2) * dense["f8"]
     # Tensor cores work in powers of two a clock; data sheets round and use a clock
     # of their own for them, below the boost clock.
     per_sm_and_clock = dense["bf16"] / (2 * gpu.sm_count * gpu.boost_clock_hz)

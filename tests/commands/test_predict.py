@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lagom_jax.cost
-from lagom_jax.commands.validate import FITTED, all_scores, markdown
+from lagom_jax.commands.validate import FITTED, NOT_KEPT_OUT, all_scores, markdown
 
 from ..command_line import lagom, write_dump
 
@@ -80,18 +80,20 @@ def test_a_stand_in_is_named(capsys, table):
     path = table(HEAD, "gb300-nvl72,all-gather,72,1,72,1048576")
     code, out, err = lagom(capsys, "predict", "collectives", path)
     assert code == 0
-    assert "estimated: gb300-nvl72 is not measured; gb200-nvl72 stands in" in err
+    assert "estimated: gb300-nvl72 is not measured; gb200 stands in" in err
     other = table(HEAD, "gb200-nvl72,all-gather,72,1,72,1048576")
     same = rows_of(lagom(capsys, "predict", "collectives", other)[1])[0]
     assert rows_of(out)[0]["predicted_microseconds"] == same["predicted_microseconds"]
 
 
 def test_gpus_that_were_not_measured_are_named(capsys, table):
-    path = table(HEAD, *(f"{gpu},all-gather,8,1,8,4096" for gpu in ("a100", "h100")))
+    path = table(
+        HEAD, *(f"{gpu},all-gather,8,1,8,4096" for gpu in ("a40-nvlink", "h100"))
+    )
     code, out, err = lagom(capsys, "predict", "collectives", path)
     assert (code, len(rows_of(out))) == (0, 2)
     assert err.splitlines() == [
-        line for line in err.splitlines() if "a100 is not" in line
+        line for line in err.splitlines() if "a40-nvlink is not" in line
     ]
     assert err.startswith("lagom: estimated: ")
 
@@ -128,11 +130,63 @@ def scores():
 
 
 def test_every_measurement_counts(scores):
-    rows = rows_of((MEASURED / "collectives.csv").read_text())
-    fitted = [s for s in scores if s.op == "all" and s.rows_are == FITTED]
-    assert sum(s.rows for s in fitted) == len(rows)
-    matmuls = rows_of((MEASURED / "matmuls.csv").read_text())
-    assert sum(s.rows for s in scores if s.op.startswith("matmul")) == len(matmuls)
+    for op, name in (("all, single program", "collectives"), ("all", "nccl_alone")):
+        fitted = [s for s in scores if s.op == op and s.rows_are == FITTED]
+        assert sum(s.rows for s in fitted) == len(
+            rows_of((MEASURED / f"{name}.csv").read_text())
+        )
+    matmuls = [
+        row
+        for name in ("matmuls", "matmuls_alone")
+        for row in rows_of((MEASURED / f"{name}.csv").read_text())
+    ]
+    found = [s for s in scores if s.rows_are == NOT_KEPT_OUT]
+    assert sum(s.rows for s in found) == len(matmuls)
+
+
+def test_a_table_says_hosts_network_and_version(capsys, table):
+    """The same collective over two hosts, on networks that limit it."""
+    head = f"{HEAD},hosts,network_gbytes_per_gpu,nccl"
+    row = "all-gather,16,1,16,268435456,2"
+    path = table(
+        head,
+        f"h100-sxm,{row},25,2.23",
+        f"h100-sxm,{row},12.5,2.23",
+        f"h100-sxm,{row},-3,2.23",
+        f"h100-sxm,{row},25,new",
+        "b200,all-gather,8,1,8,16777216,1,,2.28.9",
+        "b200,all-gather,8,1,8,16777216,1,,2.29.2",
+    )
+    code, out, err = lagom(capsys, "predict", "collectives", path)
+    assert code == 5
+    assert "not a rate in GB/s" in err
+    assert "not a version" in err
+    fast, slow, right, wrong = (
+        float(row["predicted_microseconds"]) for row in rows_of(out)
+    )
+    assert 1.5 * fast < slow < 2.5 * fast
+    assert wrong > 1.4 * right
+
+
+def test_slowdowns_beside_collectives_are_predicted(capsys, table):
+    head = (
+        "gpu,kernel,m,n,k,types,blocks,collective,arrays,tensor_bytes,group_size,"
+        "channels,threads,alone_us"
+    )
+    path = table(
+        head,
+        "a100-sxm,matmul,8192,768,3072,bf16,,all-gather,1,77266944,4,,,159.07",
+        "a100-sxm,copy,,,,,,all-gather,,,4,,,4.7",
+        "a100-sxm,matmul,,,,tf32,192,send-recv,,,8,24,640,94",
+        "a100-sxm,copy,,,,,,all-gather,,,4,,,soon",
+    )
+    code, out, err = lagom(capsys, "predict", "contention", path)
+    assert code == 5
+    assert "alone_us is 'soon'" in err
+    found = [float(row["predicted_slowdown"]) for row in rows_of(out)]
+    assert found[0] == pytest.approx(2.11, abs=0.4)
+    assert found[1] == pytest.approx(2.04, abs=0.2)
+    assert found[2] == 1.0
 
 
 def test_the_page_shows_the_scores_as_they_are(scores):

@@ -13,7 +13,7 @@ from lagom_jax.cost.matmul import matmul_seconds
 from lagom_jax.hlo.work import KINDS, Matmul, Work
 
 H100 = Cluster.parse("h100")
-CONSTANTS = load_constants("h100")
+CONSTANTS = load_constants(H100)
 KNOWN = CONSTANTS.kernels
 SQUARE = Matmul(1, 4096, 4096, 4096, "bf16", "bf16", "bf16")
 OPERANDS = 2 * 4096 * 4096 * 2

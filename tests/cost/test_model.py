@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import itertools
+import subprocess
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
-from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.model import CostModel, arrays_of
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting
@@ -64,7 +66,7 @@ def test_prices_do_not_depend_on_what_was_asked_before(questions):
             span_of(task.groups, CLUSTER),
             CLUSTER,
             model.constants,
-            task.operand_count,
+            arrays_of(task),
             one_shot=task.one_shot_kernel,
         )
         expected = terms.price(setting)
@@ -95,10 +97,24 @@ def test_speeds_do_not_depend_on_what_was_asked_before(questions):
         assert found == fresh.rates(kernel, (task,))
 
 
+def test_the_digest_is_of_all_constants_and_of_no_process():
+    model = CostModel.of(CLUSTER)
+    sharing = dataclasses.replace(model.constants.sharing, eviction=0.123)
+    other = CostModel(CLUSTER, dataclasses.replace(model.constants, sharing=sharing))
+    assert model.digest != other.digest
+    script = (
+        "from lagom_jax.cluster import Cluster; from lagom_jax.cost.model import "
+        f"CostModel; print(CostModel.of(Cluster.parse({CLUSTER.name!r})).digest)"
+    )
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == model.digest
+
+
 def test_a_model_with_another_cluster_remembers_nothing():
     task = COLLECTIVES[0]
     model = CostModel.of(CLUSTER)
     known = model.collective(task)
     slower = Cluster.parse("h100:16x1")
-    found = dataclasses.replace(model, cluster=slower).collective(task)
+    found = CostModel(slower, model.constants).collective(task)
     assert found == CostModel.of(slower).collective(task) != known

@@ -1,5 +1,6 @@
 """Prices of single tasks: formulas by hand, laws, and the measurements they fit."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -25,7 +26,7 @@ from lagom_jax.hlo.work import Matmul, Work
 from .programs import collective
 
 H100 = Cluster.parse("h100:8x8")
-CONSTANTS = load_constants("h100")
+CONSTANTS = load_constants(H100)
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured" / "collectives.csv"
 # Sends and receives are faster past the size where NCCL leaves the LL protocol.
 STREAMED = ("all-gather", "all-reduce", "reduce-scatter", "collective-broadcast")
@@ -44,7 +45,14 @@ def test_every_known_cluster_has_prices(name):
 
 def test_a_gpu_without_constants_is_refused():
     with pytest.raises(ClusterError, match=r"no kernel constants.*h100"):
-        load_constants("h1000")
+        load_constants(
+            dataclasses.replace(
+                H100,
+                system=dataclasses.replace(
+                    H100.system, gpu=dataclasses.replace(H100.gpu, name="h1000")
+                ),
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,5 +180,5 @@ def test_a_small_all_reduce_over_many_domains_grows_with_their_logarithm():
         for n in (2, 4, 8, 128)
     ]
     steps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert steps[0] == pytest.approx(steps[1], rel=1e-4)
-    assert steps[2] == pytest.approx(4 * steps[0], rel=1e-4)
+    assert steps[0] == pytest.approx(steps[1], rel=0.01)
+    assert steps[2] == pytest.approx(4 * steps[0], rel=0.01)

@@ -11,57 +11,71 @@ from hypothesis import strategies as st
 
 import lagom_jax.cost
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands.rows import collective_microseconds
 from lagom_jax.cost.collective import collective_seconds
-from lagom_jax.cost.nccl_default import nccl_default, simple_from
-from lagom_jax.cost.nccl_facts import nccl_facts
+from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.span import Span, span_of
 from lagom_jax.cost.surface import load_record, load_surfaces
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.groups import Groups
 
-MEASURED = Path(lagom_jax.cost.__file__).parent / "measured" / "collectives.csv"
-CLUSTERS = {"h100-sxm": "h100", "b200": "b200", "gb200-nvl72": "gb200-nvl72"}
+MEASURED = Path(lagom_jax.cost.__file__).parent / "measured"
+GPUS = ("a100-sxm", "b200", "gb200-nvl72", "h100-sxm", "h200-sxm")
 STREAMED = ("all-gather", "all-reduce", "reduce-scatter")
 
 
-def measured(gpu):
-    """Kind, bytes, span and seconds of each measurement."""
-    cluster = Cluster.parse(CLUSTERS[gpu])
-    with MEASURED.open() as file:
+@pytest.mark.parametrize("gpu", GPUS)
+def test_rows_of_nccl_alone_are_met(gpu):
+    large, small = [], []
+    with (MEASURED / "nccl_alone.csv").open() as file:
         for row in csv.DictReader(file):
             if row["gpu"] == gpu:
-                seconds = float(row["microseconds"]) * 1e-6
-                devices = int(row["devices"])
-                if gpu.startswith("gb"):
-                    cluster = Cluster.parse(f"gb200-nvl72:{devices // 4}x4")
-                if row["group_size"]:
-                    ranks = int(row["group_size"])
-                    span = Span(ranks, 1, ranks)
-                else:
-                    pairs = np.arange(devices)[:, None] + [[0, 1]]
-                    groups = Groups(pairs % devices, point_to_point=True, assumed=True)
-                    span = span_of(groups, cluster)
-                nbytes = int(row["tensor_bytes"])
-                yield row["op"], nbytes, span, cluster, seconds
+                error = collective_microseconds(row) / float(row["microseconds"]) - 1
+                big = int(row["tensor_bytes"]) >= 1 << 20
+                (large if big else small).append(abs(error))
+    assert np.median(large) < 0.03
+    assert np.quantile(large, 0.9) < 0.15
+    assert np.median(small) < 0.1
 
 
-@pytest.mark.parametrize("gpu", CLUSTERS)
-def test_fitted_rows_are_met(gpu):
-    large, small = [], []
-    for kind, nbytes, span, cluster, seconds in measured(gpu):
-        error = abs(collective_seconds(kind, nbytes, span, cluster) / seconds - 1)
-        (large if nbytes >= 1 << 20 else small).append(error)
-    assert np.median(large) < 0.05
-    assert np.median(small) < 0.2
+@pytest.mark.parametrize("gpu", ["h100-sxm", "b200", "gb200-nvl72"])
+def test_rows_of_single_programs_are_met_with_their_launch(gpu):
+    with (MEASURED / "collectives.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    large = [
+        abs(collective_microseconds(row) / float(row["microseconds"]) - 1)
+        for row in rows
+        if int(row["tensor_bytes"]) >= 1 << 20
+    ]
+    assert np.median(large) < 0.06
+    # The launch is part of the table alone.
+    row = next(r for r in rows if r["op"] == "all-gather" and r["tensor_bytes"] < "2")
+    assert collective_microseconds(row) >= collective_microseconds(row | {"nccl": ""})
 
 
-@pytest.mark.parametrize("name", ["h100", "b200", "gb200"])
+def test_nccl_takes_twice_as_long_where_its_own_choice_is_bad():
+    """16 MiB among 8 B200: LL128 in 2.28.9 takes half of Simple in 2.29.2."""
+    b200, span = Cluster.parse("b200:1x8"), Span(8, 1, 8)
+
+    def time(nccl, setting=None):
+        return collective_seconds(
+            "all-gather", 16 << 20, span, b200, setting, nccl=nccl
+        )
+
+    assert nccl_default("all-gather", 16 << 20, span, b200, "2.29.2").protocol == (
+        "simple"
+    )
+    remedy = nccl_default("all-gather", 16 << 20, span, b200, "2.28.9")
+    assert remedy.protocol == "ll128"
+    assert time("2.29.2") > 1.4 * time("2.28.9")
+    assert time("2.29.2", remedy) < 0.75 * time("2.29.2")
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "gb200", "l40s"])
 def test_the_records_tell_fitted_rows_from_those_kept_out(name):
     record = load_record(name)
-    for errors in (record["errors"], *(k["errors"] for k in record["kinds"].values())):
-        large = {key: sizes["1 MiB and more"] for key, sizes in errors.items()}
-        assert "kept out: sizes" in large
-        assert large["fitted"]["median"] < large["kept out: sizes"]["median"]
+    large = {key: sizes["1 MiB and more"] for key, sizes in record["errors"].items()}
+    assert large["fitted"]["median"] < large["kept out: sizes"]["median"]
     assert all(kind["source"] for kind in record["kinds"].values())
 
 
@@ -71,14 +85,18 @@ def test_the_records_tell_fitted_rows_from_those_kept_out(name):
     st.floats(3, 40),
     st.floats(0, 2),
 )
-def test_more_bytes_take_more_time(kind, name, bits, more):
+def test_more_bytes_take_more_time_where_nccl_runs_them_alike(kind, name, bits, more):
+    """Where it takes one more channel for them they may take less, within a protocol."""
     cluster = Cluster.parse(name)
     for ranks in (2, 4, 8):
         span = Span(ranks, 1, ranks)
-        small, big = (
-            collective_seconds(kind, 2.0**x, span, cluster) for x in (bits, bits + more)
-        )
-        assert small <= big * (1 + 1e-9)
+        sizes = 2.0**bits, 2.0 ** (bits + more)
+        few, many = (nccl_default(kind, size, span, cluster) for size in sizes)
+        small, big = (collective_seconds(kind, size, span, cluster) for size in sizes)
+        if few == many:
+            assert small <= big * (1 + 1e-9)
+        elif few.protocol == many.protocol:
+            assert small <= big * 1.2
 
 
 @pytest.mark.parametrize("kind", [*STREAMED, "all-to-all"])
@@ -94,15 +112,15 @@ def test_far_beyond_the_measurements_only_the_bandwidth_counts(kind, name):
 
 
 def test_half_the_link_takes_twice_as_long_for_large_messages():
-    """An A100's surface is the H100's, on its own link."""
+    """An A40's surface is the A100's, on its own link."""
     span = Span(8, 1, 8)
     times = {
         name: collective_seconds("all-gather", 1e11, span, Cluster.parse(name))
-        for name in ("h100", "a100")
+        for name in ("a100", "a40-nvlink")
     }
     links = {name: Cluster.parse(name).inside.bytes_per_s for name in times}
-    assert times["a100"] / times["h100"] == pytest.approx(
-        links["h100"] / links["a100"], rel=0.02
+    assert times["a40-nvlink"] / times["a100"] == pytest.approx(
+        links["a100"] / links["a40-nvlink"], rel=0.02
     )
 
 
@@ -153,20 +171,6 @@ def test_a_rack_showed_one_rate_only():
     rack = Cluster.parse("gb200-nvl72")
     ring = [[i, (i + 1) % 72] for i in range(72)]
     assert permute(rack, ring, assumed=True) == permute(rack, ring)
-
-
-@pytest.mark.parametrize("kind", STREAMED)
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_the_latency_of_simple_comes_where_nccl_goes_over_to_it(kind, ranks):
-    cluster, span = Cluster.parse("b200"), Span(ranks, 1, ranks)
-    start = simple_from(kind, ranks, nccl_facts(cluster))
-    assert nccl_default(kind, start, span, cluster).protocol == "simple"
-    assert nccl_default(kind, start * 0.99, span, cluster).protocol != "simple"
-    before, after, later = (
-        collective_seconds(kind, start * share, span, cluster)
-        for share in (0.999, 1.001, 1.003)
-    )
-    assert after - before > 10 * (later - after)
 
 
 def test_latency_grows_with_ranks():

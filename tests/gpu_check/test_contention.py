@@ -25,13 +25,13 @@ from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
 from .staged import staged
 
 H100 = Cluster.parse("h100")
-PLANTED = SharingConstants(False, 0.7, 0.3, 1.5, 4.0)
+PLANTED = SharingConstants(False, 0.7, 0.3, 0.0, 0.0, 1.5, 4.0)
 OLD = load_sharing_constants(H100.gpu)
 
 
 @pytest.fixture(scope="module")
 def predictor():
-    return Predictor(H100, load_constants("h100"))
+    return Predictor(H100, load_constants(H100))
 
 
 def rows_under(planted, predictor):

@@ -53,6 +53,14 @@ def update(name, target, source, index):
     )
 
 
+def scatter(name, target, indices, source):
+    return (
+        f"{name} = {WHOLE} scatter({target}, {indices}, {source}), "
+        "update_window_dims={0,1}, inserted_window_dims={}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=sum"
+    )
+
+
 def module(*lines, parameters=2, parts=2):
     """An entry of 8 devices: `p0`, ... whole arrays and `q0`, ... parts of such."""
     first = [

@@ -29,7 +29,7 @@ def test_the_clock_agrees_with_the_replay(data, name):
         data.draw(st.integers(0, len(group.candidates) - 1))
         for group in stage.space.groups
     )
-    terms = Terms(stage, cluster, stage.untouched).under(choice)
+    terms = Terms(stage, stage.untouched).under(choice)
     expected = replay(step, terms, terms).totals.step_seconds
 
     clock = Clock([(node,) for node in step.body], terms)
@@ -57,7 +57,7 @@ def test_another_choice_changes_what_is_known(data, name):
     plain = tuple(node for node in step.body if not isinstance(node, Loop))
     step = dataclasses.replace(step, body=plain)
     stage = stage_of(step, name)
-    terms = Terms(stage, cluster, stage.untouched)
+    terms = Terms(stage, stage.untouched)
     clock = Clock([(node,) for node in step.body], terms)
     for group, found in enumerate(stage.space.groups):
         terms.choose(group, data.draw(st.integers(0, len(found.candidates) - 1)))

@@ -83,7 +83,7 @@ def descent_parts(module, controls="sequence"):
     """A computation, the costs of its tasks, and candidates of its groups."""
     program = build_program(module)
     stage = Stage(program, space_of(program, H100, named(controls), COARSE), MODEL)
-    terms = Terms(stage, H100, stage.untouched)
+    terms = Terms(stage, stage.untouched)
     return stage, sequence(module), terms
 
 

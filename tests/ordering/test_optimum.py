@@ -21,6 +21,7 @@ from .modules import (
     module,
     reduced,
     reduction,
+    scatter,
     update,
 )
 
@@ -128,6 +129,19 @@ def test_an_update_in_place_stays_behind_other_readers():
         add("buffer", "p0", "p1"),
         add("reader", "buffer", "p1"),
         update("written", "buffer", "q0", "index"),
+        add("after", "written", "p1"),
+        "ROOT end = () tuple()",
+    )
+    assert "reader" in needs(made)["written"]
+    assert "reader" not in needs(made)["after"]
+
+
+def test_a_scatter_writes_over_its_operand_behind_other_readers():
+    made = module(
+        add("buffer", "p0", "p1"),
+        add("reader", "buffer", "p1"),
+        "indices = s32[1] reshape(index)",
+        scatter("written", "buffer", "indices", "q0"),
         add("after", "written", "p1"),
         "ROOT end = () tuple()",
     )

@@ -226,7 +226,7 @@ def allowed_on_one_stream(module, permutation):
     order = dict.fromkeys(unit_of[old[n].id] for n in permutation or range(len(old)))
     program = build_program(module)
     stage = Stage(program, space_of(program, CLUSTER, named("tuner"), COARSE), MODEL)
-    terms = Terms(stage, CLUSTER, stage.untouched)
+    terms = Terms(stage, stage.untouched)
     return Descent(found, terms, {}, found.given).allows(tuple(order))
 
 

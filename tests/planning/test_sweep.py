@@ -1,6 +1,7 @@
 """Candidates are compiled, looked at, compared: with a compiler made by hand."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from lagom_jax.errors import (
 )
 from lagom_jax.ordering import Ordering
 from lagom_jax.planning.make import reserved
+from lagom_jax.planning.sweep import Sweep
 from lagom_jax.planning.trial import Asked
 from lagom_jax.schedule.program import Program
 from lagom_jax.scheduled import Scheduled
@@ -410,3 +412,9 @@ def test_what_is_being_done_is_said():
     made, said = sweep(Compiler({"a": "fast"}))
     made.improve(made.first(), lambda view: [idea("a")], 0)
     assert said == ["compiling as it is", "compiling #0 + a"]
+
+
+def test_an_order_may_use_what_is_left_of_the_memory_and_no_more():
+    view = SimpleNamespace(scheduled=SimpleNamespace(peak_memory_bytes=60))
+    assert Sweep._spare(SimpleNamespace(memory_limit=100), view) == 40
+    assert Sweep._spare(SimpleNamespace(memory_limit=50), view) == 0

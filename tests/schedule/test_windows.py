@@ -13,7 +13,7 @@ from lagom_jax.schedule.program import Branch, Loop, Program, Stream
 from lagom_jax.schedule.windows import windows
 
 from ..cost.programs import ByName, launch, program, run, wait
-from ..cost.test_baseline import FACTORS, Slowing
+from ..cost.test_contention import FACTORS, Slowing
 from ..cost.test_replay import BLOCKS, NODES, PRICES
 
 

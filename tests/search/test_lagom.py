@@ -74,7 +74,8 @@ def test_exposed_even_the_fastest_is_not_hidden():
 
 def test_balanced_between_the_ends():
     """The cheapest is exposed, the fastest hidden and dear: the best lies between."""
-    stage = stage_of(pattern_one(), A40)
+    up, down = matmul(TOKENS, HIDDEN, WIDTH), matmul(TOKENS, WIDTH, HIDDEN)
+    stage = stage_of(beside(A40, gather(A40, 96 << 20), up, down), A40)
     found = Lagom().choose(stage)
     assert found.regions == {0: "balanced"}
     assert found.moves
