@@ -10,7 +10,8 @@ score. Last, what each channel moved in the permutes that channels limit.
 
 from __future__ import annotations
 
-import fit_collectives as fitting
+import collective_surfaces as fitting
+import fit_collectives
 import numpy as np
 
 from lagom_jax.cluster import Cluster
@@ -51,7 +52,7 @@ def residuals(kind: str, rows: fitting.Rows, cluster: Cluster, name: str) -> Tur
     Of the latter their protocols and the logs of time over form.
     """
     found: Turns = []
-    for out in fitting.folds(rows)[name]:
+    for out in fit_collectives.folds(rows)[name]:
         form = fitting.fit_form(kind, rows[~out], cluster)
         seen = fitting.left(kind, form, rows[~out], cluster)
         where = fitting.placed(kind, rows[out], cluster)
@@ -117,7 +118,7 @@ def channels(gpu: str, cluster: Cluster) -> None:
 
 def main() -> None:
     for gpu in GPUS:
-        cluster = Cluster.parse(fitting.MEASURED[gpu][1])
+        cluster = Cluster.parse(fit_collectives.MEASURED[gpu][1])
         for name in ("rows", "sizes"):
             limits(gpu, name, cluster)
         channels(gpu, cluster)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import re
 import sys
 import textwrap
@@ -75,11 +76,27 @@ def markdown_of(docstring: str) -> str:
     return _SECTION.sub(section, f"{docstring.strip()}\n").strip()
 
 
+class _OsEnviron:
+    """A default that is shown by its name."""
+
+    def __repr__(self) -> str:
+        """The name."""
+        return "os.environ"
+
+
 def _signature(thing: Any) -> str:
     try:
-        text = str(inspect.signature(thing, eval_str=False))
+        signature = inspect.signature(thing, eval_str=False)
     except (TypeError, ValueError):
         return ""
+    # The environment of whoever writes the page is nobody else's business.
+    parameters = [
+        parameter.replace(default=_OsEnviron())
+        if parameter.default is os.environ
+        else parameter
+        for parameter in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=parameters))
     # The default of a field that is made anew, and of callables, is an address.
     text = re.sub(r"<factory>|<(?:function|class|object)[^>]*>", "...", text)
     return re.sub(r"'([^']*)'(?=[,)\]]| =|$)", r"\1", text) if "'" in text else text
@@ -122,6 +139,9 @@ def _members(kind: type) -> Iterator[str]:
 
 def entry(name: str, thing: Any) -> str:
     """What a page says of one public name."""
+    if inspect.ismodule(thing):
+        first = (thing.__doc__ or "").partition("\n")[0]
+        return f"## `{name}`\n\nThe module `{thing.__name__}`: {first}\n"
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         shown = re.sub(r"\s+", " ", repr(thing))
         return f"## `{name}`\n\n`{shown}`\n"

@@ -37,6 +37,7 @@ class Kernel:
     reuse: float = 0.0
     tiles: float = 0.0
     """0 where memory limits it."""
+    begun: bool = False
 
     def __post_init__(self) -> None:
         self.left *= _JITTER.uniform(0.99, 1.01)
@@ -52,6 +53,9 @@ class Collective:
     bytes_in_flight: float
     bytes_per_s: float
     hangs: bool = False
+    reduces_in_full: bool = False
+    flag_passes: float = 0.0
+    """Passes over memory that the flags of its protocol add."""
     arrived: int = 0
 
     def __post_init__(self) -> None:
@@ -127,13 +131,18 @@ class Clock:
                     and not task.collective.hangs
                 )
             )
-            demand = sum(one.bytes_per_s for one in running) / MEMORY_BYTES_PER_S
-            demand *= number("PASSES", 2.0)
+            passes = number("PASSES", 2.0)
+            moved = (one.bytes_per_s * (passes + one.flag_passes) for one in running)
+            demand = sum(moved) / MEMORY_BYTES_PER_S
             pace: list[tuple[Kernel | Collective, float]] = [
                 (kernel, _slowdown(kernel, running, demand)) for kernel in kernels
             ]
-            others = max(1.0, demand + sum(kernel.memory_share for kernel in kernels))
-            pace += [(collective, others) for collective in running]
+            for kernel, (_, slow) in zip(kernels, pace, strict=True):
+                if not kernel.begun:
+                    kernel.begun = True
+                    # The delay itself is not stretched.
+                    kernel.left += _start_delay(running) / slow
+            pace += [(collective, max(1.0, demand)) for collective in running]
             step = min([end - self.now, *(task.left * slow for task, slow in pace)])
             for task, slow in pace:
                 task.left -= step / slow
@@ -169,16 +178,27 @@ class Clock:
                 return task.collective.left <= 0
 
 
+def _start_delay(running: list[Collective]) -> float:
+    """Seconds that a kernel loses at its start beside collectives."""
+    usual = (
+        number("START_BESIDE_ALL_REDUCE", 12e-6)
+        if one.reduces_in_full
+        else number("START", 4.5e-6)
+        for one in running
+    )
+    return max(usual, default=0.0)
+
+
 def _slowdown(kernel: Kernel, running: list[Collective], demand: float) -> float:
     if not running:
         return 1.0
     left = SMS - min(sum(one.channels for one in running), SMS - 1)
     if kernel.tiles <= 0:
         by_sms = number("SATURATING", 0.6) * SMS / left
-    elif number("PERSISTENT", 1):
-        by_sms = math.ceil(kernel.tiles / left) / math.ceil(kernel.tiles / SMS)
     else:
-        by_sms = min(kernel.tiles, SMS) / left
+        by_sms = math.ceil(kernel.tiles / left) / math.ceil(kernel.tiles / SMS)
+        if not number("PERSISTENT", 1):
+            by_sms = max(by_sms, min(kernel.tiles, SMS) / left)
     # A law that the model does not have: what one tile waits for, all wait for.
     by_sms *= 1.0 + number("STATIC_TILES", 0.0) * (kernel.tiles > 0)
     in_flight = sum(one.bytes_in_flight for one in running)

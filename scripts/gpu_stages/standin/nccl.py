@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gpu_stages.standin.clock import GPU, Collective, Part
 from gpu_stages.standin.cupy import Array, Stream
-from lagom_jax.plan.setting import CHUNK_GRAIN, PROTOCOLS
+from lagom_jax.plan.setting import CHUNK_GRAIN, PAYLOAD, PROTOCOLS
 from lagom_jax.tuner import library
 from lagom_jax.tuner.control import VARIABLE
 from lagom_jax.tuner.installed import PLUGIN
@@ -231,6 +231,9 @@ class Communicator:
             bytes_in_flight=decision.channels * decision.chunk * ranks,
             bytes_per_s=sent * ranks / seconds,
             hangs=GPU.hangs(),
+            reduces_in_full=call.function == "all-reduce"
+            and decision.protocol == "simple",
+            flag_passes=2 * (1 / PAYLOAD[decision.protocol] - 1),
         )
 
     def _queue(self, function: str, own: Array, stream: Stream) -> None:

@@ -1,0 +1,452 @@
+"""Surfaces of times of collectives, fitted to rows of measurements.
+
+Part of `fit_collectives.py`, which says what is fitted, and judges it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from fit_scores import LARGE
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.nccl_default import default_of
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.peers import default_parts
+from lagom_jax.cost.span import Span
+from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
+from lagom_jax.cost.surface import Surface
+from lagom_jax.measure.rows import read_collectives
+
+COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
+TABLE_NCCL = "2.27.5"
+"""Taken for collectives.csv, which does not say it: it has its jumps there."""
+LAUNCHED = {"h100-sxm", "b200"}
+"""GPUs whose rows of collectives.csv include the launch. A rack's are as NCCL alone."""
+# How far apart, in logs, the two rates of a permute must be to tell which it had.
+TOLD = 0.2
+LOG2_BYTES = range(8, 37)
+PROTOCOLS = ("ll", "ll128", "simple")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Measurements of one kind on one GPU."""
+
+    devices: np.ndarray
+    ranks: np.ndarray
+    """Of a group; for a permute the pairs, whose communicator has `job` ranks."""
+    job: np.ndarray
+    """Devices of the hosts in use."""
+    nbytes: np.ndarray
+    microseconds: np.ndarray
+    launched: np.ndarray
+    """Whether the time includes the host's launch."""
+    version: np.ndarray
+    """A number for each version of NCCL, see `VERSIONS`."""
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    def __getitem__(self, chosen: np.ndarray) -> Rows:
+        return Rows(*(getattr(self, f.name)[chosen] for f in dataclasses.fields(self)))
+
+
+VERSIONS: list[str] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothness:
+    """Of the correction: how much it varies, and over how many octaves."""
+
+    together: float
+    """Standard deviation of the part that all group sizes share."""
+    apart: float
+    """Standard deviation of the part that may differ between them."""
+    octaves_of_bytes: float
+    octaves_of_ranks: float
+    slant: float
+    """0: similar where the bytes are, 1: where the bytes per rank are."""
+
+
+STREAMED = Smoothness(0.15, 0.15, 5.0, 3.0, 0.5)
+EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
+# Permutes were measured at every power of two, so more can be told apart. A host has 4
+# and 8 pairs, a rack 64 and 72: they have little to tell each other.
+PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
+# Over PCIe eight GPUs go through the processors: another thing than two.
+PCIE = Smoothness(0.3, 0.8, 3.0, 2.0, 0.0)
+# Correlation of what one protocol's form leaves with what another's does.
+BETWEEN_PROTOCOLS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Residuals:
+    """What a form leaves: logs of measured over form."""
+
+    nbytes: np.ndarray
+    ranks: np.ndarray
+    logs: np.ndarray
+    noise: np.ndarray
+    protocol: np.ndarray
+    """Its place in `PROTOCOLS`."""
+
+    def __getitem__(self, chosen: np.ndarray) -> Residuals:
+        fields = dataclasses.fields(self)
+        return Residuals(*(getattr(self, f.name)[chosen] for f in fields))
+
+
+def smoothness(kind: str, cluster: Cluster) -> Smoothness:
+    if cluster.inside.kind == "pcie":
+        return PCIE
+    if kind == "collective-permute":
+        return PERMUTE
+    return EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
+
+
+# Prior medians of the coefficients and how far, as factors of e, they may be off.
+PRIORS = {
+    Streamed: (
+        (6.0, 0.6, 1.0, 1.0, 3.0, 5.0, 0.8, 0.4, 2.0, 1.0),
+        (1.0, 1.0, 2.0, 1.5, 1.5, 1.0, 0.3, 0.3, 0.7, 1.0),
+    ),
+    Exchanged: (
+        (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0),
+        (1.0, 2.0, 1.0, 1.0, 0.5, 0.3, 0.3, 0.7, 1.0),
+    ),
+}
+
+
+def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for name in ("collectives.csv", "nccl_alone.csv"):
+        text = (COST / "measured" / name).read_text()
+        for row in read_collectives(text).rows:
+            if row.gpu != gpu:
+                continue
+            ranks = row.group_size or row.devices
+            job = cluster.gpus_per_host * math.ceil(row.devices / cluster.gpus_per_host)
+            launched = name == "collectives.csv" and gpu in LAUNCHED
+            values = (row.devices, ranks, job, row.tensor_bytes, row.microseconds)
+            found.setdefault(row.op, []).append(
+                (*values, launched, numbered(row.nccl or TABLE_NCCL))
+            )
+    return {kind: Rows(*np.array(v, float).T) for kind, v in sorted(found.items())}
+
+
+def numbered(version: str) -> int:
+    if version not in VERSIONS:
+        VERSIONS.append(version)
+    return VERSIONS.index(version)
+
+
+def noise(rows: Rows) -> np.ndarray:
+    """Relative scatter of a measurement: small messages are mostly latency."""
+    small = np.where(rows.nbytes >= 1 << 14, 0.12, 0.3)
+    launched = np.where(rows.nbytes >= LARGE, 0.08, small)
+    rest = np.where(rows.nbytes >= LARGE, 0.04, 0.06)
+    return np.where(rows.launched > 0, launched, rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """How NCCL runs a row, by its own model."""
+
+    span: Span
+    protocol: str
+    facts: NcclFacts
+
+
+def placed(kind: str, rows: Rows, cluster: Cluster) -> list[Placed]:
+    found: list[Placed] = []
+    for span, nbytes, number in zip(
+        spans(kind, rows), rows.nbytes, rows.version, strict=True
+    ):
+        facts = nccl_facts(cluster, VERSIONS[int(number)])
+        protocol = default_of(kind, float(nbytes), span, facts).protocol
+        found.append(Placed(span, protocol, facts))
+    return found
+
+
+def protocols(where: list[Placed]) -> np.ndarray:
+    return np.array([PROTOCOLS.index(one.protocol) for one in where])
+
+
+def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
+    """Gauss-Newton on the logs of the coefficients, with a prior and Huber weights."""
+    form = Exchanged if kind in EXCHANGED_KINDS else Streamed
+    median, spread = PRIORS[form]
+    start, precision = np.log(median), 1 / np.square(spread)
+    if kind == "collective-permute":
+        # Each GPU has one peer, however many there are, and channels limit it first.
+        for absent in (1, -1):
+            start[absent], precision[absent] = math.log(1e-6), 1e6
+    scale = np.maximum(noise(rows), 0.1)
+    where = placed(kind, rows, cluster)
+
+    def predicted(logs: np.ndarray, told: list[Placed]) -> np.ndarray:
+        return np.log(form_times(kind, form(*np.exp(logs)), rows, cluster, told))
+
+    logs = start.copy()
+    for _ in range(25):
+        told = rates_told(kind, form(*np.exp(logs)), rows, cluster, where)
+        here = predicted(logs, told)
+        step = 1e-4
+        slopes = [
+            (predicted(logs + step * e, told) - here) / step for e in np.eye(len(logs))
+        ]
+        jacobian = np.stack(slopes, axis=1)
+        off = np.log(rows.microseconds) - here
+        # Neighbouring rows err together, so each counts half.
+        weights = 0.5 / scale**2 / np.maximum(1, np.abs(off) / scale / 1.5)
+        curvature = jacobian.T @ (weights[:, None] * jacobian) + np.diag(precision)
+        pull = jacobian.T @ (weights * off) - precision * (logs - start)
+        logs = logs + np.clip(np.linalg.solve(curvature, pull), -0.3, 0.3)
+    fitted = form(*(float(f"{x:.4g}") for x in np.exp(logs)))
+    if isinstance(fitted, Exchanged) and kind == "collective-permute":
+        share = apart_share(fitted, rows, cluster, where)
+        return dataclasses.replace(fitted, apart_share=share)
+    return fitted
+
+
+def apart_share(
+    form: Exchanged, rows: Rows, cluster: Cluster, where: list[Placed]
+) -> float:
+    """A half where both rates were measured, or neither; else the one that was."""
+    kind = "collective-permute"
+    unknown = np.array([one.span.apart is None for one in where])
+    rows, where = rows[unknown], [w for w, u in zip(where, unknown, strict=True) if u]
+    both = [
+        form_times(kind, form, rows, cluster, [known(one, b) for one in where])
+        for b in (True, False)
+    ]
+    in_step, apart = (np.abs(np.log(rows.microseconds / times)) for times in both)
+    told = np.abs(np.log(both[0] / both[1])) > TOLD
+    seen = {bool(x) for x in (apart < in_step)[told]}
+    return float(seen.pop()) if len(seen) == 1 else 0.5
+
+
+def known(one: Placed, in_step: bool) -> Placed:
+    return dataclasses.replace(one, span=dataclasses.replace(one.span, in_step=in_step))
+
+
+def rates_told(
+    kind: str, form: Form, rows: Rows, cluster: Cluster, where: list[Placed]
+) -> list[Placed]:
+    """Where nobody wrote the pairs down, the rate that is nearer tells of them."""
+    if kind != "collective-permute":
+        return where
+    choices = [[known(one, b) for one in where] for b in (True, False)]
+    off = [
+        abs(np.log(form_times(kind, form, rows, cluster, c) / rows.microseconds))
+        for c in choices
+    ]
+    nearer = (off[1] < off[0]).astype(int)
+    return [
+        one if one.span.apart is not None else choices[which][i]
+        for i, (one, which) in enumerate(zip(where, nearer, strict=True))
+    ]
+
+
+def form_times(
+    kind: str, form: Form, rows: Rows, cluster: Cluster, where: list[Placed]
+) -> np.ndarray:
+    peak = cluster.inside.bytes_per_s
+    found: list[float] = []
+    for nbytes, one in zip(rows.nbytes, where, strict=True):
+        size = one.span.size
+        if isinstance(form, Streamed):
+            parts = form.parted(kind, float(nbytes), size, peak, one.protocol)
+        else:
+            layout = default_parts(kind, float(nbytes), size, one.facts)
+            parts = form.parted(kind, float(nbytes), one.span, peak, layout)
+        found.append(sum(parts))
+    return np.array(found)
+
+
+def left(kind: str, form: Form, rows: Rows, cluster: Cluster) -> Residuals:
+    """Logs of measured over form, for the correction to follow."""
+    where = placed(kind, rows, cluster)
+    told = rates_told(kind, form, rows, cluster, where)
+    logs = np.log(rows.microseconds / form_times(kind, form, rows, cluster, told))
+    return Residuals(rows.nbytes, rows.ranks, logs, noise(rows), protocols(where))
+
+
+def spans(kind: str, rows: Rows) -> list[Span]:
+    if kind == "collective-permute":
+        pairs = zip(rows.job, rows.ranks, strict=True)
+        return [Span(int(job), 1, 1, int(n)) for job, n in pairs]
+    return [Span(int(n), 1, int(n)) for n in rows.ranks]
+
+
+def _matern(distance: np.ndarray) -> np.ndarray:
+    scaled = math.sqrt(3) * np.abs(distance)
+    return (1 + scaled) * np.exp(-scaled)
+
+
+def smooth(
+    seen: Residuals, how: Smoothness
+) -> Callable[[np.ndarray, np.ndarray, int], np.ndarray]:
+    """A smooth function of bytes, ranks and protocol through what is left."""
+
+    def place(nbytes: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.log2(nbytes) - how.slant * np.log2(ranks), np.log2(ranks)
+
+    here = place(seen.nbytes, seen.ranks)
+
+    def kernel(
+        there: tuple[np.ndarray, np.ndarray], protocol: np.ndarray
+    ) -> np.ndarray:
+        along = _matern((there[0][:, None] - here[0]) / how.octaves_of_bytes)
+        across = _matern((there[1][:, None] - here[1]) / how.octaves_of_ranks)
+        same = protocol[:, None] == seen.protocol
+        between = np.where(same, 1.0, BETWEEN_PROTOCOLS)
+        return between * along * (how.together**2 + how.apart**2 * across)
+
+    base = seen.noise
+    scale, among = base, kernel(here, seen.protocol)
+    weights = np.zeros(len(base))
+    for _ in range(10):
+        weights = np.linalg.solve(among + np.diag(scale**2), seen.logs)
+        off = np.abs(seen.logs - among @ weights)
+        scale = np.minimum(base * np.sqrt(np.maximum(1, off / base / 1.5)), base * 10)
+
+    def found(nbytes: np.ndarray, ranks: np.ndarray, protocol: int) -> np.ndarray:
+        which = np.full(len(nbytes), protocol)
+        return kernel(place(nbytes, ranks), which) @ weights
+
+    return found
+
+
+Launch = dict[int, tuple[float, float]]
+"""Microseconds that the host's launch adds below 1 MiB and above, by ranks of a group:
+a longer kernel hides some of it."""
+
+
+def launch_of(kind: str, surface: Surface, rows: Rows, cluster: Cluster) -> Launch:
+    """What short rows of single programs take longer than NCCL alone."""
+    found: Launch = {}
+    for ranks in sorted({int(n) for n in rows.ranks[rows.launched > 0]}):
+        part = rows[(rows.launched > 0) & (rows.ranks == ranks)]
+        times = surface_times(surface, part, cluster)
+        more = part.microseconds - times
+        large = part.nbytes >= LARGE
+        found[ranks] = (
+            round(max(0.0, float(np.median(more[~large & (part.nbytes >= 4096)]))), 2),
+            round(max(0.0, float(np.median(more[large & (times < 300)]))), 2),
+        )
+    return found
+
+
+def launch_in(launch: Launch, rows: Rows) -> np.ndarray:
+    found = [
+        launch.get(int(n), (0.0, 0.0))[int(nbytes >= LARGE)]
+        for n, nbytes in zip(rows.ranks, rows.nbytes, strict=True)
+    ]
+    return np.array(found) * rows.launched
+
+
+def without_launch(rows: Rows, launch: Launch) -> Rows:
+    """The rows as of NCCL alone."""
+    added = launch_in(launch, rows)
+    # Some rows, warm-up aside, are below the median launch: half is left at least.
+    alone = np.maximum(rows.microseconds - added, rows.microseconds / 2)
+    return dataclasses.replace(rows, microseconds=alone)
+
+
+def fit(
+    kind: str, rows: Rows, cluster: Cluster, how: Smoothness
+) -> tuple[Surface, Launch]:
+    alone = rows[rows.launched == 0]
+    launch: Launch = {}
+    if 0 < len(alone) < len(rows):
+        launch = launch_of(kind, fit_alone(kind, alone, cluster, how), rows, cluster)
+    return fit_alone(kind, without_launch(rows, launch), cluster, how), launch
+
+
+def fit_alone(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surface:
+    peak = cluster.inside.bytes_per_s
+    form = fit_form(kind, rows, cluster)
+    correction = smooth(left(kind, form, rows, cluster), how)
+    powers = {2**i for i in range(1, 1 + int(math.log2(rows.ranks.max())))}
+    knots = sorted(powers | {int(n) for n in rows.ranks})
+    sizes = 2.0 ** np.array(LOG2_BYTES)
+    tables: dict[str, np.ndarray] = {}
+    for number, protocol in enumerate(PROTOCOLS):
+        if protocol == "ll128" and kind in EXCHANGED_KINDS:
+            continue
+        table = []
+        for n in knots:
+            row = correction(sizes, np.full(len(sizes), float(n)), number)
+            if isinstance(form, Streamed):
+                row = _monotone(kind, form, row, sizes, n, peak, protocol)
+            table.append(row)
+        tables[protocol] = np.array(table, dtype=np.float64)
+    return Surface(
+        kind,
+        form,
+        np.log2(np.array(knots, dtype=np.float64)),
+        np.array(LOG2_BYTES, dtype=float),
+        tables,
+        peak,
+    )
+
+
+def _monotone(
+    kind: str,
+    form: Streamed,
+    row: np.ndarray,
+    sizes: np.ndarray,
+    ranks: int,
+    peak: float,
+    protocol: str,
+) -> np.ndarray:
+    """Keeps the correction from falling faster than the form rises.
+
+    The nearest such correction: knots that fall too fast meet at their mean, in which
+    those that are known better count more.
+    """
+
+    def log_time(size: float) -> float:
+        return math.log(sum(form.parted(kind, size, ranks, peak, protocol)))
+
+    rise = [(log_time(s * 1.001) - log_time(s)) / math.log2(1.001) for s in sizes[:-1]]
+    # The form's slope grows with the bytes, so its least is at the left knot; a little
+    # is left for the rounding of the table.
+    risen = np.concatenate([[0.0], np.cumsum(np.maximum(0.0, np.array(rise) - 2e-4))])
+    weights = np.where(sizes >= LARGE, 4.0, 1.0)
+    return _rising(row + risen, weights) - risen
+
+
+def _rising(heights: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The nearest heights that nowhere fall: neighbours that do are pooled."""
+    pools: list[tuple[float, float, int]] = []
+    for height, weight in zip(heights, weights, strict=True):
+        mean, total, number = float(height), float(weight), 1
+        while pools and pools[-1][0] > mean:
+            other, heavy, more = pools.pop()
+            mean = (mean * total + other * heavy) / (total + heavy)
+            total, number = total + heavy, number + more
+        pools.append((mean, total, number))
+    return np.concatenate([np.full(number, mean) for mean, _, number in pools])
+
+
+def surface_times(surface: Surface, rows: Rows, cluster: Cluster) -> np.ndarray:
+    kind, peak = surface.kind, cluster.inside.bytes_per_s
+    return np.array(
+        [
+            1e6 * sum(surface.parted(float(s), one.span, peak, one.facts, one.protocol))
+            for s, one in zip(rows.nbytes, placed(kind, rows, cluster), strict=True)
+        ]
+    )
+
+
+def errors(found: tuple[Surface, Launch], rows: Rows, cluster: Cluster) -> np.ndarray:
+    surface, launch = found
+    times = surface_times(surface, rows, cluster)
+    added = launch_in(launch, rows)
+    return np.abs((times + added) / rows.microseconds - 1)
