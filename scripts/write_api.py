@@ -75,14 +75,42 @@ def markdown_of(docstring: str) -> str:
     return _SECTION.sub(section, f"{docstring.strip()}\n").strip()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shown:
+    """Stands in a signature for what it shows."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _default(value: Any) -> _Shown:
+    """A default as it is written; what has an address or is long is left out."""
+    text = repr(value)
+    unfit = " at 0x" in text or text == "<factory>" or len(text) > 60
+    return _Shown("..." if unfit else text)
+
+
+def _annotation(value: Any) -> Any:
+    return _Shown(value) if isinstance(value, str) else value
+
+
 def _signature(thing: Any) -> str:
     try:
-        text = str(inspect.signature(thing, eval_str=False))
+        found = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
-    # The default of a field that is made anew, and of callables, is an address.
-    text = re.sub(r"<factory>|<(?:function|class|object)[^>]*>", "...", text)
-    return re.sub(r"'([^']*)'(?=[,)\]]| =|$)", r"\1", text) if "'" in text else text
+    nothing = inspect.Parameter.empty
+    parameters = [
+        one.replace(
+            annotation=_annotation(one.annotation),
+            default=nothing if one.default is nothing else _default(one.default),
+        )
+        for one in found.parameters.values()
+    ]
+    returned = _annotation(found.return_annotation)
+    return str(found.replace(parameters=parameters, return_annotation=returned))
 
 
 def _fields(kind: type) -> Iterator[str]:
