@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import os
 import re
 import sys
 import textwrap
@@ -76,30 +75,42 @@ def markdown_of(docstring: str) -> str:
     return _SECTION.sub(section, f"{docstring.strip()}\n").strip()
 
 
-class _OsEnviron:
-    """A default that is shown by its name."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shown:
+    """Stands in a signature for what it shows."""
+
+    text: str
 
     def __repr__(self) -> str:
-        """The name."""
-        return "os.environ"
+        return self.text
+
+
+def _default(value: Any) -> _Shown:
+    """A default as it is written; what has an address or is long is left out."""
+    text = repr(value)
+    unfit = " at 0x" in text or text == "<factory>" or len(text) > 60
+    return _Shown("..." if unfit else text)
+
+
+def _annotation(value: Any) -> Any:
+    return _Shown(value) if isinstance(value, str) else value
 
 
 def _signature(thing: Any) -> str:
     try:
-        signature = inspect.signature(thing, eval_str=False)
+        found = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
-    # The environment of whoever writes the page is nobody else's business.
+    nothing = inspect.Parameter.empty
     parameters = [
-        parameter.replace(default=_OsEnviron())
-        if parameter.default is os.environ
-        else parameter
-        for parameter in signature.parameters.values()
+        one.replace(
+            annotation=_annotation(one.annotation),
+            default=nothing if one.default is nothing else _default(one.default),
+        )
+        for one in found.parameters.values()
     ]
-    text = str(signature.replace(parameters=parameters))
-    # The default of a field that is made anew, and of callables, is an address.
-    text = re.sub(r"<factory>|<(?:function|class|object)[^>]*>", "...", text)
-    return re.sub(r"'([^']*)'(?=[,)\]]| =|$)", r"\1", text) if "'" in text else text
+    returned = _annotation(found.return_annotation)
+    return str(found.replace(parameters=parameters, return_annotation=returned))
 
 
 def _fields(kind: type) -> Iterator[str]:
@@ -139,9 +150,6 @@ def _members(kind: type) -> Iterator[str]:
 
 def entry(name: str, thing: Any) -> str:
     """What a page says of one public name."""
-    if inspect.ismodule(thing):
-        first = (thing.__doc__ or "").partition("\n")[0]
-        return f"## `{name}`\n\nThe module `{thing.__name__}`: {first}\n"
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         shown = re.sub(r"\s+", " ", repr(thing))
         return f"## `{name}`\n\n`{shown}`\n"
