@@ -150,6 +150,9 @@ def _members(kind: type) -> Iterator[str]:
 
 def entry(name: str, thing: Any) -> str:
     """What a page says of one public name."""
+    if inspect.ismodule(thing):
+        first = (thing.__doc__ or "").partition("\n")[0]
+        return f"## `{name}`\n\nThe module `{thing.__name__}`: {first}\n"
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         shown = re.sub(r"\s+", " ", repr(thing))
         return f"## `{name}`\n\n`{shown}`\n"
