@@ -69,8 +69,10 @@ def _made(root: Path, toolchain: Toolchain) -> bool:
     ptxas = root / "bin" / "ptxas"
     try:
         ptxas.parent.mkdir()
-        ptxas.write_text(_SCRIPT.format(ptxas=shlex.quote(str(toolchain.ptxas))))
-        ptxas.chmod(0o700)
+        # Kernels that are compiled one by one ask for a linker, too.
+        for tool in (ptxas, ptxas.with_name("nvlink")):
+            tool.write_text(_SCRIPT.format(ptxas=shlex.quote(str(toolchain.ptxas))))
+            tool.chmod(0o700)
         if toolchain.libdevice is not None:
             # <root>/nvvm/libdevice/libdevice.10.bc
             (root / "nvvm").symlink_to(toolchain.libdevice.parents[1])

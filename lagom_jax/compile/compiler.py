@@ -52,7 +52,7 @@ class Compiler:
         self._lacking: set[str] = set()
         self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
-        self._cuda_root: Path | None = None
+        self._stand_in: list[Path | None] = []
         # A process is ended by the system with the thread that started it.
         self._starter: concurrent.futures.ThreadPoolExecutor | None = None
 
@@ -72,6 +72,7 @@ class Compiler:
             child.kill()
         if starter is not None:
             starter.shutdown()
+        self._stand_in.clear()
         self._stack.close()
 
     def ask(
@@ -139,16 +140,22 @@ class Compiler:
                 self._starter = concurrent.futures.ThreadPoolExecutor(
                     1, thread_name_prefix="lagom-compilers"
                 )
-                self._cuda_root = self._stack.enter_context(
-                    assembler.stand_in(self.toolchain)
-                )
             starter = self._starter
+        tools = self._tools()
         try:
-            return starter.submit(Child, environment(self._cuda_root)).result()
+            return starter.submit(Child, environment(tools)).result()
         except OSError as error:
             raise ToolchainError(
                 f"no process can be started to compile in: {error}"
             ) from error
+
+    def _tools(self) -> Path | None:
+        """The CUDA folder of the stand-in; None where the real tools are used."""
+        with self._lock:
+            if not self._stand_in:
+                made = self._stack.enter_context(assembler.stand_in(self.toolchain))
+                self._stand_in.append(made)
+            return self._stand_in[0]
 
     @contextlib.contextmanager
     def _cached_kernels(self, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -163,7 +170,10 @@ class Compiler:
                 LOG.info("kernels are compiled anew: %s", error)
                 yield {}
             else:
-                options = {kernels.FILE_OPTION: str(file), kernels.SPLIT_OPTION: True}
+                options: dict[str, Any] = {kernels.FILE_OPTION: str(file)}
+                # Without a linker XLA refuses to compile kernels one by one.
+                if self._tools() is not None or self.toolchain.nvlink is not None:
+                    options[kernels.SPLIT_OPTION] = True
                 yield {n: v for n, v in options.items() if n not in self._lacking}
 
     def _cache_for(self, request: Mapping[str, Any]) -> KernelCache:

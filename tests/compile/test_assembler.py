@@ -1,11 +1,20 @@
 """The stand-in for ptxas changes nothing that is read."""
 
+import dataclasses
 import subprocess
 import tempfile
 
 import jax.numpy as jnp
 
-from lagom_jax.compile import Compiler, Toolchain, assembler, compile_step, lower
+from lagom_jax.compile import (
+    Compiler,
+    Toolchain,
+    assembler,
+    child,
+    compile_step,
+    kernels,
+    lower,
+)
 from tests.compile.conftest import hlo_text
 
 
@@ -14,9 +23,10 @@ def test_it_says_the_version_of_the_real_one_and_writes_what_is_asked(tmp_path):
     with assembler.stand_in(toolchain) as folder:
         said = [
             subprocess.run([tool, "--version"], capture_output=True, check=True).stdout
-            for tool in (toolchain.ptxas, folder / "bin" / "ptxas")
+            for tool in (toolchain.ptxas, *sorted((folder / "bin").iterdir()))
         ]
-        assert said[0] == said[1]
+        assert len(said) == 3
+        assert len(set(said)) == 1
         out = tmp_path / "a b"
         subprocess.run(
             [folder / "bin" / "ptxas", "in.ptx", "-o", out, "-arch=sm_90a"], check=True
@@ -50,3 +60,20 @@ def test_the_module_and_its_memory_are_those_of_the_real_one(h100, monkeypatch):
     assert hlo_text(quick.module_bytes) == hlo_text(real.module_bytes)
     assert hlo_text(quick.scheduled_bytes) == hlo_text(real.scheduled_bytes)
     assert quick.memory == real.memory
+
+
+def test_without_any_linker_kernels_are_compiled_as_one(h100, monkeypatch):
+    """As on a machine where no script can be started, and without CUDA of its own."""
+    asked = []
+    ask = child.Child.ask
+
+    def listened(self, header, payload, *, timeout_s):
+        asked.append(header["options"])
+        return ask(self, header, payload, timeout_s=timeout_s)
+
+    monkeypatch.setattr(child.Child, "ask", listened)
+    monkeypatch.setattr(assembler, "_made", lambda *_: False)
+    with Compiler(store=False) as compiler:
+        compiler.toolchain = dataclasses.replace(compiler.toolchain, nvlink=None)
+        compile_step(lower(jnp.tanh, 1.0), h100, compiler=compiler)
+    assert kernels.SPLIT_OPTION not in asked[0]
