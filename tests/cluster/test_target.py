@@ -121,6 +121,7 @@ def test_xla_compiles_a_step_for_every_system() -> None:
         assert result["scheduled"]
         assert result["collectives"] >= 3
         # From Hopper on XLA overlaps by default, and an incomplete target shows by
-        # collectives that are synchronous. Below, releases differ in what they do.
-        if float(gpu.compute_capability.rstrip("a")) >= 9:
+        # collectives that are synchronous. Below, releases differ in what they do, and
+        # for Blackwell without its own links (12.0) jaxlib 0.10.2 leaves it off.
+        if 9 <= float(gpu.compute_capability.rstrip("a")) < 12:
             assert result["asynchronous"] > 0, result
