@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -141,20 +141,22 @@ def fitted(
         constants = _at(point, persistent, old)
         return predictor.errors(rows, constants)
 
-    grid = itertools.product(*(starts for _, _, starts in _FITTED.values()))
-    begins = sorted(
-        (float(np.square(errors(point, persistent)).sum()), persistent, point)
-        for point in grid
-        for persistent in (True, False)
-    )
+    grid = list(itertools.product(*(starts for _, _, starts in _FITTED.values())))
     low, high = zip(*((low, high) for low, high, _ in _FITTED.values()), strict=True)
-    found = [
-        (
-            least_squares(errors, point, args=(persistent,), bounds=(low, high)),
-            persistent,
+    found: list[tuple[Any, bool]] = []
+    # Each law from the best of its own starts: where they differ in few rows, the best
+    # starts of all may belong to one of them.
+    for persistent in (True, False):
+        begins = sorted(
+            (float(np.square(errors(point, persistent)).sum()), point) for point in grid
         )
-        for _, persistent, point in begins[:_STARTS]
-    ]
+        found += [
+            (
+                least_squares(errors, point, args=(persistent,), bounds=(low, high)),
+                persistent,
+            )
+            for _, point in begins[:_STARTS]
+        ]
     best, persistent = min(found, key=lambda item: float(item[0].cost))
     return _at(best.x, persistent, old)
 
