@@ -14,12 +14,12 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reor
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly smoke check format docs bench clean
+.PHONY: help setup browser demo test nightly smoke check format docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): pyproject.toml hatch_build.py lagom_jax/tuner/build.py $(wildcard lagom_jax/tuner/plugin/*)
+$(STAMP): pyproject.toml hatch_build.py lagom_jax/nccl_plugin/build.py $(wildcard lagom_jax/nccl_plugin/plugin/*)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
 	  f"lagom_jax needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}. " \
 	  "Name another one: make PYTHON=python3.12 demo")'
@@ -30,6 +30,16 @@ $(STAMP): pyproject.toml hatch_build.py lagom_jax/tuner/build.py $(wildcard lago
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install everything into it
+
+browser:  ## a Chromium for the tests of pages, where this machine can install one
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update && \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	      chromium fonts-dejavu-core >/dev/null; } || \
+	  echo "No Chromium here, and none could be installed: tests of pages are skipped."
+
+docs: $(STAMP)  ## the site, into site/; warnings are errors
+	$(BIN)/python -m mkdocs build --quiet
 
 demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, recompile
 	@$(BIN)/lagom tune llama-3-8b --parallelism fsdp --cluster h100:8x8 --compiles 5
@@ -56,4 +66,4 @@ bench: $(STAMP)  ## measure reading and analysis; rewrites its page
 	$(BIN)/python scripts/bench_analysis.py
 
 clean:  ## remove .venv, caches, and what was compiled
-	rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis lagom_jax/tuner/*.so
+	rm -rf .venv .venv-newest site .pytest_cache .ruff_cache .hypothesis lagom_jax/nccl_plugin/*.so

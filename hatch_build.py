@@ -20,7 +20,7 @@ class TunerPluginHook(BuildHookInterface):
             version: What is built: `standard` or `editable`.
             build_data: What hatchling is told about the wheel.
         """
-        folder = Path(self.root, "lagom_jax", "tuner")
+        folder = Path(self.root, "lagom_jax", "nccl_plugin")
         build = _loaded(folder / "build.py")
         target = folder / build.NAME
         try:
@@ -31,7 +31,7 @@ class TunerPluginHook(BuildHookInterface):
                 f"lagom_jax is built without its NCCL tuner plugin: {error}"
             )
             return
-        build_data["artifacts"].append(f"lagom_jax/tuner/{build.NAME}")
+        build_data["artifacts"].append(f"lagom_jax/nccl_plugin/{build.NAME}")
         # Nothing in it depends on Python's version, only on the machine's.
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{platform.machine()}"

@@ -1,10 +1,11 @@
 """The command line: `lagom VERB ...`.
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
-function that runs it. Exit codes: 0 done, 1 an exception, or plans that differ or do
-not hold, or an NCCL that will not load the plugin, 2 something the user can put right,
-3 the GPU compiler is not installed as it must be, 4 the compiler refused, 5 some rows
-of a table could not be predicted, 130 interrupted.
+function that runs it. Exit codes: 0 done, 1 an exception, plans that differ or do not
+hold, a step that exposes too much or became too slow, or an NCCL that will not load the
+plugin, 2 something the user can put right, 3 the GPU compiler is not installed as it
+must be, 4 the compiler refused, 5 some rows of a table could not be predicted, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import sys
 from collections.abc import Sequence
 
 from lagom_jax.commands import (
+    assert_overlap,
     calibrate,
     clusters,
+    diff,
     doctor,
     flags,
+    mesh,
     plan,
     predict,
     regions,
@@ -30,10 +34,11 @@ from lagom_jax.commands import (
 )
 from lagom_jax.commands.terminal import OutputError, writing
 from lagom_jax.errors import LagomError
+from lagom_jax.units import printable
 
 _VERBS = (
-    *(report, tune, plan, tuner, predict, validate, calibrate),
-    *(regions, clusters, flags, doctor),
+    *(report, tune, plan, diff, assert_overlap, tuner, predict, validate, calibrate),
+    *(mesh, regions, clusters, flags, doctor),
 )
 
 
@@ -72,10 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except OutputError as error:
         _close_stdout()
-        print(f"lagom: {error}", file=sys.stderr)
+        print(f"lagom: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except LagomError as error:
-        print(f"lagom: {error}", file=sys.stderr)
+        print(f"lagom: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("lagom: interrupted", file=sys.stderr)

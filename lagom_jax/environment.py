@@ -11,11 +11,8 @@ from typing import Literal
 
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import LagomError, TunerError
-from lagom_jax.plan import Plan, load
-from lagom_jax.plan.check import require
-from lagom_jax.plan.pinned import stated
-from lagom_jax.tuner.image import load as load_rules
-from lagom_jax.tuner.installed import (
+from lagom_jax.nccl_plugin.image import load as load_rules
+from lagom_jax.nccl_plugin.installed import (
     CHAIN,
     CONTROL,
     PLUGIN,
@@ -23,7 +20,11 @@ from lagom_jax.tuner.installed import (
     is_ours,
     named_tuner,
 )
-from lagom_jax.tuner.library import built
+from lagom_jax.nccl_plugin.library import built
+from lagom_jax.nccl_plugin.process_here import ProcessHere
+from lagom_jax.plan import Plan, load
+from lagom_jax.plan.check import require
+from lagom_jax.plan.pinned import stated
 from xla_flags import pinned_here
 
 
@@ -87,11 +88,23 @@ def init(
         )
     pins = pinned_here()
     versions = Toolchain.probe().versions
-    notes = [*require(plan, versions=versions, pinned=stated(pins))]
+    process = None
+    if plan.needs or plan.variables:
+        here = ProcessHere.probe(environ)
+        # What the plan's own variables say is set below.
+        own = {one.name: one.value for one in plan.variables}
+        process = ProcessHere({**own, **here.variables}, here.nccl, here.cuda_driver)
+    pinned = stated(pins)
+    notes = [*require(plan, versions=versions, pinned=pinned, process=process)]
     variables: dict[str, str] = {}
     for name, value in plan.environment().items():
         before = environ.get(name, "")
-        variables[name] = f"{value} {before}".strip()
+        if name == "XLA_FLAGS":
+            variables[name] = f"{value} {before}".strip()
+        elif before and before != value:
+            notes.append(f"{name}={before} is set and stays; the plan has {value}")
+        else:
+            variables[name] = value
     if rules is not None:
         variables |= _tuner(rules, other_tuner, named_tuner(pins), environ, notes)
     notes += [
@@ -115,7 +128,7 @@ def _tuner(
     if environ.get(CONTROL):
         raise TunerError(
             f"{CONTROL} is set, and a control page goes before a file of rules: unset "
-            "it, or give the rules to `lagom_jax.tuner.exchange`"
+            "it, or give the rules to `lagom_jax.nccl_plugin.exchange`"
         )
     variables = {PLUGIN: str(plugin), RULES: str(Path(rules).resolve())}
     if other.lower() == "none":

@@ -84,3 +84,11 @@ class TunerError(LagomError):
 
 class RegionError(LagomError):
     """A strategy for regions, or a link between them, that cannot be as asked."""
+
+
+class RefusedError(LagomError):
+    """All processes of a step agree that nothing is changed; the message says why."""
+
+
+class InDoubtError(LagomError):
+    """Processes of one job may be about to run different programs: stop this one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 
@@ -23,13 +24,14 @@ def write_whole(path: str | Path, content: bytes) -> None:
         FileNotFoundError: [Errno 2] No such file or directory: ...
     """
     target = Path(path).resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with beside.open("xb") as file:
+    # Processes of several machines may write here, some with the same number.
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    with beside.open("xb") as file:
+        try:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise

@@ -50,6 +50,10 @@ flags.DEFINE_enum(
     ["model", "measure"],
     "Trust the model, or measure the first steps and keep what is faster.",
 )
+flags.DEFINE_string("lagom_html", None, "The page that --lagom=report writes.")
+flags.DEFINE_string(
+    "lagom_trace", None, "The trace for Perfetto that --lagom=report writes."
+)
 flags.DEFINE_boolean("lagom_progress", None, "Say what is being compiled.")
 flags.DEFINE_float(
     "lagom_patience", None, "For how many seconds processes wait for each other."

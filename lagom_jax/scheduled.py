@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterTypeError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
+from lagom_jax.hlo.files import HloBytes
+from lagom_jax.hlo.symmetric_memory import uses_symmetric_memory
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import require
 from lagom_jax.plan.order import APPLIED
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 # Lines of XLA's log: level, time, process and place; and those that go on with a list.
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+# Lines of the log that say nothing: empty ones, rows of stars, and about slow compiles,
+# which says something about the machine that compiles.
+_BANNER = re.compile(
+    r"[\s*=#-]*|\*+.*\*+|.*(?:[Ss]low compile|slow_operation_alarm).*"
+    r"|The operation took .*|Compil(?:ing|ation) .*\btook\b.*"
+)
 _LISTED = re.compile(r"  ")
 
 
@@ -36,17 +44,21 @@ class Scheduled:
     """A description in a line."""
     peak_memory_bytes: int | None = None
     """Device memory at the fullest moment; None where only a dump is known."""
+    symmetric_bytes: int = 0
+    """Symmetric memory outside of the ordinary pool, at most."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Of the compiler that made it, where known."""
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    """Reasons why it may be another program than the one that runs on the cluster."""
     lists: tuple[str, ...] = ()
     """Lines of lists that the compiler logged, in another order every time."""
     plan: Plan | None = None
-    """What it was compiled with, and what NCCL is told for it."""
+    """The plan that it was compiled with, and NCCL's settings for it."""
 
 
 def compile_scheduled(
-    step: Callable[..., Any],
+    step: Callable[..., Any] | LoweredStep,
     *args: Any,
     cluster: str | Cluster,
     compiler_options: Mapping[str, Any] | None = None,
@@ -79,16 +91,18 @@ def compile_scheduled(
         PlanError: The plan was made for something else.
     """
     # Here and not above, so that importing lagom_jax does not import jax.
-    from lagom_jax.compile import compile_step, lower
+    from lagom_jax.compile import compile_step, lower, traced_for
 
     where = cluster_named(cluster)
     if isinstance(plan, str | Path):
         plan = load(plan)
-    lowered = lower(step, *args, **kwargs)
+    with traced_for(where):
+        lowered = lower(step, *args, **kwargs)
     title, notes = name or lowered.name, lowered.notes
     if plan is None:
         compiled = compile_step(lowered, where, compiler_options, compiler=compiler)
-        return scheduled_of(compiled, where, title, description, notes)
+        scheduled = scheduled_of(compiled, where, title, description, notes)
+        return dataclasses.replace(scheduled, cautions=lowered.cautions)
     given = dict(compiler_options or {})
     doubts = _doubts(plan, lowered, where, given)
     options = {**plan.compiler_options(), **given}
@@ -101,7 +115,7 @@ def compile_scheduled(
             f"that order: {compiled.order_outcome}; make the plan again here"
         )
     scheduled = scheduled_of(compiled, where, title, description, (*notes, *doubts))
-    return dataclasses.replace(scheduled, plan=plan)
+    return dataclasses.replace(scheduled, plan=plan, cautions=lowered.cautions)
 
 
 def _doubts(
@@ -142,13 +156,21 @@ def scheduled_of(
         description: What it is, in a line.
         notes: What is already known about it.
     """
-    lines = [_LOG_PREFIX.sub("", line) for line in compiled.warnings]
+    found = (_LOG_PREFIX.sub("", line) for line in compiled.warnings)
+    lines = [line for line in found if not _BANNER.fullmatch(line)]
+    module = read_module(compiled.module_bytes)
+    peak, symmetric = compiled.memory.peak_bytes, 0
+    if peak is not None and uses_symmetric_memory(module):
+        # XLA's own peak leaves out what lies in collective memory.
+        symmetric = max(0, compiled.memory.most_bytes - peak)
+        peak += symmetric
     return Scheduled(
-        read_module(compiled.module_bytes),
+        module,
         cluster,
         name or compiled.name,
         description,
-        compiled.memory.peak_bytes,
+        peak,
+        symmetric,
         compiled.versions,
         (
             *notes,
@@ -160,11 +182,11 @@ def scheduled_of(
     )
 
 
-def read_scheduled(path: str | Path, cluster: str | Cluster) -> Scheduled:
+def read_scheduled(path: str | Path | HloBytes, cluster: str | Cluster) -> Scheduled:
     """Reads a dump of a program for a cluster.
 
     Args:
-        path: As `lagom_jax.analyze_dump` takes it.
+        path: As `lagom_jax.analyze_dump` takes it, or what was read of it.
         cluster: What the program runs on.
 
     Raises:
@@ -173,7 +195,7 @@ def read_scheduled(path: str | Path, cluster: str | Cluster) -> Scheduled:
             of devices than the cluster has.
     """
     where = cluster_named(cluster)
-    found = read_bytes(path)
+    found = path if isinstance(path, HloBytes) else read_bytes(path)
     module = read_module(found.module)
     if module.devices != where.devices:
         raise HloError(

@@ -111,6 +111,8 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
     if origin in (Union, types.UnionType):
         return _one_of(inner, value, place)
     if origin is not None and issubclass(origin, Mapping):
+        if inner[0] is str:
+            return _named(inner[1], value, place)
         return _numbered(inner[1], value, place)
     return _one_of((kind,), value, place)
 
@@ -157,6 +159,14 @@ def _row(kinds: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
         _typed(kind, item, f"{place}[{number}]")
         for number, (kind, item) in enumerate(zip(kinds, items, strict=True))
     )
+
+
+def _named(kind: Any, value: Any, place: str) -> dict[str, Any]:
+    """Parts by name."""
+    if not isinstance(value, dict):
+        raise _at(place, f"{_short(value)} is no object")
+    parts = cast("dict[str, Any]", value).items()
+    return {name: _typed(kind, part, _inside(place, name)) for name, part in parts}
 
 
 def _numbered(kind: Any, value: Any, place: str) -> dict[int, Any]:

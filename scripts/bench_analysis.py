@@ -118,9 +118,9 @@ def measure(path: Path, repetitions: int) -> dict[str, Any]:
     from lagom_jax.cluster import Cluster
     from lagom_jax.cost.model import CostModel
     from lagom_jax.hlo import read_module
+    from lagom_jax.program.build import build_program
     from lagom_jax.report import report_program
     from lagom_jax.report.text import to_text
-    from lagom_jax.schedule.build import build_program
 
     cluster = Cluster.parse(CLUSTER)
     prices = CostModel.of(cluster)

@@ -3,6 +3,7 @@
     python scripts/bench_levers.py                       # prints the tables
     python scripts/bench_levers.py --json OUT            # and writes the rows as JSON
     python scripts/bench_levers.py --docs  # rewrites its page
+    python scripts/bench_levers.py --unseen --policy lagom --policy recipes
     python scripts/bench_levers.py --case fsdp --policy lagom --controls sequence
     python scripts/bench_levers.py --from A --from B --docs  # from rows made before
 
@@ -20,11 +21,12 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from planned_cases import (
     CASES,
+    STEPS,
     arguments,
     made_with,
     milliseconds,
@@ -33,23 +35,28 @@ from planned_cases import (
     versions_of,
     write_rows,
 )
+from unseen_steps import UNSEEN
 
 from lagom_jax.plan import Plan
-from lagom_jax.planning import LEVERS, Budget, Planner
-from lagom_jax.search.controls import PRESETS
+from lagom_jax.planner import LEVERS, Budget, Planner
+from lagom_jax.planner.rewrites import with_rewrites
+from lagom_jax.settings.controls import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "levers.md"
-WHOLE, RECIPES = "lagom", "recipes"
+WHOLE, REWRITTEN, RECIPES = "lagom", "lagom, rewritten", "recipes"
 ALONE = {
+    "without transports": tuple(one for one in LEVERS if one != "transports"),
     "options alone": ("options", "settings"),
+    "transports alone": ("transports", "settings"),
     "costs alone": ("costs", "settings"),
     "order alone": ("order", "settings"),
     "order and streams": ("order", "streams", "settings"),
     "settings alone": ("settings",),
 }
-"""Each lever by itself; settings are always among them, since a lever is judged by
-what it makes of the step with settings of its own. Streams need an order."""
-POLICIES = (WHOLE, *ALONE, RECIPES)
+"""Each lever by itself, and all without one; settings are always among them, since a
+lever is judged by what it makes of the step with settings of its own. Streams need an
+order."""
+POLICIES = (WHOLE, REWRITTEN, *ALONE, RECIPES)
 FINER = (WHOLE, "settings alone")
 """For all but the first kind of controls."""
 
@@ -88,6 +95,16 @@ def rows(
             progress=say,
         )
 
+    def rewritten(whole: Plan) -> Plan:
+        def sliced(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
+            return planner_of(case, slices, whole_sums=whole_sums), ()
+
+        def planned(planner: Planner, budget: Budget) -> Plan:
+            return planner.plan(controls=controls, budget=budget, progress=say)
+
+        limits = Budget(compiles=budget)
+        return with_rewrites((planner, whole), sliced, planned, limits, say)[1]
+
     def row(
         policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int
     ) -> Row:
@@ -107,8 +124,12 @@ def rows(
         seconds = found.tuned.step_seconds
         return row(policy, plan, seconds, found.tuned_peak, found.compiles)
 
-    if WHOLE in policies:
-        yield row_of(WHOLE, planned(LEVERS))
+    if WHOLE in policies or REWRITTEN in policies:
+        whole = planned(LEVERS)
+        if WHOLE in policies:
+            yield row_of(WHOLE, whole)
+        if REWRITTEN in policies:
+            yield row_of(REWRITTEN, rewritten(whole))
     for policy, levers in ALONE.items():
         if policy in policies:
             yield row_of(policy, planned(levers))
@@ -180,7 +201,7 @@ def page(every: list[Row]) -> str:
         "|---|---|",
     ]
     for case in cases:
-        model, cluster, asked = CASES[case]
+        model, cluster, asked = STEPS[case]
         words = ", ".join(f"{name} {value}" for name, value in asked.items())
         parts.append(f"| {case} | {model} on {cluster}: {words} |")
     return "\n".join(parts) + f"\n\n{tables(every)}\n"
@@ -200,6 +221,11 @@ def tables(every: list[Row]) -> str:
 def main() -> None:
     parser = arguments("Levers, alone and together.", PAGE)
     parser.add_argument("--controls", action="append", choices=tuple(PRESETS))
+    parser.add_argument(
+        "--unseen",
+        action="store_true",
+        help="the steps drawn by lot (unseen_steps.py) instead of the others",
+    )
     parser.add_argument("--compiles", type=int, default=Budget().compiles)
     parser.add_argument(
         "--policy",
@@ -210,8 +236,9 @@ def main() -> None:
     asked = parser.parse_args()
     kinds = asked.controls or ["tuner", "sequence"]
     chosen = asked.policy or POLICIES
+    suite = UNSEEN if asked.unseen else CASES
     found = list(read_rows(asked.made or (), Row))
-    for case in () if asked.made else asked.case or CASES:
+    for case in () if asked.made else asked.case or suite:
         # What is compiled for one kind of controls need not be again for another.
         planner = planner_of(case)
         for number, controls in enumerate(kinds):

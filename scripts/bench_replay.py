@@ -28,17 +28,17 @@ from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.module import Module
-from lagom_jax.ordering.find import Ordering, find_order
-from lagom_jax.ordering.incremental import IncrementalReplay
-from lagom_jax.ordering.neighbours import Neighbours
-from lagom_jax.ordering.parameters import PARAMETERS
-from lagom_jax.ordering.sequence import Inner, sequence_of
-from lagom_jax.ordering.splices import Splice
-from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.build import Builder, build_program
-from lagom_jax.search.controls import FINE, named
-from lagom_jax.search.space import space_of
-from lagom_jax.search.stage import Stage
+from lagom_jax.order.find import Ordering, find_order
+from lagom_jax.order.incremental import IncrementalReplay
+from lagom_jax.order.neighbours import Neighbours
+from lagom_jax.order.parameters import PARAMETERS
+from lagom_jax.order.sequence import Inner, sequence_of
+from lagom_jax.order.splices import Splice
+from lagom_jax.order.terms import Terms
+from lagom_jax.program.build import Builder, build_program
+from lagom_jax.settings.controls import FINE, named
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
 
 REPETITIONS = 7
 ORDERS = 20_000

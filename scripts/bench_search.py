@@ -29,8 +29,8 @@ from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.work import Matmul, Work
-from lagom_jax.schedule.build import build_program
-from lagom_jax.schedule.program import (
+from lagom_jax.program.build import build_program
+from lagom_jax.program.program import (
     Kernel,
     Launch,
     Loop,
@@ -40,13 +40,13 @@ from lagom_jax.schedule.program import (
     Stream,
     Wait,
 )
-from lagom_jax.search.autoccl import AutoCcl
-from lagom_jax.search.controls import PRESETS, named
-from lagom_jax.search.exhaustive import Exhaustive, TooManyError
-from lagom_jax.search.lagom import Lagom
-from lagom_jax.search.policy import Policy
-from lagom_jax.search.space import space_of
-from lagom_jax.search.stage import Stage
+from lagom_jax.settings.autoccl import AutoCcl
+from lagom_jax.settings.controls import PRESETS, named
+from lagom_jax.settings.exhaustive import Exhaustive, TooManyError
+from lagom_jax.settings.lagom import Lagom
+from lagom_jax.settings.policy import Policy
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 BY_HAND = "a40-nvlink:2x8"
@@ -269,7 +269,7 @@ def main() -> None:
         "Most is gained by the descent, which looks at the step and not at the "
         "collective; the local search adds a little. Moving two groups at once adds "
         "nothing on these steps. It is kept for steps with more under way at once: "
-        "`tests/search/test_lagom.py` makes such steps at random.\n"
+        "`tests/settings/test_lagom.py` makes such steps at random.\n"
     )
     plot(grown)
 

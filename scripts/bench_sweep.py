@@ -38,16 +38,16 @@ from lagom_jax.compile import CompiledStep
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.errors import LagomError
-from lagom_jax.levers import cost_profile, structure_of
+from lagom_jax.options import cost_profile, structure_of
 from lagom_jax.plan.plan import COSTS
-from lagom_jax.planning import Budget, Planner
-from lagom_jax.planning.judge import Judge
-from lagom_jax.schedule.build import build_program
+from lagom_jax.planner import Budget, Planner
+from lagom_jax.planner.judge import Judge
+from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import Scheduled
-from lagom_jax.search.controls import named
-from lagom_jax.search.floor import floor_seconds
-from lagom_jax.search.space import space_of
-from lagom_jax.search.stage import Stage
+from lagom_jax.settings.controls import named
+from lagom_jax.settings.floor import floor_seconds
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
 from xla_flags import OptionValue
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "sweep.md"

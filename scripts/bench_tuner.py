@@ -21,9 +21,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lagom_jax.tuner.build import NAME, SOURCES, compile_plugin, compiler
-from lagom_jax.tuner.image import save
-from lagom_jax.tuner.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
+from lagom_jax.nccl_plugin.build import NAME, SOURCES, compile_plugin, compiler
+from lagom_jax.nccl_plugin.image import save
+from lagom_jax.nccl_plugin.rules import FUNCTIONS, Answer, Place, Rule, Rules, Scope
 from machine import processor
 
 HERE = Path(__file__).parent

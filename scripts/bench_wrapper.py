@@ -106,14 +106,14 @@ def wrapped(case: Case) -> dict[str, Callable[..., Any]]:
 
 
 def run(function: Callable[..., Any], calls: Calls, count: int) -> float:
-    """Seconds of a call."""
+    """Seconds of a processor that a call takes, others that use it left out."""
     turns = count // len(calls)
     result = None
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(turns):
         for args, kwargs in calls:
             result = function(*args, **kwargs)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     jax.block_until_ready(result)
     return seconds / (turns * len(calls))
 
@@ -181,9 +181,10 @@ Measured by `python scripts/bench_wrapper.py --docs` on {os.cpu_count()} cores o
 {processor()}, with jax {jax.__version__} and a load of {load:.1f} when it began: \
 where that is more than there are cores, others were using them.
 
-Microseconds of one call, without what it waits for: the median of {ROUNDS} rounds of \
-{CALLS} calls, and in brackets what a tenth of the rounds exceeds. The function and \
-its wrappers take turns; differences are those of one round. The last column is what \
+Microseconds of a processor for one call, without what it waits for: the median of \
+{ROUNDS} rounds of {CALLS} calls, and in brackets what a tenth of the rounds exceeds. \
+The function and its wrappers take turns; differences are those of one round. The last \
+column is what \
 {GROWTH_CALLS:,} calls of the tuned function leave behind in memory: blocks, and in \
 brackets bytes.
 

@@ -20,7 +20,7 @@ from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
 from lagom_jax.cost.surface import Surface
-from lagom_jax.measure.rows import read_collectives
+from lagom_jax.measurements.rows import read_collectives
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 TABLE_NCCL = "2.27.5"

@@ -32,7 +32,7 @@ from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.kernel_constants import Correction, MatmulConstants, hat_weights
 from lagom_jax.cost.matmul import Problems, formula, predicted, rate_of
 from lagom_jax.hlo.matmul import Matmul
-from lagom_jax.measure.rows import read_matmuls
+from lagom_jax.measurements.rows import read_matmuls
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 MEASURED = {

@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
+from scipy.stats import t
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.constants import NetworkConstants, elsewhere, load_constants
 from lagom_jax.cost.span import Span
-from lagom_jax.measure.rows import read_collectives
+from lagom_jax.cost.spread import TENTH_BEYOND
+from lagom_jax.measurements.rows import read_collectives
 
 COST = Path(__file__).parent.parent / "lagom_jax" / "cost"
 # The network's rows -> systems that have it.
@@ -101,42 +103,69 @@ def words(logs: np.ndarray) -> str:
     return f"median {np.median(off):.1%}, p90 {np.quantile(off, 0.9):.1%}"
 
 
-def record_of(point: np.ndarray, source: str) -> dict[str, Any]:
-    values = dataclasses.asdict(constants_of(point))
+FITTED = ("efficiency", "crossing_seconds", "ramp")
+
+
+def record_of(
+    point: np.ndarray, source: str, kept_out: list[np.ndarray]
+) -> dict[str, Any]:
+    """Constants, and what they missed of rows kept out of such fits."""
+    found = constants_of(point)
+    off = np.abs(np.concatenate(kept_out))
+    values = {name: getattr(found, name) for name in FITTED}
+    values["spread"] = float(np.quantile(off, 0.9)) / TENTH_BEYOND * unsure(kept_out)
     return {
-        name: {"value": float(f"{value:.4g}"), "source": source}
+        name: {
+            "value": float(f"{value:.4g}"),
+            "source": source
+            if name in FITTED
+            else f"rows kept out, of what was {source}",
+        }
         for name, value in values.items()
     }
+
+
+def unsure(groups: list[np.ndarray]) -> float:
+    """How much wider an interval is that few groups of errors must be enough for.
+
+    Each group errs as a whole, so that there is one degree of freedom less than groups.
+    """
+    freedom = len(groups) - 1
+    return float(t.ppf(0.95, freedom)) / TENTH_BEYOND if freedom else 1.0
+
+
+def turns_kept_out(rows: list[Row]) -> np.ndarray:
+    """The errors of every fourth row, of a fit to the others."""
+    turns = np.arange(len(rows)) % 4
+    kept = np.zeros(len(rows))
+    for turn in range(4):
+        inside = [row for row, own in zip(rows, turns, strict=True) if own != turn]
+        out = [row for row, own in zip(rows, turns, strict=True) if own == turn]
+        kept[turns == turn] = errors(out, fit(inside, False), False)
+    return kept
 
 
 def main() -> None:
     rows = read()
     found = fit(rows)
-    record = {
-        "any": record_of(
-            found, "fitted to all rows of measured/network.csv: estimated elsewhere"
-        )
-    }
     print(f"any: {words(errors(rows, found))}")
+    record: dict[str, Any] = {}
+    left_out: list[np.ndarray] = []
     for name in sorted({row.system for row in rows}):
         own = [row for row in rows if row.system == name]
         others = [row for row in rows if row.system != name]
         point = fit(own, False)
-        left_out = words(errors(own, fit(others)))
+        left_out.append(errors(own, fit(others)))
+        kept = turns_kept_out(own)
         print(
-            f"{name}: fitted {words(errors(own, point, False))}; left out: {left_out}"
+            f"{name}: fitted {words(errors(own, point, False))}; "
+            f"left out: {words(left_out[-1])}"
         )
-        turns = np.arange(len(own)) % 4
-        kept = np.zeros(len(own))
-        for turn in range(4):
-            part = fit(
-                [row for row, t in zip(own, turns, strict=True) if t != turn], False
-            )
-            out = [row for row, t in zip(own, turns, strict=True) if t == turn]
-            kept[turns == turn] = errors(out, part, False)
         print(f"{name}: every fourth row kept out {words(kept)}")
         source = f"fitted to {len(own)} rows of measured/network.csv"
-        record[name] = record_of(point, source)
+        record[name] = record_of(point, source, [kept])
+    source = "fitted to all rows of measured/network.csv: estimated elsewhere"
+    record = {"any": record_of(found, source, left_out), **record}
     path = COST / "constants" / "networks.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -1,8 +1,7 @@
 """Asks one GPU the questions that can refute what this project claims.
 
-    python scripts/gpu_check.py --docs --update    # all stages, page, constants
-    python scripts/gpu_check.py obeyed --json some.json         # one of them
-    python scripts/gpu_check.py --from some.json rest.json --docs
+    python scripts/gpu_check.py                    # all stages, into gpu-check/
+    python scripts/gpu_check.py obeyed --out DIR   # one of them, into a new folder
     python scripts/gpu_check.py --dry-run          # without a GPU, with stand-ins
 
 Each stage runs in a process of its own, for less than five minutes. Nothing of the
@@ -13,50 +12,34 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_stages import page
-from gpu_stages.clusters import cluster_of
-from gpu_stages.host import gpu_here, machine, record_of
-from gpu_stages.result import (
-    Result,
-    ResultError,
-    StageResult,
-    merged,
-    shown,
-    update_constants,
-)
+from gpu_stages.host import cluster_of, gpu_here, machine, record_of
 from gpu_stages.running import run_stage
-from gpu_stages.stage import STAGES, CannotRunError, Request
+from gpu_stages.stage import STAGES, CannotRunError, Request, StageResult
+from lagom_jax.typed_json import FormError
 
-PAGES = Path(__file__).parents[1] / "docs" / "reference" / "gpu"
 _LONGEST = 280.0
 _DRY_GPU = "h100"
+_DRY = "No GPU: a dry run, whose figures mean nothing"
 
 
 def main(words: Sequence[str]) -> int:
-    wanted = _arguments(words)
+    """Runs stages; the exit status of the command."""
     try:
-        if wanted.results:
-            result = merged([Result.read(path) for path in wanted.results])
-        else:
-            result = _run(wanted, words)
-        if wanted.json:
-            result.write(wanted.json)
-        if wanted.docs:
-            if result.dry and wanted.docs == PAGES:
-                raise ResultError("a dry run is no validation: name another --docs=DIR")
-            for path in page.write(result, wanted.docs):
-                print(f"wrote {path}")
-        if wanted.update:
-            path = update_constants(result)
-            print(f"wrote {path}" if path else "no constant was measured: none written")
-    except (CannotRunError, ResultError, OSError) as error:
+        results = _run(_arguments(words))
+    except FileExistsError as error:
+        print(
+            f"gpu_check.py: {error.filename} is there: name another --out",
+            file=sys.stderr,
+        )
+        return 2
+    except (CannotRunError, FormError, OSError) as error:
         print(f"gpu_check.py: {error}", file=sys.stderr)
         return 2
-    return 0 if all(one.status == "ran" for one in result.stages.values()) else 1
+    return 0 if all(one.status == "ran" for one in results.values()) else 1
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -70,88 +53,46 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add = arguments.add_argument
     add("stages", nargs="*", metavar="STAGE", help="all of them, if none is named")
     add("--dry-run", action="store_true", help="with stand-ins for GPU and NCCL")
+    add("--gpu", help="record to compare with; by default by the GPU's name")
+    add("--seconds", type=float, default=_LONGEST, help="time limit of a stage; 280")
     add(
-        "--gpu", help="record to compare with, see `lagom clusters`; by default by name"
-    )
-    add(
-        "--seconds",
-        type=float,
-        default=_LONGEST,
-        help=f"time limit of a stage; {_LONGEST:.0f}",
-    )
-    add(
-        "--nccl",
+        "--out",
         type=Path,
-        metavar="LIBRARY",
-        help="another libnccl.so.2 for contention and obeyed",
+        default=Path("gpu-check"),
+        help="new folder for the page, logs and tables of stages; gpu-check",
     )
-    add("--keep", type=Path, help="a new folder for logs and tables of all stages")
-    add("--json", type=Path, metavar="OUT", help="write the result")
-    add(
-        "--from",
-        dest="results",
-        type=Path,
-        nargs="+",
-        metavar="JSON",
-        help="take earlier results of one machine instead of measuring",
-    )
-    add(
-        "--docs",
-        type=Path,
-        nargs="?",
-        const=PAGES,
-        metavar="DIR",
-        help="write the page, into docs/reference/gpu if no folder is named",
-    )
-    add("--update", action="store_true", help="write measured constants into records")
     wanted = arguments.parse_args(words)
     unknown = [name for name in wanted.stages if name not in STAGES]
     if unknown:
         arguments.error(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
     if not wanted.seconds > 0:
         arguments.error(f"--seconds={wanted.seconds:g}: a stage needs some")
-    if wanted.results and (wanted.stages or wanted.dry_run):
-        arguments.error("--from measures nothing: name no stage and no --dry-run")
-    if wanted.nccl and not wanted.nccl.is_file():
-        arguments.error(f"--nccl={wanted.nccl} is no file")
-    if wanted.update and wanted.dry_run:
-        arguments.error("a dry run measures nothing that --update could write")
     return wanted
 
 
-def _run(wanted: argparse.Namespace, words: Sequence[str]) -> Result:
-    gpu = {"name": "no GPU: a dry run"} if wanted.dry_run else gpu_here()
+def _run(wanted: argparse.Namespace) -> dict[str, StageResult]:
+    """Results of all stages that were asked for."""
+    gpu = {"name": _DRY} if wanted.dry_run else gpu_here()
     record = wanted.gpu or (_DRY_GPU if wanted.dry_run else record_of(gpu["name"]))
-    cluster_of(record)  # An unknown record is refused before anything runs.
-    about = machine(["python", "scripts/gpu_check.py", *words], gpu)
-    if wanted.dry_run:
-        print("A dry run: stand-ins take the GPU's place, and figures mean nothing.")
+    cluster = cluster_of(record)  # An unknown record is refused before anything runs.
+    out: Path = wanted.out.resolve()
+    if out.exists():
+        raise CannotRunError(f"{wanted.out} is there: name another --out")
+    out.mkdir(parents=True)
+    about = {**machine(gpu), "record": record}
     print(f"{about['name']}, compared with the record '{record}'", flush=True)
-    chosen = [one for one in STAGES if one in (wanted.stages or STAGES)]
-    there = [name for name in chosen if wanted.keep and (wanted.keep / name).exists()]
-    if there:
-        raise CannotRunError(f"{wanted.keep / there[0]} is there: name another --keep")
-    found: dict[str, StageResult] = {}
-    result = Result(record, wanted.dry_run, about, found)
-    with tempfile.TemporaryDirectory(prefix="gpu_check-") as temporary:
-        folder = wanted.keep or Path(temporary)
-        for name in chosen:
+    results: dict[str, StageResult] = {}
+    for name in STAGES:
+        if name in (wanted.stages or STAGES):
             print(f"\n{name}: {STAGES[name].text}", flush=True)
-            request = Request(
-                record, wanted.dry_run, wanted.seconds, folder / name, wanted.nccl
-            )
-            found[name] = StageResult.read(
-                run_stage(f"gpu_stages.{name}", request, _progress)
-            )
-            _show(name, found[name])
-            if wanted.json:
-                # Nothing is lost where something ends this process.
-                result.write(wanted.json)
-    return result
-
-
-def _progress(line: str) -> None:
-    print(f"    {line}", file=sys.stderr, flush=True)
+            folder = str(out / name)
+            request = Request(record, wanted.dry_run, wanted.seconds, folder)
+            results[name] = run_stage(f"gpu_stages.{name}", request)
+            _show(name, results[name])
+            # After each, as something may end this process.
+            page.write(out / f"{record}.md", about, results, cluster.name)
+    print(f"\nwrote {out / record}.md")
+    return results
 
 
 def _show(name: str, stage: StageResult) -> None:
@@ -160,14 +101,15 @@ def _show(name: str, stage: StageResult) -> None:
         print(f"  {stage.why}")
     if stage.verdict == "refuted":
         print(f"  {STAGES[name].if_refuted}")
-    for check in stage.checks:
+    for check in stage.outcome.checks:
         met = {None: "", True: "  met", False: "  MISSED"}[check.met]
-        print(f"  {check.what}: {shown(check.value, check.unit)}{met}")
-    for heading, lines in (("!", stage.findings), ("left out:", stage.left_out)):
+        print(f"  {check.title}: {page.shown(check.value, check.unit)}{met}")
+    for heading, lines in (
+        ("!", stage.outcome.findings),
+        ("left out:", stage.outcome.left_out),
+    ):
         for line in lines:
             print(f"  {heading} {line}")
-    for constant, value in stage.constants.items():
-        print(f"  measured {constant} = {value}")
     sys.stdout.flush()
 
 

@@ -45,11 +45,11 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
-from lagom_jax.ordering.streams import inside_domains, is_crowded
+from lagom_jax.order.streams import inside_domains, is_crowded
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.plan import COSTS
-from lagom_jax.planning import Planner
-from lagom_jax.schedule.build import Builder
+from lagom_jax.planner import Planner
+from lagom_jax.program.build import Builder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
 SUITE = ("fsdp", "moe", "tp, sliced", "tp")

@@ -17,10 +17,10 @@ from scipy.sparse import csr_matrix
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.ordering.sequence import Inner, sequence_of
-from lagom_jax.ordering.terms import Terms
-from lagom_jax.schedule.build import CALLERS, Builder
-from lagom_jax.schedule.program import (
+from lagom_jax.order.sequence import Inner, sequence_of
+from lagom_jax.order.terms import Terms
+from lagom_jax.program.build import CALLERS, Builder
+from lagom_jax.program.program import (
     Block,
     Branch,
     Kernel,
@@ -33,11 +33,11 @@ from lagom_jax.schedule.program import (
     is_closed,
     nodes_in,
 )
-from lagom_jax.search.arms import decided
-from lagom_jax.search.controls import named
-from lagom_jax.search.floor import Fastest
-from lagom_jax.search.space import space_of
-from lagom_jax.search.stage import Stage
+from lagom_jax.settings.arms import decided
+from lagom_jax.settings.controls import named
+from lagom_jax.settings.floor import Fastest
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
 
 # The part of a step to which a bound is worked out; it stays a bound.
 _EXACT = 1e-4

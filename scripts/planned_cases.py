@@ -6,16 +6,19 @@ import argparse
 import dataclasses
 import json
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
+
+from unseen_steps import UNSEEN, Step
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.plan import Plan
-from lagom_jax.planning import Planner
+from lagom_jax.planner import Planner
 
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+CASES: dict[str, Step] = {
     "fsdp": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 1}),
     "fsdp, batch 2": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 2}),
     "fsdp, unrolled": (
@@ -25,10 +28,28 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "tp": ("llama-3-8b", "h100:2x8", {"parallelism": "tp", "batch": 8}),
     "tp, sliced": ("llama-3-8b", "h100:2x8", {"parallelism": "tp-sliced", "batch": 8}),
+    "tp-sp": ("llama-3-8b", "h100:2x8", {"parallelism": "tp-sp", "batch": 8}),
+    "tp-sp, one host": (
+        "llama-3-8b",
+        "h100:1x8",
+        {"parallelism": "tp-sp", "batch": 8},
+    ),
     "moe": ("deepseek-moe-16b", "h100:8x8", {"parallelism": "ep"}),
     "moe, small": ("olmoe-1b-7b", "h100:8x8", {"parallelism": "ep"}),
     "fsdp, A40": ("llama-3-8b", "a40-nvlink:2x8", {"parallelism": "fsdp"}),
+    "fsdp, 8k": (
+        "llama-3-8b",
+        "h100:8x8",
+        {
+            "parallelism": "fsdp",
+            "batch": 1,
+            "sequence": 8192,
+            "attention": "cudnn",
+        },
+    ),
 }
+STEPS: dict[str, Step] = {**CASES, **UNSEEN}
+"""Those that the planner was developed beside, and those that it was not."""
 # Without a GPU XLA cannot autotune its own matmul kernels, and refuses some shapes.
 OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
@@ -38,7 +59,7 @@ class CaseRow(Protocol):
 
     @property
     def case(self) -> str:
-        """One of `CASES`."""
+        """One of `STEPS`."""
         ...
 
     @property
@@ -50,16 +71,40 @@ class CaseRow(Protocol):
 Row = TypeVar("Row")
 
 
-def planner_of(case: str) -> Planner:
-    """What plans for a case."""
+def import_jax_and_zoo() -> ModuleType:
+    """The zoo of models, once jax is there for it."""
     import_jax()
     import lagom_models
 
-    model, name, asked = CASES[case]
+    return lagom_models
+
+
+def planner_of(
+    case: str,
+    slices: int = 1,
+    *,
+    whole_sums: bool = True,
+    steps: Mapping[str, Step] | None = None,
+) -> Planner:
+    """Planner of a case.
+
+    Args:
+        case: Its name.
+        slices: Parts that its collectives and the matmuls next to them are cut into.
+        whole_sums: True for gradients of weights that are then summed whole.
+        steps: The steps that have such names; by default all that are listed here.
+    """
+    lagom_models = import_jax_and_zoo()
+    model, name, asked = (steps or STEPS)[case]
     cluster = Cluster.parse(name)
     step = lagom_models.build(model, devices=cluster.devices, **asked)
+    function = step.function
+    if slices > 1:
+        from lagom_jax.decompose import sliced
+
+        function = sliced(function, slices=slices, whole_sums=whole_sums)
     return Planner(
-        step.function,
+        function,
         *step.arguments,
         cluster=cluster,
         compiler_options=OPTIONS,
@@ -71,7 +116,7 @@ def planner_of(case: str) -> Planner:
 def arguments(title: str, page: Path) -> argparse.ArgumentParser:
     """The arguments that all of these benchmarks have."""
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--case", action="append", choices=tuple(CASES))
+    parser.add_argument("--case", action="append", choices=tuple(STEPS))
     parser.add_argument("--json", type=Path, metavar="OUT", help="write rows as JSON")
     parser.add_argument(
         "--from",
@@ -137,7 +182,7 @@ def described(rows: Iterable[CaseRow]) -> str:
     """Which model on which cluster each case is."""
     cases = dict.fromkeys(row.case for row in rows)
     return "; ".join(
-        f"{case} is {CASES[case][0]} on {CASES[case][1]}" for case in cases
+        f"{case} is {STEPS[case][0]} on {STEPS[case][1]}" for case in cases
     )
 
 

@@ -24,8 +24,8 @@ from lagom_jax.cost.replay import replay
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.files import read_bytes
-from lagom_jax.schedule.build import build_program
-from lagom_jax.schedule.program import Kernel
+from lagom_jax.program.build import build_program
+from lagom_jax.program.program import Kernel
 
 NEAR = 0.2
 WORST = 15

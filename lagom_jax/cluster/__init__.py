@@ -1,4 +1,4 @@
-"""What a program runs on: GPUs, links, systems, and how XLA is told about them.
+"""Clusters: GPUs, links, systems, and their descriptions for XLA.
 
 Example:
     >>> cluster = Cluster.parse("a40-nvlink:2x8")

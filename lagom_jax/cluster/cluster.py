@@ -18,7 +18,7 @@ _MOST_DEVICES = 2**17
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a program is analysed for.
+    """The cluster that a program is analysed for.
 
     GPUs have the ids 0, 1, ... host by host; a scale-up domain is a run of
     consecutive ids whose GPUs reach each other over `inside`, everything else goes
@@ -207,7 +207,7 @@ class Cluster:
         return min(hosts, self.system.hosts_per_domain) * self.gpus_per_host
 
     def domains_of(self, ranks: Iterable[int]) -> int:
-        """How many scale-up domains the GPUs with these ids are in.
+        """Number of scale-up domains that the GPUs with these ids are in.
 
         Raises:
             ClusterError: an id is not in the cluster.
@@ -215,7 +215,7 @@ class Cluster:
         return self._groups_of(ranks, self.scale_up_size)
 
     def hosts_of(self, ranks: Iterable[int]) -> int:
-        """How many hosts the GPUs with these ids are in.
+        """Number of hosts that the GPUs with these ids are in.
 
         Raises:
             ClusterError: an id is not in the cluster.
@@ -227,7 +227,7 @@ class Cluster:
         return self._groups_of(ranks, self.gpus_per_host)
 
     def regions_of(self, ranks: Iterable[int]) -> int:
-        """How many regions the GPUs with these ids are in.
+        """Number of regions that the GPUs with these ids are in.
 
         Raises:
             ClusterError: an id is not in the cluster.

@@ -1,4 +1,4 @@
-"""What a cluster is made of: GPUs and links, with the source of every figure."""
+"""Parts of a cluster: GPUs and links, with the source of every figure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Gpu:
     fp32_lanes_per_sm: int
     boost_clock_hz: int
     memory_bytes: int
-    """What the driver reports, a little below the advertised size."""
+    """Memory that the driver reports, a little below the advertised size."""
     memory_bytes_per_s: int
     l2_bytes: int
     shared_memory_bytes_per_sm: int
     shared_memory_bytes_per_block: int
-    """What a block may have without asking for more."""
+    """Shared memory that a block may have without asking for more."""
     shared_memory_bytes_per_block_optin: int
     shared_memory_bytes_reserved_per_block: int
     registers_per_sm: int
@@ -54,7 +54,7 @@ class Gpu:
     vector_flops_per_s: Mapping[str, int] = dataclasses.field(hash=False)
     """Peak outside the tensor cores: `f32` and `f64`, a fused multiply-add being 2."""
     sources: Mapping[str, str] = dataclasses.field(compare=False, repr=False)
-    """Who says so, by field name; rates as `dense_flops_per_s.bf16`."""
+    """Sources, by field name; rates as `dense_flops_per_s.bf16`."""
 
     def as_dict(self) -> dict[str, object]:
         """All figures as JSON-ready data, without their sources."""
@@ -88,7 +88,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class System:
-    """How hosts are built and joined; a `Cluster` is a number of such hosts."""
+    """Construction of hosts and their network; a `Cluster` is a number of these."""
 
     name: str
     title: str

@@ -70,7 +70,7 @@ def gpus_table() -> str:
 
 
 def sources_list() -> str:
-    """Who says what, record by record.
+    """Sources, record by record.
 
     Example:
         >>> "- `nvlink4`" in sources_list()
@@ -95,7 +95,7 @@ def sources_list() -> str:
 
 
 def notes_list() -> str:
-    """What else one should know of a system.
+    """Notes about systems.
 
     Example:
         >>> "one NVLink domain" in notes_list()
@@ -114,7 +114,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "notes": notes_list,
     "sources": sources_list,
 }
-"""What may stand between the markers of a document, by the markers' name."""
+"""Text that may stand between the markers of a document, by the markers' name."""
 
 
 def fill_in(document: str) -> str:

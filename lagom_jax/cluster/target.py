@@ -1,4 +1,4 @@
-"""What XLA's GPU compiler is told about a GPU that is not there.
+"""Description, for XLA's GPU compiler, of a GPU that is not there.
 
 The compiler takes a text proto, `GpuTargetConfigProto`, and trusts it: without
 `threads_per_warp` it dies of a division by zero, without clock, lanes, cores, bandwidth

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
 from lagom_jax.errors import LagomError
+from lagom_jax.report.page import write_page
+from lagom_jax.report.paper import write_figure
+from lagom_jax.report.perfetto import write_trace
+from lagom_jax.report.story import Story
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
 if TYPE_CHECKING:
@@ -56,9 +63,20 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
     zoo.add_argument(
         "--parallelism", help="dp, fsdp, tp, tp-sp, tp-sliced, ep, pp (default: fsdp)"
     )
+    for option, way in (("--tp", "tp"), ("--sp", "tp-sp")):
+        zoo.add_argument(
+            option,
+            choices=("plain", "commfuse"),
+            help=f"commfuse: the collectives of {way} in slices, fused with matmuls",
+        )
     zoo.add_argument("--layers", type=positive, help="fewer layers than published")
     zoo.add_argument("--batch", type=positive, help="sequences in a micro batch")
     zoo.add_argument("--sequence", type=positive, help="tokens in a sequence")
+    zoo.add_argument(
+        "--attention",
+        choices=("plain", "cudnn"),
+        help="cudnn: one kernel of the library instead of scores in memory",
+    )
     zoo.add_argument("--model-axis", type=positive, help="devices on the model axis")
     zoo.add_argument("--tiny", action="store_true", help="a few layers, small ones")
     zoo.add_argument(
@@ -70,9 +88,12 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for a model of the zoo, as `lagom_models.build` takes them."""
     wanted = {
         "parallelism": arguments.parallelism,
+        "tp": arguments.tp,
+        "sp": arguments.sp,
         "layers": arguments.layers,
         "batch": arguments.batch,
         "sequence": arguments.sequence,
+        "attention": arguments.attention,
         "model_axis": arguments.model_axis,
         "tiny": arguments.tiny or None,
         "scan": False if arguments.unrolled else None,
@@ -81,13 +102,17 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def scheduled_step(
-    arguments: argparse.Namespace, subject: Subject | None = None
+    arguments: argparse.Namespace,
+    subject: Subject | None = None,
+    *,
+    planned: bool = True,
 ) -> Scheduled:
     """The step that the arguments name, compiled for the cluster or read from a dump.
 
     Args:
         arguments: The parsed command line.
         subject: The subject, where it has been found already.
+        planned: Whether a plan that was given is used.
 
     Raises:
         LagomError: There is no such thing, or it cannot be compiled or read.
@@ -95,7 +120,7 @@ def scheduled_step(
     cluster = Cluster.parse(arguments.cluster)
     if subject is None:
         subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
-    plan = getattr(arguments, "plan", None)
+    plan = getattr(arguments, "plan", None) if planned else None
     if subject.dump is not None:
         parse_options(arguments.option, used=False)
         if plan is not None:
@@ -104,7 +129,7 @@ def scheduled_step(
     options = parse_options(arguments.option)
     what = f"compiling {subject.name} for {cluster.name} ..."
     with progress(what), compiler_for(arguments) as compiler:
-        return compile_scheduled(
+        scheduled = compile_scheduled(
             subject.step,
             *subject.arguments,
             cluster=cluster,
@@ -113,7 +138,10 @@ def scheduled_step(
             description=subject.description,
             plan=plan,
             compiler=compiler,
+            **subject.named_arguments,
         )
+    cautions = (*subject.cautions, *scheduled.cautions)
+    return dataclasses.replace(scheduled, cautions=cautions)
 
 
 def compiler_for(arguments: argparse.Namespace) -> Compiler:
@@ -135,11 +163,104 @@ def add_output(verb: argparse.ArgumentParser, *, page: str, rows: int) -> None:
     verb.add_argument("--json", action="store_true", help=f"print JSON, see {page}")
     verb.add_argument(
         "--rows",
-        type=_rows,
+        type=rows_or_all,
         default=rows,
         metavar="N|all",
         help="how many rows to list (default: %(default)s)",
     )
+
+
+_VIEWS: Final = {"html": "page", "trace": "trace", "figure": "figure"}
+
+
+def add_views(verb: argparse.ArgumentParser) -> None:
+    """Declares the files to look at.
+
+    Args:
+        verb: The verb.
+    """
+    views = verb.add_argument_group("to look at, see docs/how-to/look.md")
+    views.add_argument(
+        "--html", metavar="FILE", help="write a page that needs nothing else"
+    )
+    views.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a trace for ui.perfetto.dev or chrome://tracing (.json, .json.gz)",
+    )
+    views.add_argument(
+        "--figure",
+        metavar="FILE",
+        help="draw the timeline for a paper (.pdf, .svg, .png); needs matplotlib",
+    )
+
+
+def check_views(arguments: argparse.Namespace) -> None:
+    """Refuses files that cannot be written, before anything takes long.
+
+    Args:
+        arguments: The parsed command line.
+
+    Raises:
+        LagomError: One of them cannot be written.
+    """
+    for what in _VIEWS:
+        if file := getattr(arguments, what):
+            check_writable(Path(file), _VIEWS[what])
+
+
+def wants_views(arguments: argparse.Namespace) -> bool:
+    """True if any file to look at was asked for.
+
+    Args:
+        arguments: The parsed command line.
+    """
+    return any(getattr(arguments, what) for what in _VIEWS)
+
+
+def write_views(arguments: argparse.Namespace, story: Story) -> list[str]:
+    """Writes the files that were asked for.
+
+    Args:
+        arguments: The parsed command line.
+        story: What they tell.
+
+    Returns:
+        What was written, in a line each.
+    """
+    written: list[str] = []
+    if arguments.html:
+        write_page(story, arguments.html)
+        written.append(f"page written to {arguments.html}")
+    if arguments.trace:
+        write_trace(arguments.trace, story.before, story.after)
+        written.append(f"trace written to {arguments.trace}, for ui.perfetto.dev")
+    if arguments.figure:
+        write_figure(story, arguments.figure)
+        written.append(f"figure written to {arguments.figure}")
+    return written
+
+
+def check_writable(file: Path, what: str) -> None:
+    """Refuses a file that cannot be written.
+
+    Args:
+        file: The file.
+        what: What it is to hold.
+
+    Raises:
+        LagomError: It cannot be written, and why.
+    """
+    folder = file.resolve().parent
+    if file.is_dir():
+        why = "it is a folder; name a file in it"
+    elif not folder.is_dir():
+        why = f"there is no folder {folder}; make it first"
+    elif not os.access(folder, os.W_OK):
+        why = f"nothing can be written to {folder}; name another place"
+    else:
+        return
+    raise LagomError(f"cannot write the {what} {file}: {why}")
 
 
 def positive(text: str) -> int:
@@ -149,5 +270,25 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def _rows(text: str) -> int | None:
+def share(text: str) -> float:
+    """A part of a whole: `5%` or `0.05`.
+
+    Example:
+        >>> share("5%"), share("0.05"), share("0.5 %")
+        (0.05, 0.05, 0.005)
+    """
+    number = text.strip().removesuffix("%").strip()
+    try:
+        found = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no part of a whole; write 5% or 0.05"
+        )
+    return found
+
+
+def rows_or_all(text: str) -> int | None:
+    """A number of rows; None for `all`."""
     return None if text == "all" else positive(text)

@@ -11,14 +11,14 @@ from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.matmul import Matmul
-from lagom_jax.measure.rows import (
+from lagom_jax.measurements.rows import (
     CollectiveRow,
     MatmulRow,
     collective_of,
     kernel_of,
     matmul_row,
 )
-from lagom_jax.measure.table import Cells, RowError, whole
+from lagom_jax.measurements.table import Cells, RowError, whole
 from lagom_jax.plan.setting import Setting, largest_chunk
 
 CONTENTION_COLUMNS: Final = (
@@ -26,7 +26,7 @@ CONTENTION_COLUMNS: Final = (
     *("tensor_bytes", "group_size", "channels", "threads", "alone_us"),
 )
 SEVERAL: Final = "all-gather and reduce-scatter"
-"""What a table writes where kernels were beside either; one stands for both."""
+"""Word of a table where kernels were beside either; one stands for both."""
 _WAITS: Final = "send-recv"
 # Of a collective whose size nobody wrote down: long enough to be busy all along.
 _LONG_BYTES: Final = 256 << 20
@@ -35,7 +35,7 @@ _ELEMENTS: Final = {"tf32": "f32"}
 
 
 def predicted_slowdown(cells: Cells) -> float:
-    """How many times longer the row's kernel takes beside its collective.
+    """Slowdown of the row's kernel beside its collective.
 
     Args:
         cells: Of the columns `CONTENTION_COLUMNS`, empty where nobody knows: then a

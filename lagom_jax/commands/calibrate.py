@@ -17,25 +17,25 @@ from lagom_jax.commands.terminal import console, progress
 from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo import Module, read_module
-from lagom_jax.measure.calibration import Calibration, MeasurementFile
-from lagom_jax.measure.fit import Error, FittedCurve
-from lagom_jax.measure.nccl_tests import read_nccl_tests
-from lagom_jax.measure.overlay import match
-from lagom_jax.measure.rows import (
+from lagom_jax.measurements.calibration import Calibration, MeasurementFile
+from lagom_jax.measurements.fit import Error, FittedCurve
+from lagom_jax.measurements.nccl_tests import read_nccl_tests
+from lagom_jax.measurements.overlay import match
+from lagom_jax.measurements.rows import (
     CollectiveRow,
     of_cluster,
     read_collectives,
     read_matmuls,
 )
-from lagom_jax.measure.samples import (
+from lagom_jax.measurements.samples import (
     Sample,
     samples_of_collectives,
     samples_of_match,
     samples_of_matmuls,
 )
-from lagom_jax.measure.table import load_text
-from lagom_jax.measure.xplane import read_profile
-from lagom_jax.schedule.build import build_program
+from lagom_jax.measurements.table import load_text
+from lagom_jax.measurements.xplane import read_profile
+from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import read_scheduled
 from lagom_jax.units import in_bytes
 

@@ -15,7 +15,7 @@ from lagom_jax.compile.files import own_folder
 from lagom_jax.compile.store import VARIABLE, Store
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import Finding, LagomError, ToolchainError
-from lagom_jax.tuner.installed import findings as tuner_findings
+from lagom_jax.nccl_plugin.installed import findings as tuner_findings
 from lagom_jax.units import counted, in_bytes
 from xla_flags import pinned_here
 
@@ -88,7 +88,7 @@ def _trial() -> Finding:
 
     from lagom_jax.compile import Compiler, compile_step, lower
     from lagom_jax.hlo import read_module
-    from lagom_jax.schedule.build import build_program
+    from lagom_jax.program.build import build_program
 
     mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
     cut = NamedSharding(mesh, PartitionSpec("x"))

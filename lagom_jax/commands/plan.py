@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shlex
 from typing import Any
 
 from rich.text import Text
@@ -14,11 +13,15 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.plan import Plan, load, to_json
+from lagom_jax.nccl_plugin.process_here import ProcessHere
+from lagom_jax.plan import load, to_json
 from lagom_jax.plan.check import check
 from lagom_jax.plan.compare import differences
 from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.shell import shell_lines
+from lagom_jax.report.page import write_page
 from lagom_jax.report.plan import render_plan
+from lagom_jax.report.story import Story
 from xla_flags import pinned_here
 
 DIFFERS = 1
@@ -42,6 +45,7 @@ def add(verbs: Any) -> None:
     )
     show.add_argument("file", metavar="FILE")
     show.add_argument("--json", action="store_true", help="print the file's own format")
+    show.add_argument("--html", metavar="FILE", help="write it as a page, too")
     show.set_defaults(run=_show)
     diff = kinds.add_parser(
         "diff",
@@ -76,6 +80,8 @@ def add(verbs: Any) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     plan = load(arguments.file)
+    if arguments.html:
+        write_page(Story(plan=plan), arguments.html)
     with writing():
         if arguments.json:
             print(to_json(plan), end="")
@@ -100,27 +106,9 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _env(arguments: argparse.Namespace) -> int:
     plan = load(arguments.file)
     with writing():
-        for line in _lines(plan):
+        for line in shell_lines(plan):
             print(line)
     return 0
-
-
-def _lines(plan: Plan) -> list[str]:
-    lines = [_comment(f"{plan.holds_for.program} on {plan.holds_for.cluster}")]
-    for name, value in plan.environment().items():
-        # What was set before stays, and where both name an option the later counts.
-        before = f'"${{{name}:+${name} }}"'
-        lines.append(f"export {name}={before}{shlex.quote(value)}")
-    beyond = plan.beyond_environment()
-    if beyond:
-        lines.append("# No environment variable can say these:")
-        lines += [_comment(f"  {part.what}: {part.why}") for part in beyond]
-    return lines
-
-
-def _comment(words: str) -> str:
-    """One line, whatever the file holds: a shell would run a second one."""
-    return "# " + "".join(c if c.isprintable() else "?" for c in words)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -131,6 +119,7 @@ def _check(arguments: argparse.Namespace) -> int:
         cluster=cluster,
         versions=Toolchain.probe().versions,
         pinned=stated(pinned_here()),
+        process=ProcessHere.probe() if plan.needs or plan.variables else None,
     )
     holds = all(finding.severity != "error" for finding in findings)
     with writing():

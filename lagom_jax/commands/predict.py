@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lagom_jax.analysis import analyze_dump
+from lagom_jax.api import analyze_dump
 from lagom_jax.commands.beside import CONTENTION_COLUMNS, predicted_slowdown
 from lagom_jax.commands.rows import (
     collective_microseconds,
@@ -20,8 +20,8 @@ from lagom_jax.commands.rows import (
     matmul_microseconds,
 )
 from lagom_jax.errors import LagomError
-from lagom_jax.measure.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS
-from lagom_jax.measure.table import Cells, Outcome, load_text, parse_table
+from lagom_jax.measurements.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS
+from lagom_jax.measurements.table import Cells, Outcome, load_text, parse_table
 
 BAD_ROWS = 5
 """Exit code when some rows could not be predicted."""
@@ -41,7 +41,7 @@ _PARTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Predicted:
-    """What can be predicted for the rows of a table."""
+    """Kinds of predictions for the rows of a table."""
 
     needed: tuple[str, ...]
     price: Callable[[Cells], float]

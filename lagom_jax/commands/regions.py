@@ -19,7 +19,7 @@ from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.errors import LagomError
-from lagom_jax.regions.advice import PERIODS, Advice, Choice, advise
+from lagom_jax.regions.advice import PERIODS, RegionAdvice, RegionChoice, advise
 from lagom_jax.regions.links import Wan
 from lagom_jax.regions.meeting import Meeting
 from lagom_jax.regions.utilisation import Workload
@@ -158,7 +158,7 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload
     step = zoo.build(arguments.model, devices=cluster.devices, **zoo_options(arguments))
     seconds, source = arguments.step, "given"
     if seconds is None:
-        from lagom_jax.analysis import analyze
+        from lagom_jax.api import analyze
 
         with progress(f"compiling {subject.name} for {cluster.name} ..."):
             report = analyze(
@@ -172,7 +172,7 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload
     return Workload(float(step.parameters), layers, seconds), source
 
 
-def _document(found: Advice, source: str) -> dict[str, Any]:
+def _document(found: RegionAdvice, source: str) -> dict[str, Any]:
     return {
         "step_seconds": found.workload.step_seconds,
         "step_seconds_are": source,
@@ -187,14 +187,14 @@ def _document(found: Advice, source: str) -> dict[str, Any]:
     }
 
 
-def _row(choice: Choice) -> dict[str, Any]:
+def _row(choice: RegionChoice) -> dict[str, Any]:
     row = dataclasses.asdict(choice)
     if row["needed_bytes_per_s"] == float("inf"):
         row["needed_bytes_per_s"] = None
     return row
 
 
-def _shown(found: Advice, source: str, cluster: Cluster, *, every: bool) -> Group:
+def _shown(found: RegionAdvice, source: str, cluster: Cluster, *, every: bool) -> Group:
     work, wan = found.workload, found.wan
     head = Text(
         f"{counted(len(wan.regions), 'region')} ({', '.join(wan.regions)}) of "
@@ -209,9 +209,9 @@ def _shown(found: Advice, source: str, cluster: Cluster, *, every: bool) -> Grou
     return Group(head, _table(chosen, found, cluster), *more, Text(), _verdict(found))
 
 
-def _shortlist(found: Advice) -> tuple[Choice, ...]:
+def _shortlist(found: RegionAdvice) -> tuple[RegionChoice, ...]:
     """Of each strategy and period the most bits that reach the target, or the best."""
-    kept: dict[tuple[str, int], Choice] = {}
+    kept: dict[tuple[str, int], RegionChoice] = {}
     for choice in found.choices:
         key = (choice.strategy, choice.period)
         known = kept.get(key)
@@ -222,7 +222,9 @@ def _shortlist(found: Advice) -> tuple[Choice, ...]:
     return tuple(kept.values())
 
 
-def _table(chosen: tuple[Choice, ...], found: Advice, cluster: Cluster) -> Table:
+def _table(
+    chosen: tuple[RegionChoice, ...], found: RegionAdvice, cluster: Cluster
+) -> Table:
     shown = empty_table(
         f"Strategies; bandwidth for a utilisation of {found.target:.0%}",
         *("strategy", "period", "bits", "delay", "send every"),
@@ -245,13 +247,13 @@ def _table(chosen: tuple[Choice, ...], found: Advice, cluster: Cluster) -> Table
     return shown
 
 
-def _needed(choice: Choice) -> str:
+def _needed(choice: RegionChoice) -> str:
     if choice.needed_bytes_per_s == float("inf"):
         return "none is enough"
     return f"{choice.needed_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
 
 
-def _verdict(found: Advice) -> Text:
+def _verdict(found: RegionAdvice) -> Text:
     best = found.best
     if best is None:
         return Text(

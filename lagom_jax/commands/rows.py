@@ -11,8 +11,13 @@ from lagom_jax.cost.constants import measured_networks
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.errors import ClusterError, MeasurementError
-from lagom_jax.measure.rows import collective_of, collective_row, kernel_of, matmul_row
-from lagom_jax.measure.table import Cells, RowError
+from lagom_jax.measurements.rows import (
+    collective_of,
+    collective_row,
+    kernel_of,
+    matmul_row,
+)
+from lagom_jax.measurements.table import Cells, RowError
 
 MEASURED_NAMES = {
     "h100-sxm": "h100",
@@ -52,7 +57,7 @@ def collective_microseconds(cells: Cells) -> float:
 
 
 def _launched(cells: Cells) -> bool:
-    """Whether a row is of a single program, whose time has the host's launch in it.
+    """True if a row is of a single program, whose time has the host's launch in it.
 
     Tables of NCCL alone say its version, or over how many hosts it ran.
     """
@@ -121,7 +126,7 @@ def on_network(cluster: Cluster, bytes_per_s: float) -> Cluster:
 
 
 def estimated(name: str) -> str:
-    """Why collectives on this GPU are estimated; empty where they are calibrated.
+    """Reason for estimated collectives on this GPU; empty where they are calibrated.
 
     Example:
         >>> estimated("gb300-nvl72"), estimated("h100-sxm")

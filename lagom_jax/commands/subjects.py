@@ -16,9 +16,14 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
+from lagom_jax.dumped import step_in
 from lagom_jax.errors import LagomError
+from lagom_jax.hlo.files import HloBytes, read_program
 
-_DUMP_ENDINGS = (".txt", ".pb", ".hlo", ".gz", ".pbtxt", ".log")
+_DUMP_ENDINGS = (
+    *(".txt", ".pb", ".hlo", ".gz", ".pbtxt", ".log"),
+    *(".mlir", ".mlirbc", ".stablehlo", ".export"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,11 +31,16 @@ class Subject:
     """A step to compile, or a dump to read."""
 
     name: str
-    dump: str | None = None
+    dump: HloBytes | None = None
     step: Any = None
     arguments: tuple[Any, ...] = ()
+    named_arguments: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict[str, Any]
+    )
     description: str = ""
     """A description in a line; may be empty."""
+    cautions: tuple[str, ...] = ()
+    """Reasons why it may be another program than on the cluster."""
 
 
 def find_subject(
@@ -59,13 +69,24 @@ def find_subject(
         )
     if text == "-" or Path(text).exists() or text.endswith(_DUMP_ENDINGS):
         _refuse(zoo_options, "a dump")
-        return Subject(text, dump=text)
-    import_jax()
+        return _dump(text)
     module, colon, factory = text.rpartition(":")
+    import_jax(cluster.devices if colon else None)
     if colon:
         _refuse(zoo_options, "a step of your own")
         return _own_step(text, module, factory, cluster)
     return _zoo_step(text, cluster, zoo_options)
+
+
+def _dump(text: str) -> Subject:
+    """A dump to read, or to compile where XLA has not done so yet."""
+    found = read_program(text)
+    if found.scheduled:
+        return Subject(text, dump=found)
+    import_jax()
+    step = step_in(found)
+    assert step is not None
+    return Subject(step.name, step=step, description=f"the program in {text}")
 
 
 def _refuse(zoo_options: Mapping[str, Any], what: str) -> None:
@@ -91,30 +112,92 @@ def _zoo_step(text: str, cluster: Cluster, options: Mapping[str, Any]) -> Subjec
         step.name,
         step=step.function,
         arguments=tuple(step.arguments),
-        description=step.describe().removeprefix(f"{step.name}: "),
+        description=step.summary,
     )
 
 
-def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject:
+def named_factory(module: str, factory: str) -> Any:
+    """The thing that a module has under a name.
+
+    Args:
+        module: As Python imports it, or the path of a file.
+        factory: The name in it.
+
+    Raises:
+        LagomError: There is no such module or file, or nothing of that name in it.
+    """
     make = getattr(_import(module), factory, None)
     if make is None:
         raise LagomError(f"{module!r} has nothing called {factory!r}")
+    return make
+
+
+def _own_step(text: str, module: str, factory: str, cluster: Cluster) -> Subject:
+    # Here and not above: a dump is read without jax.
+    from lagom_jax.compile import questions_asked
+
+    # What is asked before there is a step cannot be answered as on the cluster: the
+    # devices that are here may be computed with.
+    with questions_asked(cluster, answered=False) as asked:
+        made = _made(text, named_factory(module, factory), cluster)
+    cautions = asked.cautions("before the step was traced")
+    return dataclasses.replace(_subject(text, factory, made), cautions=cautions)
+
+
+def _made(text: str, make: Any, cluster: Cluster) -> Any:
+    """The result of a factory, or what is no function and stands for one."""
+    if is_stage(make):
+        return make
     if not callable(make):
         raise LagomError(f"{text} is no function; it must return (step, arguments)")
     positional, named = _factory_arguments(text, make, cluster.devices)
     made: Any = make(*positional, **named)
+    # A factory that enters a mesh stays in it until there is nothing left to trace.
+    if inspect.isgenerator(made):
+        made = contextlib.contextmanager(lambda: made)()
+    if isinstance(made, contextlib.AbstractContextManager):
+        return _OPEN.enter_context(made)
+    return made
+
+
+_OPEN = contextlib.ExitStack()
+
+
+def _subject(text: str, factory: str, made: Any) -> Subject:
+    if is_stage(made):
+        return Subject(factory, step=made)
+    named: dict[str, Any] = {}
     if hasattr(made, "function") and hasattr(made, "arguments"):
         step, arguments = made.function, made.arguments
     elif isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         step, arguments = made
+    elif (
+        isinstance(made, tuple)
+        and len(made) == 3
+        and callable(made[0])
+        and isinstance(made[2], Mapping)
+    ):
+        step, arguments, named = made
     else:
         raise LagomError(
             f"{text} returned {type(made).__name__}; it must return a pair: the step "
-            "and a tuple of its arguments (jax.ShapeDtypeStruct will do)"
+            "and a tuple of its arguments (jax.ShapeDtypeStruct will do), or what "
+            "step.trace(...) returned"
         )
     if not isinstance(arguments, tuple | list):
         arguments = (arguments,)
-    return Subject(factory, step=step, arguments=tuple(arguments))
+    return Subject(
+        factory, step=step, arguments=tuple(arguments), named_arguments=dict(named)
+    )
+
+
+def is_stage(value: Any) -> bool:
+    """True for what `.trace(...)` or `.lower(...)` of a jitted function returns."""
+    import jax
+
+    kinds = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)
+    inner = (getattr(value, name, None) for name in ("traced", "lowered", "compiled"))
+    return isinstance(value, kinds) or any(isinstance(found, kinds) for found in inner)
 
 
 def _factory_arguments(

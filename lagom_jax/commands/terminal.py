@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from lagom_jax.errors import LagomError
 from lagom_jax.report.layout import WIDTH
+from lagom_jax.units import printable
+
+# A log gets a line after so long, and again after as long.
+_EVERY_S = 20.0
 
 
 class OutputError(LagomError):
@@ -18,6 +25,16 @@ class OutputError(LagomError):
 
 
 class _Screen(Console):
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        # Names in programs and files are anybody's, and none is to move the cursor.
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=printable(segment.text))
+
     def on_broken_pipe(self) -> None:
         # Rich would end the process itself, with an exit code of its own.
         raise BrokenPipeError
@@ -55,12 +72,13 @@ def writing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Says on the terminal what takes so long; says nothing to files and pipes."""
-    screen = Console(stderr=True)
-    if screen.is_terminal:
-        with screen.status(what):
-            yield
-    else:
+    """Says what takes so long: on a terminal at once, elsewhere in a line now and then.
+
+    Args:
+        what: What is done.
+    """
+    with reporting() as say:
+        say(what)
         yield
 
 
@@ -71,15 +89,48 @@ def reporting() -> Iterator[Callable[[str], None]]:
     if screen.is_terminal:
         with screen.status("") as status:
             yield status.update
-    else:
-        yield lambda words: None
+        return
+    lines = _Lines()
+    try:
+        yield lines.say
+    finally:
+        lines.end()
 
 
-def import_jax() -> None:
+class _Lines:
+    """Lines on stderr for whoever reads a log, none for what is done soon."""
+
+    def __init__(self) -> None:
+        self._words = ""
+        self._begun = time.monotonic()
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def say(self, words: str) -> None:
+        self._words = words
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            seconds = time.monotonic() - self._begun
+            # Whoever closed stderr does not want to know.
+            with contextlib.suppress(OSError, ValueError):
+                print(f"lagom: {seconds:.0f} s: {self._words}", file=sys.stderr)
+                sys.stderr.flush()
+
+
+def import_jax(devices: int | None = None) -> None:
     """Imports jax for tracing, on its CPU backend, without the CUDA libraries' noise.
 
     Whatever `JAX_PLATFORMS` says: a command only traces, and what it compiles for is
-    the cluster's business.
+    the cluster's business. With a number of devices jax has so many CPU devices unless
+    the environment has another number, and is not started, so that a program may say
+    otherwise.
+
+    Args:
+        devices: The number of CPU devices; by default jax is started as it is.
 
     Raises:
         LagomError: XLA refuses `XLA_FLAGS`.
@@ -91,4 +142,19 @@ def import_jax() -> None:
         import jax
 
         jax.config.update("jax_platforms", "cpu")
+        if devices is not None:
+            from lagom_jax.compile import _jax_internals
+
+            # A program that has started jax, and calls the command, has its devices.
+            started = _jax_internals.backends_started()
+            if not (started or _number_is_stated()):
+                jax.config.update("jax_num_cpu_devices", devices)
+            _jax_internals.load_plugins()
+            return
     starting.start_jax()
+
+
+def _number_is_stated() -> bool:
+    return "JAX_NUM_CPU_DEVICES" in os.environ or (
+        "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    )

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
+from lagom_jax.api import tune_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_output,
     add_subject,
+    add_views,
+    check_views,
+    check_writable,
     compiler_for,
     positive,
     scheduled_step,
+    wants_views,
+    write_views,
     zoo_options,
 )
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, progress, reporting, writing
 from lagom_jax.errors import LagomError, PlanError
-from lagom_jax.measure import Calibration
+from lagom_jax.measurements import Calibration
 from lagom_jax.plan import Plan, save, to_json
-from lagom_jax.planning import LEVERS, Budget, make_plan
-from lagom_jax.planning.allowed import allowed
+from lagom_jax.planner import LEVERS, Budget
+from lagom_jax.planner.allowed import allowed
+from lagom_jax.planner.compared import compared
+from lagom_jax.planner.make import plan_step
 from lagom_jax.report.plan import render_plan
+from lagom_jax.report.story import Story
 from lagom_jax.report.tuning import DEFAULT_ROWS, render_tuning
-from lagom_jax.search.controls import COARSE, FINE, PRESETS, named
-from lagom_jax.search.tuning import POLICIES, policy_named
-from lagom_jax.settings import tune_scheduled
+from lagom_jax.settings.controls import COARSE, FINE, PRESETS, named
+from lagom_jax.settings.tuning import POLICIES, policy_named
 from xla_flags import pinned_here
 
 _EXAMPLES = """\
 examples:
-  lagom tune llama-3-8b --cluster h100:8x8 --output plan.json
+  lagom tune llama-3-8b --cluster h100:8x8 --output plan.json --html tuned.html
   lagom tune train.py:make_step --cluster b200:2x8 --deterministic --compiles 12
   lagom tune olmoe-1b-7b --parallelism ep --cluster h100:8x8 --compare recipes
   lagom tune phi-2 --parallelism tp-sliced --cluster a40-nvlink:2x8 \\
@@ -70,6 +79,7 @@ def add(verbs: Any) -> None:
         help="what NCCL can be told where the step runs (default: %(default)s): "
         + "; ".join(f"{preset.name}: {preset.meaning}" for preset in PRESETS.values()),
     )
+    add_views(verb)
     add_output(
         verb,
         page="docs/reference/plan.md and docs/explanation/search.md",
@@ -132,6 +142,12 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
         help="leave out what may change the rounding of sums",
     )
     group.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="try the step with its collectives and the matmuls next to them in slices "
+        "as well; the plan then names the line to write",
+    )
+    group.add_argument(
         "--compare",
         choices=("recipes",),
         help="compile what others recommend, too, and list it beside the candidates",
@@ -153,7 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     # Before the compiler is set to work.
     if arguments.output:
-        _check_writable(Path(arguments.output))
+        check_writable(Path(arguments.output), "plan")
+    check_views(arguments)
     calibration = arguments.calibration and Calibration.load(arguments.calibration)
     cluster = Cluster.parse(arguments.cluster)
     subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
@@ -171,27 +188,19 @@ def run(arguments: argparse.Namespace) -> int:
     return _plan(arguments, subject, cluster, levers, calibration)
 
 
-def _check_writable(file: Path) -> None:
-    folder = file.resolve().parent
-    if file.is_dir():
-        why = "it is a folder; name a file in it"
-    elif not folder.is_dir():
-        why = f"there is no folder {folder}; make it first"
-    elif not os.access(folder, os.W_OK):
-        why = f"nothing can be written to {folder}; name another place"
-    else:
-        return
-    raise LagomError(f"cannot write the plan {file}: {why}")
-
-
 def _refuse_plan(arguments: argparse.Namespace) -> None:
-    for option in ("output", "compare", *_BUDGET):
+    for option in ("output", "html", "trace", "figure", "compare", *_BUDGET):
         if getattr(arguments, option) is not None:
             raise LagomError(
                 f"--{option.replace('_', '-')} goes with a plan, and settings alone "
                 "are none: leave out --policy, --grid and --levers settings, and name "
                 "a step, not a dump"
             )
+    if arguments.rewrite:
+        raise LagomError(
+            "--rewrite goes with a plan, and settings alone are none: leave out "
+            "--policy, --grid and --levers settings, and name a step, not a dump"
+        )
 
 
 def _settings(
@@ -233,41 +242,61 @@ def _plan(
     budget = Budget(**{n: value for n, value in given.items() if value is not None})
     options = parse_options(arguments.option)
     with reporting() as say, compiler_for(arguments) as compiler:
-        plan = make_plan(
+        planner, plan = plan_step(
             subject.step,
             *subject.arguments,
             cluster=cluster,
             levers=levers,
             controls=arguments.controls,
             budget=budget,
+            compiler_options=options,
             deterministic=arguments.deterministic,
             compare_recipes=arguments.compare == "recipes",
-            compiler_options=options,
             calibration=calibration,
             name=subject.name,
             description=subject.description,
+            cautions=subject.cautions,
             progress=lambda what: say(f"{subject.name} for {cluster.name}: {what} ..."),
+            keep=functools.partial(_keep, arguments.output),
             compiler=compiler,
+            rewrite=arguments.rewrite,
+            **subject.named_arguments,
         )
+        story = Story(plan=plan, subject=arguments.subject)
+        if wants_views(arguments):
+            before, after = compared(planner, plan, calibration)
+            story = Story(before, after, plan, arguments.subject)
     unsaved: PlanError | None = None
     if arguments.output:
         try:
             save(plan, arguments.output)
         except PlanError as error:
             unsaved = error
+    written: list[str] = []
+    if arguments.output and unsaved is None:
+        written.append(f"written to {arguments.output}")
+    written += write_views(arguments, story)
     # What took so long to find is shown even where it cannot be kept.
     with writing():
-        _print(plan, arguments, saved=bool(arguments.output) and unsaved is None)
+        _print(plan, arguments, written)
     if unsaved is not None:
         raise unsaved
     return 0
 
 
-def _print(plan: Plan, arguments: argparse.Namespace, *, saved: bool) -> None:
+def _keep(output: str | None, plan: Plan) -> None:
+    """Writes the best so far, so that planning that is ended leaves something."""
+    if output:
+        # What is wrong with the place is said in the end.
+        with contextlib.suppress(PlanError):
+            save(plan, output)
+
+
+def _print(plan: Plan, arguments: argparse.Namespace, written: list[str]) -> None:
     if arguments.json:
         print(to_json(plan), end="")
         return
     screen = console()
     screen.print(render_plan(plan, rows=arguments.rows, width=screen.width))
-    if saved:
-        screen.print(f"\nwritten to {arguments.output}", style="dim")
+    for line in written:
+        screen.print(line, style="dim", soft_wrap=True)

@@ -20,14 +20,14 @@ from lagom_jax.commands.arguments import (
 )
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.errors import TunerError
+from lagom_jax.nccl_plugin.from_plan import nearest_rules, rules_by_size, rules_of
+from lagom_jax.nccl_plugin.image import load, save
+from lagom_jax.nccl_plugin.library import VERSIONS, Communicator, built, opened
+from lagom_jax.nccl_plugin.nccl_library import find_nccl, read_nccl
+from lagom_jax.nccl_plugin.reference import Limits, ReferenceCommunicator
+from lagom_jax.nccl_plugin.rules import FUNCTIONS, Answer, Rules, without_places
 from lagom_jax.plan import load as load_plan
-from lagom_jax.schedule.build import build_program
-from lagom_jax.tuner.from_plan import rules_by_size, rules_of
-from lagom_jax.tuner.image import load, save
-from lagom_jax.tuner.library import VERSIONS, Communicator, built, opened
-from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
-from lagom_jax.tuner.reference import Limits, ReferenceCommunicator
-from lagom_jax.tuner.rules import FUNCTIONS, Answer, Rules, without_places
+from lagom_jax.program.build import build_program
 
 DIFFERS = 1
 """Exit code when NCCL will not load the plugin, or the plugin is not as specified."""
@@ -152,19 +152,29 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if loads else DIFFERS
 
 
+_EXACT = (
+    "with the step that the plan is for, and --cluster, each collective has its own "
+    "channels by its place in the step"
+)
+
+
 def _listed(versions: Iterable[int]) -> str:
     return ", ".join(map(str, versions))
 
 
 def _write(arguments: argparse.Namespace) -> int:
-    rules, notes = rules_by_size(load_plan(arguments.plan)), ()
-    if rules is None:
-        if arguments.subject is None or arguments.cluster is None:
+    plan = load_plan(arguments.plan)
+    rules, notes = rules_by_size(plan), ()
+    if rules is None and (arguments.subject is None or arguments.cluster is None):
+        nearest = nearest_rules(plan)
+        if nearest is None:
             raise TunerError(
                 f"{arguments.plan} has settings for single places of its program, or "
                 "was made by an older lagom_jax: name the step that it is for, and "
                 "--cluster, as `lagom tune` took them"
             )
+        rules, notes = nearest.rules, (*nearest.notes, _EXACT)
+    elif rules is None:
         scheduled = scheduled_step(arguments)
         assert scheduled.plan is not None
         program = build_program(scheduled.module)

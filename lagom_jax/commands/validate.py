@@ -18,14 +18,15 @@ from lagom_jax.commands.rows import collective_microseconds, matmul_microseconds
 from lagom_jax.commands.terminal import console
 from lagom_jax.cost.kernel_constants import load_matmul_record
 from lagom_jax.cost.surface import load_record
-from lagom_jax.measure.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS, MEASURED
-from lagom_jax.measure.table import Cells, load_text, parse_table
+from lagom_jax.measurements.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS, MEASURED
+from lagom_jax.measurements.table import Cells, load_text, parse_table
 
 LARGE = 1 << 20
 SHORT_MICROSECONDS = 20.0
 NOT_KEPT_OUT = "not kept out"
 """Matmuls: some were fitted, some not; none of them is a test."""
 FITTED = "fitted"
+_OF_THE_FIT = (FITTED, "fitted, with the launch")
 """The label of rows that the model was fitted to."""
 
 
@@ -186,7 +187,7 @@ def _kept_out() -> list[ErrorSummary]:
         parts |= {kind: item["errors"] for kind, item in kinds if "errors" in item}
         for op, errors in parts.items():
             for rows_are, sizes in errors.items():
-                if not rows_are.startswith(FITTED):
+                if rows_are not in _OF_THE_FIT:
                     found += [
                         ErrorSummary(record["measured"], op, size, rows_are, **figures)
                         for size, figures in sizes.items()

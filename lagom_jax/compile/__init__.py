@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from lagom_jax.compile.known_options import known_flags
     from lagom_jax.compile.lowering import LoweredStep, lower
+    from lagom_jax.compile.questions import questions_asked, traced_for
     from lagom_jax.compile.scheduled_order import ScheduledOrder
     from lagom_jax.compile.store import Store
     from lagom_jax.compile.toolchain import Toolchain
@@ -40,6 +41,8 @@ __all__ = [
     "compile_step",
     "known_flags",
     "lower",
+    "questions_asked",
+    "traced_for",
 ]
 
 _HOMES = {
@@ -52,6 +55,7 @@ _HOMES = {
     ),
     "known_options": ("known_flags",),
     "lowering": ("LoweredStep", "lower"),
+    "questions": ("questions_asked", "traced_for"),
     "scheduled_order": ("ScheduledOrder",),
     "store": ("Store",),
     "toolchain": ("Toolchain",),

@@ -1,4 +1,4 @@
-"""The only module that touches what jax does not promise to keep.
+"""With `_jax_kernels` the only module that touches what jax does not promise to keep.
 
 Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 
@@ -8,8 +8,12 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
   platform that is not there;
 - `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
   for a module that another process lowered;
+- `pjit.jit_lower`, `PjitFunction.lower`: what wrappers without `.trace` would lower;
+- `ModuleContext.get_backend`: callbacks look for the platform that they are for;
+- `_jax.mlir`: from HLO, and from files of `jax.export`, to StableHLO;
 - `mlir.make_ir_context`: to read a lowered module again;
 - `xla_bridge.backends_are_initialized`: whether starting jax can still be heard;
+- `xla_bridge._discover_and_register_pjrt_plugins`: loads them before anything starts;
 - `distributed.global_state`: `jax.process_index` starts the backends, and nothing
   public leads to the coordination service.
 
@@ -18,10 +22,11 @@ The C interface of the compiler's plugin is touched in `_plugin_pass` alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +36,14 @@ from lagom_jax.compile.locations import Locations, separated
 from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
 
-DEBUG_PRIMITIVES = ("debug_callback", "debug_print")
+_CUDNN_KERNELS = (
+    "_dot_product_attention_fwd_p",
+    "_dot_product_attention_fwd_p_wrapper",
+    "_dot_product_attention_bwd_p",
+    "_dot_product_attention_bwd_p_wrapper",
+)
+
+DEBUG_PRIMITIVES = ("debug_callback", "debug_print", "inspect_sharding")
 
 
 def internal(owner: object, path: str) -> Any:
@@ -58,6 +70,11 @@ def backends_started() -> bool:
     return internal("jax._src.xla_bridge", "backends_are_initialized")()
 
 
+def load_plugins() -> None:
+    """Loads the plugins of jax, which print as they are loaded, and starts none."""
+    internal("jax._src.xla_bridge", "_discover_and_register_pjrt_plugins")()
+
+
 def distributed_state() -> Any:
     """The state of `jax.distributed`: its client, and this process among all."""
     state = internal("jax._src.distributed", "global_state")
@@ -66,40 +83,186 @@ def distributed_state() -> Any:
     return state
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr, those of the jaxprs inside it included."""
+def equations(jaxpr: Any, *, outside: str = "") -> Iterator[Any]:
+    """Every equation of a jaxpr, those of the jaxprs inside it included.
+
+    Args:
+        jaxpr: The jaxpr.
+        outside: A primitive's name: what is inside of its jaxprs is left out.
+    """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
         yield equation
+        if equation.primitive.name == outside:
+            continue
         for parameter in equation.params.values():
             inner = parameter if isinstance(parameter, (tuple, list)) else [parameter]
             for candidate in inner:
                 if hasattr(getattr(candidate, "jaxpr", candidate), "eqns"):
-                    yield from equations(candidate)
+                    yield from equations(candidate, outside=outside)
 
 
 def lower_for_gpu(traced: Any, *, without_debug_prints: bool) -> Any:
     """Lowers a traced function for CUDA, whatever devices are here."""
+    with _any_backend():
+        return _lowered_for_gpu(traced, without_debug_prints)
+
+
+@contextlib.contextmanager
+def _any_backend() -> Iterator[None]:
+    """Lets callbacks be lowered, which look whether their platform is here."""
+    kind: Any = internal("jax._src.interpreters.mlir", "ModuleContext")
+    before = internal(kind, "get_backend")
+
+    def backend(context: Any, *_args: Any, **_named: Any) -> Any:
+        return context.backend
+
+    kind.get_backend = backend
+    try:
+        yield
+    finally:
+        kind.get_backend = before
+
+
+def _lowered_for_gpu(traced: Any, without_debug_prints: bool) -> Any:
     if not without_debug_prints:
-        return traced.lower(lowering_platforms=("cuda",))
+        with _without_devices(traced.jaxpr):
+            return traced.lower(lowering_platforms=("cuda",))
     parameters = internal("jax._src.interpreters.mlir", "LoweringParameters")
     rules = tuple(
         (internal("jax._src.debugging", f"{name}_p"), _lowers_to_nothing)
         for name in DEBUG_PRIMITIVES
     )
-    return traced.lower(
-        lowering_platforms=("cuda",),
-        _private_parameters=parameters(override_lowering_rules=rules),
-    )
+    with _without_devices(traced.jaxpr):
+        return traced.lower(
+            lowering_platforms=("cuda",),
+            _private_parameters=parameters(override_lowering_rules=rules),
+        )
 
 
 def _lowers_to_nothing(_context: Any, *_operands: Any, **_parameters: Any) -> list[Any]:
     return []
 
 
+class _CapturedCall(BaseException):
+    """Ends a lowering of which only the arguments are wanted.
+
+    Not an `Exception`, so that no wrapper catches it.
+    """
+
+    def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+        self.jitted, self.args, self.kwargs = jitted, args, kwargs
+
+
+def trace_of_lowering(
+    lower: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """The traced function that a wrapper of a jitted function would lower.
+
+    Some wrappers, such as `eqx.filter_jit`, have `.lower` and no `.trace`. They tell
+    arrays from other arguments, and some of them take a `jax.ShapeDtypeStruct` for no
+    array; such a wrapper is shown arrays that are being traced.
+
+    Args:
+        lower: The wrapper's method.
+        args: The arguments it would be called with.
+        kwargs: The same by keyword.
+
+    Returns:
+        A `jax.stages.Traced`, or what the wrapper returned where it lowered none.
+
+    Example:
+        >>> jitted = jax.jit(lambda x: x + 1)
+        >>> wrapped = lambda x: jitted.lower(x)
+        >>> type(trace_of_lowering(wrapped, (1.0,), {})).__name__
+        'Traced'
+    """
+    leaves, tree = jax.tree.flatten((args, dict(kwargs)))
+    numbers = [n for n, x in enumerate(leaves) if isinstance(x, jax.ShapeDtypeStruct)]
+    with _captured_calls():
+        try:
+            return lower(*args, **kwargs)
+        except _CapturedCall as call:
+            captured = call
+        except Exception:
+            if not numbers:
+                raise
+            captured = None
+    if captured is not None:
+        try:
+            return captured.jitted.trace(*captured.args, **captured.kwargs)
+        except Exception:
+            if not numbers:
+                raise
+    known: dict[int, Any] = {}
+
+    def shown(arrays: list[Any]) -> None:
+        filled = list(leaves)
+        for number, array in zip(numbers, arrays, strict=True):
+            filled[number] = array
+            known[id(array)] = leaves[number]
+        positional, named = jax.tree.unflatten(tree, filled)
+        lower(*positional, **named)
+
+    with _captured_calls():
+        try:
+            jax.eval_shape(shown, [leaves[number] for number in numbers])
+        except _CapturedCall as call:
+            captured = call
+    assert captured is not None
+    again = jax.tree.map(
+        lambda leaf: known.get(id(leaf), leaf), (captured.args, captured.kwargs)
+    )
+    return captured.jitted.trace(*again[0], **again[1])
+
+
+@contextlib.contextmanager
+def _captured_calls() -> Iterator[None]:
+    kind: Any = type(jax.jit(_captured_calls))
+    before = internal("jax._src.pjit", "jit_lower")
+    module: Any = importlib.import_module("jax._src.pjit")
+
+    def capture(jitted: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _CapturedCall(jitted, args, kwargs)
+
+    # Every call of `jax.jit` gives the class this function anew.
+    module.jit_lower = kind.lower = capture
+    try:
+        yield
+    finally:
+        module.jit_lower = kind.lower = before
+
+
+@contextlib.contextmanager
+def _without_devices(jaxpr: Any) -> Iterator[None]:
+    """Lets jax lower cuDNN's kernels on a mesh that has no devices.
+
+    Inside `shard_map` they need none, since each works on its own part; one outside has
+    to be cut, for which jax needs them.
+    """
+    dispatch = importlib.import_module("jax._src.dispatch")
+    module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    needing: set[Any] = internal(dispatch, "prim_requires_devices_during_lowering")
+    kernels = {internal(module, name) for name in _CUDNN_KERNELS} & needing
+    outside = {one.primitive for one in equations(jaxpr, outside="shard_map")}
+    if kernels & outside:
+        kernels = set[Any]()
+    needing -= kernels
+    try:
+        yield
+    finally:
+        needing |= kernels
+
+
 def platforms(lowered: Any) -> tuple[str, ...]:
     """The platforms that a `jax.stages.Lowered` was lowered for."""
     return tuple(internal(lowered, "_lowering._platforms"))
+
+
+def lowered_devices(lowered: Any) -> tuple[Any, ...]:
+    """All devices that a `jax.stages.Lowered` runs on, in the order of their ids."""
+    found = internal(lowered, "_lowering._device_list")
+    return tuple(sorted(found or (), key=lambda device: device.id))
 
 
 def compile_facts(lowered: Any) -> dict[str, Any]:
@@ -141,7 +304,9 @@ def compile_facts(lowered: Any) -> dict[str, Any]:
 
 
 def _function_name(module_name: str) -> str:
-    return module_name.removeprefix("jit(").removesuffix(")")
+    name = module_name.removeprefix("jit(").removesuffix(")")
+    # A partial has no name, and jax's words for that say nothing.
+    return "step" if name.startswith("<") else name
 
 
 def _first_mesh(shardings: Sequence[Any], context: Any) -> tuple[tuple[str, int], ...]:
@@ -165,19 +330,27 @@ class ModuleApart:
     locations: Locations
 
 
-def module_apart(module: Any) -> ModuleApart:
-    """A StableHLO module, and the places that it was written at, by themselves."""
+def module_apart(
+    module: Any, rename: Callable[[str], str] = lambda text: text
+) -> ModuleApart:
+    """A StableHLO module, and the places that it was written at, by themselves.
+
+    Args:
+        module: The module.
+        rename: Gives parts of its text other names.
+    """
     ir = internal("jax._src.lib.mlir", "ir")
-    bare = module.operation.get_asm(enable_debug_info=False)
-    found = separated(module.operation.get_asm(enable_debug_info=True))
-    if found is not None:
-        text, places = found
-        with internal("jax._src.interpreters.mlir", "make_ir_context")():
+    bare = rename(module.operation.get_asm(enable_debug_info=False))
+    with_places = rename(module.operation.get_asm(enable_debug_info=True))
+    found = separated(with_places)
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        if found is not None:
+            text, places = found
             parsed = ir.Module.parse(text)
             # Whatever could not be read back as it was stays with its places.
             if parsed.operation.get_asm(enable_debug_info=False) == bare:
                 return _apart(parsed, bare, places)
-    return _apart(module, bare, Locations())
+        return _apart(ir.Module.parse(with_places), bare, Locations())
 
 
 def _apart(module: Any, bare: str, locations: Locations) -> ModuleApart:
@@ -185,6 +358,57 @@ def _apart(module: Any, bare: str, locations: Locations) -> ModuleApart:
     module.operation.write_bytecode(buffer)
     text = module.operation.get_asm(enable_debug_info=True)
     return ModuleApart(buffer.getvalue(), text, bare, locations)
+
+
+def hlo_header(module: bytes) -> str:
+    """The first line of the text of a serialised `HloModuleProto`."""
+    kind: Any = internal("jaxlib._hlo", "HloModule")
+    text = kind.from_serialized_hlo_module_proto(module).to_string()
+    return text.partition("\n")[0]
+
+
+def stablehlo_of(module: bytes, donors: Sequence[int]) -> str:
+    """The StableHLO of a serialised `HloModuleProto`.
+
+    Args:
+        module: The module.
+        donors: Parameters whose memory any result may take, which the translation
+            leaves out.
+    """
+    translated = internal("jax._src.lib", "_jax.mlir.hlo_to_stablehlo")(module)
+    ir = internal("jax._src.lib.mlir", "ir")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        parsed = ir.Module.parse(translated)
+        for function in parsed.body.operations:
+            if (
+                donors
+                and ir.StringAttr(function.attributes["sym_name"]).value == "main"
+            ):
+                count = len(function.type.inputs)
+                found = function.attributes
+                known = found["arg_attrs"] if "arg_attrs" in found else [{}] * count
+                given = [{a.name: a.attr for a in one} for one in known]
+                for number in donors:
+                    given[number]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+                found["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
+        return parsed.operation.get_asm(enable_debug_info=True)
+
+
+def read_stablehlo(data: bytes | str) -> ModuleApart:
+    """A StableHLO module from text, bytecode, or a portable artifact."""
+    ir = internal("jax._src.lib.mlir", "ir")
+    read = internal("jax._src.lib", "_jax.mlir.deserialize_portable_artifact")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")() as context:
+        if isinstance(data, bytes) and data.startswith(b"ML\xefR"):
+            # Bytecode is mostly of the form that is kept for years.
+            with contextlib.suppress(Exception):
+                return module_apart(read(data, context))
+        return module_apart(ir.Module.parse(data))
+
+
+def text_of(module: bytes) -> str:
+    """A module's text, without where its operations come from."""
+    return _parsed(module).operation.get_asm(enable_debug_info=False)
 
 
 def _parsed(module: bytes) -> Any:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
 
 Transform = Callable[[bytes], bytes | None]
@@ -25,6 +26,7 @@ Transform = Callable[[bytes], bytes | None]
 
 PUBLIC_FROM = (0, 12)
 _NAME = "lagom_jax"
+_LIBRARY = "xla_cuda_plugin.so"
 _POST_SCHEDULER = 1
 _EXTENSION_TYPE = 24
 _CALLBACKS_VERSION = 1
@@ -208,15 +210,23 @@ def _tell(function: int, arguments: ctypes.Structure) -> None:
 
 def _extension() -> _Extension:
     """The extension of the plugin's C interface that takes passes."""
+    import jax
+
     library = ctypes.CDLL(str(_plugin_library()))
     library.GetPjrtApi.restype = ctypes.POINTER(_Api)
     address = library.GetPjrtApi().contents.extensions
     while address:
         extension = _Extension.from_address(address)
         if extension.type == _EXTENSION_TYPE:
-            if extension.struct_size != ctypes.sizeof(_Extension):
-                break
-            return extension
+            functions = (extension.register, extension.clear)
+            if (
+                jax.__version__ in VERIFIED_ON
+                and extension.struct_size == ctypes.sizeof(_Extension)
+                and len(set(functions)) == len(functions)
+                and all(_is_code(address) for address in functions)
+            ):
+                return extension
+            break
         address = extension.next
     raise ToolchainError(
         "the installed CUDA plugin has no way to take a pass after XLA's scheduler: "
@@ -224,12 +234,27 @@ def _extension() -> _Extension:
     )
 
 
+def _is_code(address: int | None, maps: str = "/proc/self/maps") -> bool:
+    """True if there is code of the plugin at an address, which can be called.
+
+    Where a structure has been changed the address may be anything.
+    """
+    for line in Path(maps).read_text().splitlines():
+        if not line.endswith(_LIBRARY):
+            continue
+        span, rights, *_ = line.split()
+        begin, end = (int(part, 16) for part in span.split("-"))
+        if "x" in rights and begin <= (address or 0) < end:
+            return True
+    return False
+
+
 def _plugin_library() -> Path:
     for name in _PLUGINS:
         with contextlib.suppress(ImportError):
             found = importlib.util.find_spec(name)
             if found is not None and found.origin:
-                return Path(found.origin).with_name("xla_cuda_plugin.so")
+                return Path(found.origin).with_name(_LIBRARY)
     raise ToolchainError("jax's CUDA plugin is not installed")
 
 

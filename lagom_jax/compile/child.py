@@ -13,13 +13,17 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lagom_jax import processes
-from lagom_jax.compile import chatter, wire
+from lagom_jax.compile import chatter, partitioning, wire
+from lagom_jax.compile.partitioning import PartitioningRule
 from lagom_jax.errors import ToolchainError
+from xla_flags import FlagError, join, split
 
 _WORKER = "lagom_jax.compile.worker"
+NO_RULES: Final[Mapping[str, PartitioningRule]] = {}
+"""Of a program in which nothing is partitioned by rules of its own."""
 # A process that has closed its pipe is about to end, and its status says why.
 _ENDING_S = 10.0
 
@@ -76,7 +80,12 @@ class Child:
         return self._process.poll() is None
 
     def ask(
-        self, header: dict[str, Any], payload: bytes, *, timeout_s: float
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        *,
+        timeout_s: float,
+        rules: Mapping[str, PartitioningRule] = NO_RULES,
     ) -> WorkerAnswer:
         """Runs one request.
 
@@ -84,6 +93,8 @@ class Child:
             header: The request.
             payload: Bytes that belong to it.
             timeout_s: When to kill the process.
+            rules: The rules by which calls of the program are partitioned, which the
+                process asks for.
 
         Returns:
             What the process answered, or how it ended.
@@ -91,6 +102,9 @@ class Child:
         timed_out, frame = False, None
         try:
             frame = self._exchange(wire.pack(header, payload), timeout_s)
+            while frame is not None and partitioning.QUESTION in frame[0]:
+                answer = partitioning.answered(frame[0], rules)
+                frame = self._exchange(wire.pack(*answer), timeout_s)
             if frame is None:
                 self._end()
         except TimeoutError:
@@ -201,12 +215,18 @@ def environment(cuda_root: Path | None = None) -> dict[str, str]:
     """The user's environment, and what only the child may have.
 
     The plugin's start-up looks for all of CUDA's libraries unless jax is told to stay
-    on the CPU. `XLA_FLAGS` goes along: it would reach the real compiler too.
+    on the CPU. `XLA_FLAGS` goes along, since it would reach the real compiler too, but
+    for what makes the compiler write files: those of the user's program lie there.
 
     Args:
         cuda_root: Where CUDA's tools are, if not where jax finds them.
     """
     own = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    with contextlib.suppress(FlagError):
+        settings, _ = split(os.environ.get("XLA_FLAGS", ""))
+        kept = [(name, value) for name, value in settings if "xla_dump_" not in name]
+        if len(kept) < len(settings):
+            own["XLA_FLAGS"] = join(kept)
     if cuda_root is not None:
         own["CUDA_ROOT"] = str(cuda_root)
     return processes.environment(**own)

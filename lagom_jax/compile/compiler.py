@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from lagom_jax.compile import assembler, failures, kernels, store
-from lagom_jax.compile.child import Child, WorkerAnswer, environment
+from lagom_jax.compile.child import NO_RULES, Child, WorkerAnswer, environment
 from lagom_jax.compile.kernels import KernelCache
+from lagom_jax.compile.partitioning import PartitioningRule
 from lagom_jax.compile.store import Store
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.errors import ToolchainError
+from lagom_jax.errors import CompileError, ToolchainError
 
 LOG = logging.getLogger("lagom_jax")
 
@@ -51,6 +52,7 @@ class Compiler:
         self._kernels: dict[str, KernelCache] = {}
         self._lacking: set[str] = set()
         self._lock = threading.Lock()
+        self._closed = False
         self._stack = contextlib.ExitStack()
         self._stand_in: list[Path | None] = []
         # A process is ended by the system with the thread that started it.
@@ -62,7 +64,12 @@ class Compiler:
 
     def __exit__(self, *_: object) -> None:
         """Ends its processes, also those that are compiling."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends its processes, also those that are compiling, and starts no more."""
         with self._lock:
+            self._closed = True
             idle, busy, self._idle, self._busy = self._idle, self._busy, [], set()
             starter, self._starter = self._starter, None
         for child in idle:
@@ -76,7 +83,12 @@ class Compiler:
         self._stack.close()
 
     def ask(
-        self, request: dict[str, Any], module: bytes, *, timeout_s: float
+        self,
+        request: dict[str, Any],
+        module: bytes,
+        *,
+        timeout_s: float,
+        rules: Mapping[str, PartitioningRule] = NO_RULES,
     ) -> WorkerAnswer:
         """Has one of the processes compile.
 
@@ -84,6 +96,7 @@ class Compiler:
             request: What `worker` takes.
             module: The program.
             timeout_s: When to give up.
+            rules: The rules by which its calls are partitioned.
 
         Returns:
             What the process answered, or how it ended.
@@ -92,7 +105,7 @@ class Compiler:
             while True:
                 with self._child() as child:
                     asked = {**request, "options": {**request["options"], **options}}
-                    answer = child.ask(asked, module, timeout_s=timeout_s)
+                    answer = child.ask(asked, module, timeout_s=timeout_s, rules=rules)
                 lacking = failures.unknown_option(answer)
                 if lacking not in options:
                     return answer
@@ -122,6 +135,8 @@ class Compiler:
             child = self._started()
         with self._lock:
             self._busy.add(child)
+            if self._closed:
+                child.kill()
         try:
             yield child
         finally:
@@ -136,6 +151,8 @@ class Compiler:
 
     def _started(self) -> Child:
         with self._lock:
+            if self._closed:
+                raise CompileError("the compiler was ended while it was asked")
             if self._starter is None:
                 self._starter = concurrent.futures.ThreadPoolExecutor(
                     1, thread_name_prefix="lagom-compilers"

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lagom_jax.cluster import Cluster, target_config, topology
-from lagom_jax.compile import failures, scheduler_pass
+from lagom_jax.compile import failures
 from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError, StepTypeError
-from lagom_jax.plan.order import ScheduleEdit
-from lagom_jax.typed_json import plain
+from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome, ScheduleEdit
+from lagom_jax.typed_json import plain, typed
 
 _TRITON = "xla_gpu_enable_triton_gemm"
 _FALLBACK_NOTE = (
@@ -62,6 +62,17 @@ class MemoryUse:
     peak_bytes: int | None
     """The most that is alive at once; None where the compiler does not say."""
 
+    @property
+    def most_bytes(self) -> int:
+        """All arguments, results and temporary buffers: no step takes more.
+
+        Example:
+            >>> MemoryUse(100, 60, 50, 30, None).most_bytes
+            140
+        """
+        kept = self.output_bytes - self.alias_bytes
+        return self.argument_bytes + kept + self.temp_bytes
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledStep:
@@ -91,8 +102,8 @@ class CompiledStep:
     passes that follow; only where it was to be captured."""
     schedule_fingerprint: str | None = None
     """Of that schedule; None without order and capture."""
-    order_outcome: str | None = None
-    """`applied`, or why the order was not; None without an order."""
+    order_outcome: OrderOutcome | None = None
+    """None without an order."""
     stored: bool = False
     """True if it was compiled before and has been kept; its times are 0 then."""
 
@@ -176,7 +187,7 @@ def compile_step(
         warnings=tuple(header["warnings"]),
         scheduled_bytes=captured,
         schedule_fingerprint=header.get("schedule_fingerprint"),
-        order_outcome=header.get("order_outcome"),
+        order_outcome=_outcome(header),
         stored=stored,
     )
 
@@ -211,7 +222,7 @@ def _found(
     """
     ways = [request] if request["capture"] else [request, {**request, "capture": True}]
     for way in ways:
-        key = compiler.key(way, lowered.digest)
+        key = None if lowered.rules else compiler.key(way, lowered.digest)
         if key is None or compiler.store is None:
             return None
         found = compiler.store.find(key)
@@ -229,13 +240,18 @@ def _compiled(
 ) -> tuple[dict[str, Any], bytes]:
     """The compiler's result, with its warnings and the options added as a fallback."""
     fallback: dict[str, Any] = {}
-    answer = compiler.ask(request, lowered.stablehlo, timeout_s=timeout_s)
+    answer = compiler.ask(
+        request, lowered.stablehlo, timeout_s=timeout_s, rules=lowered.rules
+    )
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:
         # With a GPU XLA would have tried which tiles its own matmul kernels can take.
         fallback = {_TRITON: False}
         options = {**request["options"], **fallback}
         answer = compiler.ask(
-            {**request, "options": options}, lowered.stablehlo, timeout_s=timeout_s
+            {**request, "options": options},
+            lowered.stablehlo,
+            timeout_s=timeout_s,
+            rules=lowered.rules,
         )
     if answer.header is None or not answer.header["ok"]:
         raise failures.explain(answer, lowered.name, target.name, timeout_s)
@@ -244,7 +260,8 @@ def _compiled(
         "fallback": fallback,
         "warnings": list(filter(_WARNING.match, answer.printed)),
     }
-    key = compiler.key(request, lowered.digest)
+    # Rules are code, of which the program says nothing.
+    key = None if lowered.rules else compiler.key(request, lowered.digest)
     if key is not None and compiler.store is not None:
         compiler.store.keep(key, header, answer.payload)
     return header, answer.payload
@@ -253,14 +270,14 @@ def _compiled(
 def _order_notes(
     header: dict[str, Any], order: ScheduleEdit | None, toolchain: Toolchain
 ) -> Iterator[str]:
-    outcome = header.get("order_outcome")
-    if order is not None and outcome == scheduler_pass.NOT_MET:
+    outcome = _outcome(header)
+    if order is not None and outcome == NOT_MET:
         yield (
             f"the order of instructions was left out: it is for the schedule "
             f"{order.fingerprint[:12]}, and XLA's scheduler made "
             f"{(header['schedule_fingerprint'] or 'none')[:12]}"
         )
-    elif outcome not in (None, scheduler_pass.APPLIED):
+    elif outcome not in (None, APPLIED):
         yield f"the order of instructions was left out: {outcome}"
     if header.get("donation_lost"):
         yield (
@@ -268,6 +285,11 @@ def _order_notes(
             "when the order of instructions is changed: the compiled step keeps "
             "arguments and results apart, and its memory is counted so"
         )
+
+
+def _outcome(header: dict[str, Any]) -> OrderOutcome | None:
+    found = header.get("order_outcome")
+    return None if found is None else typed(OrderOutcome, found)
 
 
 def _check_device_count(lowered: LoweredStep, target: Target) -> None:

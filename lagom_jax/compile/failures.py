@@ -1,4 +1,4 @@
-"""Why a compile failed, in a few lines that the user can act on."""
+"""Reasons of a failed compile, in a few lines that the user can act on."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _CRASHES = {
     "SIGTERM": "it was asked to end",
 }
 
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.M)
 _UNKNOWN_OPTION = re.compile(r"No such compile option: '?([\w.]+)")
 
 _ADVICE: tuple[tuple[str, str], ...] = (
@@ -145,6 +146,11 @@ def reason(message: str) -> list[str]:
         >>> reason("INTERNAL: bad\n\n\tat xla/foo.cc:3\n" + "HLO dump\n" * 99)[:2]
         ['INTERNAL: bad', 'at xla/foo.cc:3']
     """
+    beginning, traceback, rest = message.partition("Traceback (most recent call last)")
+    if traceback:
+        # Of Python's frames none is of the user's; only the exception says something.
+        found = _EXCEPTION.search(rest)
+        message = beginning + (found[0] if found else rest)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return [
         line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."

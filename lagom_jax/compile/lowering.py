@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
-from lagom_jax.compile import _jax_internals
+from lagom_jax.compile import _jax_internals, partitioning
+from lagom_jax.compile.context import trace_in_context
 from lagom_jax.compile.locations import Locations
+from lagom_jax.compile.questions import current_cluster
 from lagom_jax.compile.starting import start_jax
-from lagom_jax.compile.tracing import described, first_paragraph, trace
+from lagom_jax.compile.tracing import described, first_paragraph
 from lagom_jax.errors import StepError
 
 # What of jax's configuration ends up among the compile options.
@@ -33,17 +36,10 @@ _COMPILER_SETTINGS = (
     "jax_xla_profile_version",
 )
 
-_CALLS_BACK = {
-    "pure_callback": "calls Python from the GPU",
-    "io_callback": "calls Python from the GPU",
-    "inspect_sharding": "calls Python from the compiler",
-    "custom_partitioning": "calls Python from the compiler",
-}
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoweredStep:
-    """Everything XLA's GPU compiler needs to know of a step, and nothing alive.
+    """Everything XLA's GPU compiler needs to know of a step.
 
     Example:
         >>> import jax
@@ -91,6 +87,14 @@ class LoweredStep:
     """jax's configuration as far as it reaches the compiler."""
     notes: tuple[str, ...] = ()
     """Differences from the program that would run on the GPUs, in words."""
+    rules: Mapping[str, partitioning.PartitioningRule] = dataclasses.field(
+        default_factory=dict[str, partitioning.PartitioningRule],
+        repr=False,
+        compare=False,
+    )
+    """The rules by which calls are partitioned: functions, which are alive."""
+    cautions: tuple[str, ...] = ()
+    """Reasons why the step may be another program than on the cluster."""
 
     @property
     def device_count(self) -> int:
@@ -104,7 +108,8 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
     Args:
         step: A function, a jitted function (its shardings, donation, static arguments
             and compiler options are kept), a method or partial of one, an `nnx.jit`
-            function, or what `.trace(...)` of one of these returned.
+            function, or what `.trace(...)` of one of these returned. What has been
+            lowered already is returned as it is.
         *args: What the step is called with: arrays, `jax.ShapeDtypeStruct`s with a
             sharding on a `Mesh` or an `AbstractMesh`, numpy arrays, numbers, trees.
         **kwargs: The same by keyword.
@@ -129,16 +134,18 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
         >>> lowered.device_count, lowered.mesh, lowered.donated
         (8, (('data', 8),), (True,))
     """
+    if isinstance(step, LoweredStep):
+        return step
     if not _jax_internals.backends_started():
         # Lowering starts them anyway; here what they print can be held back.
         start_jax()
-    stage = trace(step, args, kwargs)
+    found = trace_in_context(step, args, kwargs, current_cluster())
+    stage = found.stage
     if isinstance(stage, jax.stages.Lowered):
         return _lowered_step(stage, notes=())
     primitives = collections.Counter(_primitives(stage))
-    _refuse_callbacks(step, primitives)
     prints = sum(primitives[name] for name in _jax_internals.DEBUG_PRIMITIVES)
-    notes: list[str] = []
+    notes = list(found.notes)
     if prints:
         notes.append(f"{prints} jax.debug callback(s) were left out")
     if primitives["donating jit"] and not any(_donated(stage)):
@@ -153,7 +160,7 @@ def lower(step: Any, /, *args: Any, **kwargs: Any) -> LoweredStep:
         raise StepError(
             f"jax cannot lower {described(step)} for GPUs: {first_paragraph(error)}"
         ) from error
-    return _lowered_step(lowered, tuple(notes))
+    return _lowered_step(lowered, tuple(notes), found.cautions)
 
 
 def _primitives(traced: Any) -> Iterable[str]:
@@ -163,34 +170,25 @@ def _primitives(traced: Any) -> Iterable[str]:
             yield "donating jit"
 
 
-def _refuse_callbacks(step: Any, primitives: collections.Counter[str]) -> None:
-    found = [name for name in _CALLS_BACK if primitives[name]]
-    if found:
-        reasons = ", ".join(f"{name} ({_CALLS_BACK[name]})" for name in found)
-        raise StepError(
-            f"{described(step)} contains {reasons}, which another process than this "
-            "one cannot compile: take it out of the step for the analysis."
-        )
-
-
 def _donated(stage: Any) -> tuple[bool, ...]:
     return tuple(bool(info.donated) for info in jax.tree.leaves(stage.args_info))
 
 
-def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
+def _lowered_step(
+    lowered: Any, notes: tuple[str, ...], cautions: tuple[str, ...] = ()
+) -> LoweredStep:
     facts = _jax_internals.compile_facts(lowered)
-    if facts["host_callbacks"]:
-        raise StepError(
-            f"{facts['name']} calls Python from the GPU, which another process than "
-            "this one cannot compile: take the callbacks out for the analysis."
-        )
-    module = _jax_internals.module_apart(lowered.compiler_ir("stablehlo"))
+    module = lowered.compiler_ir("stablehlo")
+    rules = partitioning.rules_of(module.operation.get_asm(enable_debug_info=False))
+    module = _jax_internals.module_apart(
+        module, functools.partial(partitioning.renamed, rules=rules)
+    )
     return LoweredStep(
         name=facts["name"],
         stablehlo=module.bytecode,
         locations=module.locations,
-        digest=_sha256(module.text),
-        fingerprint=_sha256(module.text_without_names),
+        digest=sha256(module.text),
+        fingerprint=sha256(module.text_without_names),
         num_partitions=facts["device_count"],
         num_replicas=1,
         tuple_args=facts["tuple_args"],
@@ -207,10 +205,13 @@ def _lowered_step(lowered: Any, notes: tuple[str, ...]) -> LoweredStep:
             if hasattr(jax.config, name)
         },
         notes=notes,
+        rules=rules,
+        cautions=cautions,
     )
 
 
-def _sha256(text: str) -> str:
+def sha256(text: str) -> str:
+    """A hash of a text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

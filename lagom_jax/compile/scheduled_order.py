@@ -107,7 +107,7 @@ class ScheduledOrder:
         return digest.hexdigest()
 
     def objection(self, edit: ScheduleEdit) -> str | None:
-        """Why a new order is impossible for these instructions; None if it is not.
+        """Reason why a new order is impossible for these instructions, or None.
 
         Example:
             >>> main = ScheduledComputation("main", ("p", "t"), ("parameter", "tuple"),

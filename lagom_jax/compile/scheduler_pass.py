@@ -32,9 +32,8 @@ from typing import Any
 from lagom_jax.compile import _plugin_pass
 from lagom_jax.compile.scheduled_order import ScheduledOrder
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE, message_class
-from lagom_jax.plan.order import APPLIED, ScheduleEdit
+from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome, ScheduleEdit
 
-NOT_MET = "not met"
 # XLA numbers its streams for communication from 0.
 _SECOND = "1"
 
@@ -46,15 +45,14 @@ class SchedulerPass:
     """The outcome of the pass; read it when the block has ended.
 
     Attributes:
-        outcome: `APPLIED`, `NOT_MET` where no module had the schedule that the order
-            was made for, or in words why the order was refused; None without an order.
+        outcome: The answer to the order; None without one.
         before: The module as the scheduler left it, serialised; only with capture.
         fingerprint: Of its schedule; None where nothing was compiled.
         donates: Whether results of that module live in the memory of arguments.
     """
 
     def __init__(self, edit: ScheduleEdit | None, capture: bool) -> None:
-        self.outcome: str | None = None if edit is None else NOT_MET
+        self.outcome: OrderOutcome | None = None if edit is None else NOT_MET
         self.before: bytes | None = None
         self.fingerprint: str | None = None
         self.donates = False
@@ -68,7 +66,8 @@ class SchedulerPass:
         try:
             return self._transform(module)
         except Exception as error:
-            self.outcome = f"the pass failed: {type(error).__name__}: {error}"
+            why = f"the pass failed: {type(error).__name__}: {error}"
+            self.outcome = OrderOutcome("refused", why)
         except BaseException as interruption:
             self._interrupted = interruption
         return None
@@ -92,7 +91,7 @@ class SchedulerPass:
             return None
         refused = order.objection(edit)
         if refused is not None:
-            self.outcome = refused
+            self.outcome = OrderOutcome("refused", refused)
             return None
         changed = None if edit.keeps_everything else _reordered(module, order, edit)
         self.outcome = APPLIED

@@ -18,7 +18,7 @@ import functools
 from typing import Any, Final
 
 STREAM_ATTRIBUTE: Final = "_xla_stream_annotation"
-"""What of XLA's streams for communication a launch names; without it, XLA chooses."""
+"""Stream of XLA's for communication that a launch names; without it, XLA chooses."""
 
 _MESSAGES = {
     "HloProto": "1 HloModuleProto hlo_module",

@@ -10,6 +10,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
@@ -30,6 +31,8 @@ _PACKAGES = (
 )
 VERIFIED_ON = ("0.10.2", "0.12.0.1")
 """The versions of jax that everything here was tried with."""
+_ORDER_KEEPS_DONATION = (0, 12)
+"""The first jaxlib that was seen to keep donation where a pass changes a schedule."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -262,3 +265,17 @@ def _tool(name: str, environ: Mapping[str, str]) -> Path | None:
         if (folder / name).is_file() and os.access(folder / name, os.X_OK):
             return folder / name
     return None
+
+
+def order_keeps_donation(jaxlib: str) -> bool:
+    """True if results stay in donated arguments in another order of instructions.
+
+    Args:
+        jaxlib: Its version.
+
+    Example:
+        >>> order_keeps_donation("0.10.2"), order_keeps_donation("0.12.0.1")
+        (False, True)
+    """
+    numbers = tuple(int(part) for part in re.findall(r"\d+", jaxlib)[:2])
+    return numbers >= _ORDER_KEEPS_DONATION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import traceback
@@ -48,15 +49,11 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     function, args, kwargs = _jitted(step, args, kwargs)
     try:
-        traced = function.trace(*args, **kwargs)
+        if hasattr(function, "trace"):
+            traced = function.trace(*args, **kwargs)
+        else:
+            traced = _jax_internals.trace_of_lowering(function.lower, args, kwargs)
     except Exception as error:
-        if "cuDNN" in str(error) and _raised_by_machinery(error):
-            raise StepError(
-                f"{described(step)} asks for a cuDNN kernel, and jax traces those only "
-                f"where cuDNN is installed ({first_paragraph(error)}): ask for another "
-                'implementation (implementation="xla" for attention), or pip install '
-                "nvidia-cudnn-cu12."
-            ) from error
         if _comes_from_user_code(error):
             raise
         raise StepError(
@@ -66,8 +63,8 @@ def trace(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stage = _stage(traced)
     if stage is None:
         raise StepError(
-            f"{described(step)}.trace(...) returned {described(traced)}, which jax "
-            "cannot lower: wrap the step in jax.jit instead."
+            f"{described(step)} gives {described(traced)} where jax gives a traced "
+            "function, which jax cannot lower: wrap the step in jax.jit instead."
         )
     return stage
 
@@ -147,23 +144,13 @@ def _jitted(
     # it would trace the function inside and skip the wrapper.
     if isinstance(function, types.FunctionType) or not hasattr(function, "lower"):
         return jax.jit(step), args, kwargs
-    if hasattr(function, "trace"):
-        return function, bound_args, bound_kwargs
-    raise StepError(
-        f"{described(step)} has .lower but no .trace, so it can only be lowered for "
-        "the devices that are here: give the function inside it, in jax.jit."
-    )
+    return function, bound_args, bound_kwargs
 
 
 def _comes_from_user_code(error: BaseException) -> bool:
     """True if the traceback enters code that is neither jax's nor this room's."""
     frames = traceback.extract_tb(error.__traceback__)
     return not all(_is_machinery(frame.filename) for frame in frames)
-
-
-def _raised_by_machinery(error: BaseException) -> bool:
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and _is_machinery(frames[-1].filename)
 
 
 def _is_machinery(file: str) -> bool:
@@ -175,3 +162,24 @@ def _is_machinery(file: str) -> bool:
 
 def _folders(*modules: types.ModuleType) -> tuple[str, ...]:
     return tuple(os.path.dirname(m.__file__ or "") + os.sep for m in modules)
+
+
+def bytes_on_a_device(arguments: Any) -> int:
+    """Bytes of a step's arguments that one device holds, by their shardings.
+
+    Args:
+        arguments: A tree of arrays or `jax.ShapeDtypeStruct`s.
+
+    Example:
+        >>> bytes_on_a_device([jax.ShapeDtypeStruct((8, 2), "float32")])
+        64
+    """
+    total = 0
+    for leaf in jax.tree.leaves(arguments):
+        if not hasattr(leaf, "shape"):
+            continue
+        shape, sharding = leaf.shape, getattr(leaf, "sharding", None)
+        if sharding is not None:
+            shape = sharding.shard_shape(shape)
+        total += math.prod(shape) * jax.numpy.dtype(leaf.dtype).itemsize
+    return total

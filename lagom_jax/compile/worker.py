@@ -17,17 +17,20 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lagom_jax.compile import wire
+from lagom_jax.compile import partitioning, stand_ins, wire
+from lagom_jax.errors import ToolchainError
 
 if TYPE_CHECKING:
     from lagom_jax.compile.scheduler_pass import SchedulerPass
 
+_STAND_INS = stand_ins.StandIns()
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answers requests until there are no more."""
+    _use_rules_of_the_parent(requests, answers)
     while (frame := wire.unpack(requests)) is not None:
         try:
             request, module = frame
@@ -40,6 +43,25 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             )
         answers.write(wire.pack(header, payload))
         answers.flush()
+
+
+def _use_rules_of_the_parent(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Has jax ask the process that sends requests how calls are partitioned."""
+
+    def exchange(question: dict[str, Any], payload: bytes) -> Any:
+        answers.write(wire.pack(question, payload))
+        answers.flush()
+        frame = wire.unpack(requests)
+        if frame is None:
+            raise EOFError("the process that asked for this has ended")
+        return frame
+
+    def register(targets: tuple[str, ...]) -> None:
+        _STAND_INS.register(stand_ins.needing(targets))
+
+    # An installation that does not import is an answer, later.
+    with contextlib.suppress(ImportError, ToolchainError):
+        partitioning.use_rules(partitioning.rules_that_ask(exchange, register))
 
 
 def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
@@ -91,9 +113,10 @@ def schedule_pass(request: dict[str, Any]) -> Iterator[SchedulerPass | None]:
 
 def _schedule(seen: SchedulerPass, result: bytes) -> dict[str, Any]:
     from lagom_jax.compile.scheduled_order import ScheduledOrder
+    from lagom_jax.typed_json import plain
 
     return {
-        "order_outcome": seen.outcome,
+        "order_outcome": plain(seen.outcome),
         "schedule_fingerprint": seen.fingerprint,
         "scheduled_size": len(seen.before or b""),
         "donation_lost": seen.donates and not ScheduledOrder.of(result).donates,
@@ -148,14 +171,25 @@ def _executable(
 ) -> Any:
     from lagom_jax.compile import _jax_internals
 
-    return _jax_internals.compile_module(
-        module,
-        devices,
-        tuple_args=request["tuple_args"],
-        propagate_to_inputs=request["propagate_to_inputs"],
-        propagate_to_outputs=request["propagate_to_outputs"],
-        options=options,
-    )
+    targets = partitioning.called_targets(_jax_internals.text_of(module))
+    _STAND_INS.register(stand_ins.needing(targets))
+    while True:
+        try:
+            return _jax_internals.compile_module(
+                module,
+                devices,
+                tuple_args=request["tuple_args"],
+                propagate_to_inputs=request["propagate_to_inputs"],
+                propagate_to_outputs=request["propagate_to_outputs"],
+                options=options,
+            )
+        except Exception as error:
+            missing = stand_ins.lacking(str(error))
+            if missing is None:
+                raise
+            name, typed = missing
+            if not _STAND_INS.register([name], typed=typed):
+                raise
 
 
 def _memory(stats: Any) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""How long things take: prices of single tasks, and the replay of a program."""
+"""Times: prices of single tasks, and the replay of a program."""

@@ -1,4 +1,4 @@
-"""How the arrays of a group lie on the channels of one NCCL kernel.
+"""Placement of the arrays of a group on the channels of one NCCL kernel.
 
 NCCL fills one channel after the other, each with its part of the bytes, and a channel
 works through its arrays one by one, each with all steps of the ring. So an array costs

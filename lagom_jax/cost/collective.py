@@ -16,7 +16,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.arrays import most_on_a_channel
 from lagom_jax.cost.constants import Constants, load_constants
 from lagom_jax.cost.nccl_default import default_of
-from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.nccl_time import Structure, structure_of
 from lagom_jax.cost.network import Alone, across
 from lagom_jax.cost.prices import Price
@@ -80,7 +80,7 @@ class CollectiveTerms:
     cluster: Cluster
     constants: Constants
     usual: Setting | None
-    """What NCCL chooses by itself; None where it has no part in it."""
+    """NCCL's own choice; None where it has no part in it."""
     _fixed: float
     """Seconds where no setting matters."""
     _by_protocol: dict[str, tuple[Setting, Alone, Structure]] = dataclasses.field(
@@ -120,17 +120,17 @@ class CollectiveTerms:
             read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
             fixed = constants.one_shot_seconds + read
         else:
-            usual = default_of(kind, nbytes, span, nccl_facts(cluster, constants.nccl))
+            usual = default_of(kind, nbytes, span, constants.facts)
         ordered = tuple(sorted(arrays)) if len(arrays) > 1 else ()
         return cls(kind, nbytes, ordered, span, cluster, constants, usual, fixed)
 
     @property
     def facts(self) -> NcclFacts:
         """NCCL's constants on the cluster."""
-        return nccl_facts(self.cluster, self.constants.nccl)
+        return self.constants.facts
 
     def sent_bytes(self, setting: Setting) -> float:
-        """What each GPU sends, as the setting's algorithm has it."""
+        """Bytes that each GPU sends, as the setting's algorithm has it."""
         return self._structure(setting).sent_bytes
 
     def price(self, setting: Setting | None = None) -> Price:
@@ -175,7 +175,7 @@ class CollectiveTerms:
         return structure_of(self.kind, self.nbytes, self.span, self.facts, setting)
 
     def _at(self, protocol: str) -> tuple[Setting, Alone, Structure]:
-        """How NCCL would run it in a protocol, what that takes, and its structure."""
+        """Setting of NCCL in a protocol, its time alone, and its structure."""
         known = self._by_protocol.get(protocol)
         if known is None:
             kind, nbytes, span, facts = self.kind, self.nbytes, self.span, self.facts

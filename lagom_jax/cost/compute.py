@@ -43,7 +43,8 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
     }
     bound = max(bounds, key=lambda name: bounds[name])
     start = known.host_link_seconds if work.host_bytes else known.launch_seconds
-    seconds = bounds[bound] + start
+    own = known.missed.factor(work) if known.missed else 1.0
+    seconds = own * bounds[bound] + start
     products = _product_seconds(work, gpu, known)
     if products >= seconds:
         # The products' own bound, and their own launch.
@@ -102,7 +103,7 @@ def _traffic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
 
 
 def _in_products(work: Work) -> bool:
-    """Whether the kernel's matrix products are priced by their shapes."""
+    """True if the kernel's matrix products are priced by their shapes."""
     return bool(work.matmuls) and work.kind != "attention"
 
 

@@ -1,4 +1,4 @@
-"""How far real kernels and links stay behind the data sheet, per GPU.
+"""Efficiencies of real kernels and links against the data sheet, per GPU.
 
 The constants are records, each number with its source. Those of matmuls were fitted to
 measurements (`scripts/fit_matmuls.py`), and so were the surfaces of collectives beside
@@ -21,16 +21,21 @@ import numpy as np
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
-from lagom_jax.cost.nccl_facts import nccl_facts
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
 from lagom_jax.cost.surface import Surfaces, load_surfaces
+from lagom_jax.cost.transport_constants import (
+    TransportConstants,
+    load_transport_constants,
+)
+from lagom_jax.plan.transport import CtaPolicy
 
 _CARD_BYTES_PER_S = 50e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NetworkConstants:
-    """What the network between domains reaches."""
+    """Efficiency of the network between domains."""
 
     efficiency: float
     """Share of the cards' nominal rate."""
@@ -38,11 +43,13 @@ class NetworkConstants:
     """Added once to what crosses it, beside a hop's own latency."""
     ramp: float
     """Times the root of the microseconds that the bytes take on it."""
+    spread: float = 0.0
+    """Standard deviation of the log of what the constants miss of rows kept out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Constants:
-    """What a GPU reaches of its peaks, what starting costs, and what sharing does.
+    """A GPU's share of its peaks, costs of starting, and constants of sharing.
 
     Two of them are equal only if they are the same object, as those of kernels are.
     """
@@ -53,10 +60,19 @@ class Constants:
     surfaces: Surfaces
     """Times of collectives at NCCL's default setting."""
     network: NetworkConstants
-    nccl: str
-    """NCCL's version."""
+    facts: NcclFacts
+    """NCCL's own constants, and what a channel reaches."""
     one_shot_seconds: float
     """A small all-reduce that XLA runs as a kernel of its own."""
+    transports: TransportConstants
+    """Needs and loads of collectives off the rings."""
+    cta_policy: CtaPolicy = "default"
+    """Uses of the SMs that the process spares."""
+
+    @property
+    def nccl(self) -> str:
+        """NCCL's version."""
+        return self.facts.version
 
     @property
     def launch_seconds(self) -> float:
@@ -84,8 +100,8 @@ def _plain(value: object) -> object:
         return {
             field.name: _plain(getattr(value, field.name))
             for field in fields
-            # A sentence about a number changes no price.
-            if field.name != "source"
+            # A sentence about a number changes no price, nor does how sure it is.
+            if field.name not in ("source", "spread")
         }
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
@@ -122,7 +138,8 @@ def load_constants(cluster: Cluster, nccl: str = "") -> Constants:
         sharing=load_sharing_constants(gpu),
         surfaces=load_surfaces(gpu.name),
         network=load_network(cluster),
-        nccl=nccl_facts(cluster, nccl).version,
+        transports=load_transport_constants(),
+        facts=nccl_facts(cluster, nccl),
         **{name: item["value"] for name, item in record.items()},
     )
 
@@ -144,7 +161,7 @@ def load_network(cluster: Cluster) -> NetworkConstants:
 
 
 def elsewhere(known: NetworkConstants, bytes_per_s: float) -> NetworkConstants:
-    """What is known of cards of 50 GB/s, for others: slower ones are older, and later.
+    """Constants of cards of 50 GB/s, for others: slower ones are older, and later.
 
     Example:
         >>> elsewhere(NetworkConstants(0.9, 1e-5, 2.0), 12.5e9).crossing_seconds

@@ -1,11 +1,11 @@
-"""How fast tasks run beside each other, as a share of how fast each runs alone."""
+"""Speeds of tasks beside each other, as shares of the speed of each alone."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Protocol
 
-from lagom_jax.schedule.program import Kernel, Task
+from lagom_jax.program.program import Kernel, Task
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Rates:
 
 
 class Contention(Protocol):
-    """What tasks do to each other. Rates hold until a task starts or ends."""
+    """Effect of tasks on each other. Rates hold until a task starts or ends."""
 
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams.

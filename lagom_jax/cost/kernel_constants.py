@@ -1,4 +1,4 @@
-"""How far real kernels stay behind the data sheet, per GPU.
+"""Efficiencies of real kernels against the data sheet, per GPU.
 
 The constants are records, each with its source. `constants/kernels/*.json` has those
 of matmuls, fitted to measurements by `scripts/fit_matmuls.py`; a GPU or number type
@@ -13,6 +13,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
+import statistics
+import zlib
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -21,14 +24,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lagom_jax.cost.measured import measured
+from lagom_jax.cost.spread import NOTHING_MISSED, Spread, borrowed, spread_of
 from lagom_jax.errors import ClusterError
+from lagom_jax.hlo.work import Work
 
 Floats = npt.NDArray[np.float64]
+_NORMAL = statistics.NormalDist()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Correction:
-    """What the formula misses: the logarithm of a factor on a few sizes.
+    """Correction of the formula: the logarithm of a factor on a few sizes.
 
     Between the knots it is interpolated in the logarithms of the sizes; outside it
     stays as it is at the edge. It never falls as a size grows.
@@ -62,7 +68,7 @@ class Correction:
 def hat_weights(
     knots: tuple[tuple[float, ...], ...], sizes: tuple[Floats, ...]
 ) -> Floats:
-    """How much every combination of knots counts for each product.
+    """Weight of every combination of knots for each product.
 
     Returns:
         One row for each product; the weights in a row add up to 1.
@@ -83,7 +89,7 @@ def hat_weights(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MatmulConstants:
-    """What a GPU's matmul kernels reach for one number type."""
+    """Efficiencies of a GPU's matmul kernels for one number type."""
 
     launch_seconds: float
     """Start and end of the kernel, whatever its size."""
@@ -102,11 +108,40 @@ class MatmulConstants:
     correction: Correction
     calibrated: bool
     source: str
+    spread: Spread = NOTHING_MISSED
+    """Error left over, of kernels of 20 us and more and of shorter ones."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnErrors:
+    """Errors of single kernels: every kernel has its own, wherever it occurs.
+
+    Example:
+        >>> from lagom_jax.hlo.work import Work
+        >>> errors, copy = OwnErrors("member 1", 0.3), Work("copy", 0.0, 1024, 1024)
+        >>> errors.factor(copy) == OwnErrors("member 1", 0.3).factor(copy)
+        True
+        >>> OwnErrors("member 1", 0.0).factor(copy)
+        1.0
+    """
+
+    name: str
+    """Another one draws other errors."""
+    spread: float
+    """Standard deviation of their logs."""
+
+    def factor(self, work: Work) -> float:
+        """Factor of a kernel's time."""
+        sizes = (work.flops, work.bytes_read, work.bytes_written, work.host_bytes)
+        drawn = zlib.crc32(f"{self.name}/{work.kind}/{sizes}".encode())
+        normal = _NORMAL.inv_cdf((drawn + 0.5) / 2**32)
+        # So that kernels take as long as their kind on average.
+        return math.exp(self.spread * normal - self.spread**2 / 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class KernelConstants:
-    """What all kinds of kernels on a GPU reach of its peaks.
+    """Efficiencies of all kinds of kernels on a GPU.
 
     Two of them are equal only if they are the same object, so that remembering
     prices under them is cheap.
@@ -127,9 +162,11 @@ class KernelConstants:
     host_link_efficiency: float
     host_link_seconds: float
     cache_speedup: float
-    """How much faster than from memory data moves that fits into `cache_share`."""
+    """Speed, over that of memory, of data that fits into `cache_share`."""
     cache_share: float
     """Share of the second-level cache that the next kernel still finds filled."""
+    missed: OwnErrors | None = None
+    """Errors of single kernels beside those of their kind; None for none."""
 
     def matmul(self, rate: str) -> MatmulConstants:
         """The constants of matmuls at one of the GPU's rates."""
@@ -196,4 +233,7 @@ def _matmul(item: dict[str, Any]) -> MatmulConstants:
         ),
         calibrated=item["calibrated"],
         source=item["source"],
+        spread=spread_of(
+            item.get("errors", {}), "20 us and more", "below 20 us", borrowed("matmuls")
+        ),
     )

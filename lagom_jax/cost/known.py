@@ -1,4 +1,4 @@
-"""What a cost model has worked out already, shared by its variants.
+"""Results that a cost model has worked out, shared by its variants.
 
 A search asks the same few things again and again: layers repeat, so many tasks are
 alike, and a setting changes nothing about kernels. What depends on a task alone is

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lagom_jax.cost.timeline import TaskTime, Totals
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.schedule.program import Kernel, Task
+from lagom_jax.program.program import Kernel, Task
 
 
 class Ledger:
-    """What happened in a stretch of a program.
+    """Record of a stretch of a program.
 
     A ledger can leave out the figures of single tasks and keep only the totals; that
     is what a search over settings needs.

@@ -1,4 +1,4 @@
-"""What a task takes of a GPU while it runs: SMs, memory bandwidth, cache, links."""
+"""Loads of tasks on a GPU: SMs, memory bandwidth, cache, links."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TILE_ROWS, _TILE_COLUMNS = 128, 128
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelLoad:
-    """What a kernel needs of a GPU."""
+    """Load of a kernel on a GPU."""
 
     memory_share: float
     """The part of the memory bandwidth it uses when it runs alone, 0 to 1."""
     reuse: float
-    """How many times it finds in the cache what it has read once; 0 for a kernel that
-    reads everything once."""
+    """Number of times that it finds in the cache what it has read once; 0 for a kernel
+    that reads everything once."""
     tiles: int
     """Blocks that it cuts its result into where arithmetic limits it, for as many SMs
     as it gets; 0 where the number of SMs hardly matters."""
@@ -32,13 +32,13 @@ class KernelLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveLoad:
-    """What a collective takes under a setting."""
+    """Load of a collective under a setting."""
 
     channels: int
     """SMs that its thread blocks hold."""
     chunk_bytes: int
     memory_bytes_per_s: float
-    """What it reads and writes in the GPU's memory when it runs alone."""
+    """Rate at which it reads and writes in the GPU's memory when it runs alone."""
     link: str
     """The kind of link that limits it."""
     link_share: float
@@ -46,16 +46,16 @@ class CollectiveLoad:
     busy: float = 1.0
     """The part of its time in which it moves data and does not wait, 0 to 1."""
     reduces_in_full: bool = False
-    """Whether it is an all-reduce in the Simple protocol, whose blocks move and add."""
+    """True for an all-reduce in the Simple protocol, whose blocks move and add."""
 
     @property
     def bytes_in_flight(self) -> int:
-        """What its channels hold at a time, and with it in cache."""
+        """Bytes that its channels hold at a time, and with it in cache."""
         return self.channels * self.chunk_bytes
 
 
 def kernel_load(work: Work, price: Price, gpu: Gpu) -> KernelLoad:
-    """What a kernel needs, from its work and its price alone.
+    """Load of a kernel, from its work and its price alone.
 
     Example:
         >>> from lagom_jax.cluster import Cluster

@@ -1,7 +1,7 @@
-"""What was measured on a GPU, in the place of what is estimated for any.
+"""Constants measured on a GPU, in the place of those estimated for any.
 
 `constants/measured/GPU.json` has a section for each module that asks, in it the values
-by name, each with its source. `scripts/gpu_check.py --update` writes it.
+by name, each with its source.
 """
 
 from __future__ import annotations

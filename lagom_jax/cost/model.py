@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 from lagom_jax.cluster import Cluster
@@ -18,13 +19,17 @@ from lagom_jax.cost.loads import (
     kernel_load,
     memory_rate,
 )
+from lagom_jax.cost.nccl_default import default_of
+from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
-from lagom_jax.cost.span import span_of
+from lagom_jax.cost.span import span_of, wire_bytes
+from lagom_jax.cost.transports import Carried, PlacedCall, SymmetricBuffers
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
 from lagom_jax.plan.setting import Setting
-from lagom_jax.schedule.program import Kernel
+from lagom_jax.plan.transport import CtaPolicy
+from lagom_jax.program.program import Kernel
 
 LARGE = 1 << 20
 """Bytes from which on a kernel hides a part of its launch."""
@@ -32,18 +37,23 @@ _NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
 
 
 class _Memory:
-    """What is the same for a model under all settings, and grows as it is asked."""
+    """Results that hold for a model under all settings, and grows as it is asked."""
 
     def __init__(self, cluster: Cluster, constants: Constants) -> None:
         self._cluster, self._constants = cluster, constants
         self.kernels = Known(_work_of, self._kernel)
-        self.collectives = Known(self._terms, self._collective)
+        self.collectives = Known(self._figures, self._collective)
         self._terms_of: dict[Collective, CollectiveTerms] = {}
         self.rates = RatesOfLoads(cluster.gpu, constants.sharing)
 
     def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
         price = kernel_price(kernel.work, self._cluster, self._constants)
         return price, kernel_load(kernel.work, price, self._cluster.gpu)
+
+    def _figures(self, collective: Collective) -> Hashable:
+        symmetric = symmetric_buffers_of(collective)
+        types = collective.element_types if symmetric else ()
+        return self._terms(collective), symmetric, types
 
     def _terms(self, collective: Collective) -> CollectiveTerms:
         known = self._terms_of.get(collective)
@@ -59,6 +69,24 @@ class _Memory:
             )
         return known
 
+    def _off_rings(
+        self, collective: Collective, carried: Carried
+    ) -> tuple[Price, CollectiveLoad]:
+        link, seconds = self._cluster.inside, carried.seconds
+        ranks = span_of(collective.groups, self._cluster).size
+        sent = wire_bytes(collective.kind, float(collective.bytes), ranks)
+        share = min(1.0, sent / (link.bytes_per_s * seconds))
+        bound = "latency" if carried.transfer <= carried.latency else link.kind
+        return Price(seconds, bound, share), CollectiveLoad(
+            carried.blocks,
+            # Nothing waits in a buffer between.
+            0,
+            carried.memory_bytes / seconds,
+            bound,
+            share,
+            carried.transfer / seconds,
+        )
+
     def _collective(
         self, collective: Collective, setting: Setting | None
     ) -> tuple[Price, CollectiveLoad]:
@@ -67,6 +95,9 @@ class _Memory:
         )
         if over is not None:
             return over, _NO_CHANNELS
+        carried = carried_by(collective, self._cluster, self._constants)
+        if carried is not None:
+            return self._off_rings(collective, carried)
         terms = self._terms(collective)
         price = terms.price(setting)
         if terms.usual is None:
@@ -83,6 +114,46 @@ class _Memory:
             terms.busy(used),
             collective.kind == "all-reduce" and used.protocol == "simple",
         )
+
+
+def carried_by(
+    collective: Collective, cluster: Cluster, constants: Constants
+) -> Carried | None:
+    """A collective off the rings; None where it runs on channels, or not in NCCL.
+
+    Args:
+        collective: The collective.
+        cluster: What it runs on.
+        constants: Versions, the process's policy, and what transports take.
+    """
+    symmetric = symmetric_buffers_of(collective)
+    if not symmetric or collective.one_shot_kernel:
+        return None
+    call = call_of(collective, cluster)
+    if call.span.size == 1:
+        return None
+    return call.carried(
+        symmetric, constants.cta_policy, constants.transports, constants.nccl
+    )
+
+
+def symmetric_buffers_of(collective: Collective) -> SymmetricBuffers:
+    """The buffers of a collective that lie in symmetric memory."""
+    return SymmetricBuffers(
+        collective.sends_symmetric, collective.receives_symmetric, collective.one_sided
+    )
+
+
+def call_of(collective: Collective, cluster: Cluster) -> PlacedCall:
+    """Facts that decide about a collective's transport, but for memory and policy."""
+    return PlacedCall(
+        collective.kind,
+        float(collective.bytes),
+        span_of(collective.groups, cluster),
+        cluster,
+        collective.element_types,
+        max(1, collective.operand_count),
+    )
 
 
 def arrays_of(collective: Collective) -> tuple[float, ...]:
@@ -152,7 +223,7 @@ class CostModel:
 
     @property
     def source(self) -> str:
-        """Where the prices come from, in words."""
+        """Source of the prices, in words."""
         surfaces = self.constants.surfaces
         matmuls = self.constants.kernels.matmul("bf16")
         if matmuls.calibrated and surfaces.calibrated:
@@ -161,10 +232,7 @@ class CostModel:
                 "measurements (`lagom validate` says how well); other kernels, "
                 "launches, contention and the network estimated"
             )
-        return (
-            f"estimated: matmuls {matmuls.source.removeprefix('estimated: ')}; "
-            f"collectives {surfaces.source}"
-        )
+        return f"matmuls {matmuls.source}; collectives {surfaces.source}"
 
     def kernel(self, kernel: Kernel) -> Price:
         """The price of a kernel alone."""
@@ -174,6 +242,29 @@ class CostModel:
         """The price of a collective alone."""
         setting = self.settings.get(collective)
         return self._memory.collectives.of(collective, setting)[0]
+
+    def usual(self, collective: Collective) -> Setting:
+        """NCCL's own setting for a collective that runs on rings."""
+        span, nbytes = span_of(collective.groups, self.cluster), collective.bytes
+        facts = nccl_facts(self.cluster, self.constants.nccl)
+        return default_of(collective.kind, float(nbytes), span, facts)
+
+    def carried(self, collective: Collective) -> Carried | None:
+        """A collective off the rings, which no setting reaches; None on rings."""
+        return carried_by(collective, self.cluster, self.constants)
+
+    def with_policy(self, policy: CtaPolicy) -> CostModel:
+        """The model of a process that spares SMs for something else.
+
+        Example:
+            >>> model = CostModel.of(Cluster.parse("h100:1x8"))
+            >>> model.with_policy("zero").constants.cta_policy
+            'zero'
+        """
+        if policy == self.constants.cta_policy:
+            return self
+        other = dataclasses.replace(self.constants, cta_policy=policy)
+        return CostModel(self.cluster, other, self.settings)
 
     def launch_in_table(self, collective: Collective) -> float:
         """Seconds of the host's launch in the time of a program of one collective.
@@ -189,14 +280,14 @@ class CostModel:
         return launches[nearest][collective.bytes >= LARGE]
 
     def contention(self) -> SharedGpu:
-        """What tasks do to each other on the cluster's GPUs."""
+        """Contention of tasks on the cluster's GPUs."""
         return SharedGpu(self._memory.rates, self.kernel_load, self.collective_load)
 
     def kernel_load(self, kernel: Kernel) -> KernelLoad:
-        """What a kernel needs of the GPU."""
+        """Load of a kernel on the GPU."""
         return self._memory.kernels.of(kernel)[1]
 
     def collective_load(self, collective: Collective) -> CollectiveLoad:
-        """What a collective takes of the GPU."""
+        """Load of a collective on the GPU."""
         setting = self.settings.get(collective)
         return self._memory.collectives.of(collective, setting)[1]

@@ -1,4 +1,4 @@
-"""What NCCL chooses by itself, from its documented cost model.
+"""NCCL's own choice, from its documented cost model.
 
 NCCL ranks algorithms and protocols by `latency + bytes / bandwidth` and takes as many
 channels as the communicator has, fewer for messages that do not fill them. A scale-up

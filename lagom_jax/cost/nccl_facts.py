@@ -18,7 +18,7 @@ ByProtocol = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class NcclFacts:
-    """What NCCL assumes about a GPU and its links. GB are 1e9 bytes.
+    """NCCL's assumptions about a GPU and its links. GB are 1e9 bytes.
 
     Example:
         >>> facts = nccl_facts(Cluster.parse("h100:8x8"))
@@ -33,7 +33,7 @@ class NcclFacts:
     network_microseconds: Mapping[str, ByProtocol]
     """A hop between domains."""
     inside_gb_per_s: float
-    """What NCCL counts for the links of one GPU in its domain."""
+    """Rate that NCCL counts for the links of one GPU in its domain."""
     network_gb_per_s: float
     """One GPU's share of the network cards."""
     ll_most_gb_per_s: tuple[float, float, float]
@@ -44,7 +44,7 @@ class NcclFacts:
     nvls_efficiency: float
     """0 where the links cannot reduce or multicast."""
     ll128: bool
-    """Whether NCCL uses LL128: not over PCIe, where 128 bytes may arrive in parts."""
+    """True if NCCL uses LL128: not over PCIe, where 128 bytes may arrive in parts."""
     version: str
     """Of NCCL."""
     channels: int
@@ -53,20 +53,20 @@ class NcclFacts:
     """Of one that crosses the network."""
     nvls_channels: int
     channel_gb_per_s: float
-    """What one channel moves with Simple and all its threads (estimated)."""
+    """Rate of one channel with Simple and all its threads (estimated)."""
     slice_overhead_microseconds: ByProtocol
     half_rate_threads: float
     p2p_chunk_bytes: int
     p2p_ll_bytes_per_channel: int
     p2p_most_chunks: int
     p2p_ll_by_channels_in_use: bool
-    """Whether LL depends on the channels that a message uses, or on all of them."""
+    """True if LL depends on the channels that a message uses, or on all of them."""
     net_channels_per_peer: int
     """Most channels of a pair in a communicator that crosses the network."""
     array_bytes: int
-    """What an array of a group counts at least when channels are filled."""
+    """Least bytes that an array of a group counts when channels are filled."""
     arrays_chosen_together: bool
-    """Whether a group has one algorithm and protocol, whatever its arrays' sizes."""
+    """True if a group has one algorithm and protocol, whatever its arrays' sizes."""
     bytes_per_channel: int
     """The least traffic for which NCCL uses another channel."""
     bytes_per_thread: ByProtocol
@@ -95,7 +95,7 @@ class NcclFacts:
     def link_gb_per_s(
         self, algorithm: str, protocol: str, bus: float, domains: int
     ) -> float:
-        """What a protocol reaches of a link, however many channels it has.
+        """Rate of a protocol over a link, however many channels it has.
 
         Args:
             algorithm: `ring` or `tree`; the others reach what their own rate says.
@@ -135,7 +135,7 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
     """
     capability = cluster.gpu.compute_capability.rstrip("af")
     nvlink = cluster.inside.kind == "nvlink"
-    record = _record()
+    record = stated()
     version = nccl or str(record["version"]["value"])
     numbers = numbers_of(version)
     values = {
@@ -189,7 +189,13 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
 
 
 @functools.cache
-def _record() -> dict[str, Any]:
+def stated() -> dict[str, Any]:
+    """The record as it is in its file.
+
+    Example:
+        >>> stated()["half_rate_threads"]["value"]
+        96
+    """
     path = resources.files(__name__.rpartition(".")[0]) / "nccl.json"
     return json.loads(path.read_text())
 

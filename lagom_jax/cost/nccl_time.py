@@ -1,4 +1,4 @@
-"""How a collective's time depends on its setting: NCCL's structure.
+"""Time of a collective under a setting: NCCL's structure.
 
 Steps that wait for each other, channels that share the link, chunks that fill and drain
 a pipeline, and protocols that pay for low latency with bandwidth. Only the latency that
@@ -25,10 +25,10 @@ _SHARPNESS = 4.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What decides a collective's time: the data, its rate and what it waits for."""
+    """Terms of a collective's time: the data, its rate and what it waits for."""
 
     wire_bytes: float
-    """What each GPU sends."""
+    """Bytes that each GPU sends."""
     hops: int
     """Steps that wait for each other, inside domains."""
     far_hops: float
@@ -36,7 +36,7 @@ class Pipeline:
     fill: float
     """Chunks that pass before all ranks are busy."""
     link_gb_per_s: float
-    """What the protocol reaches of the slowest link on the way."""
+    """Rate of the protocol over the slowest link on the way."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Structure:
     """Parts of a collective's time that add up, uncalibrated. All in seconds."""
 
     latency: float
-    """What its steps wait for, whatever the bytes."""
+    """Time for which its steps wait, whatever the bytes."""
     transfer: float
-    """What its bytes take over channels and links, with what chunks add."""
+    """Time of its bytes over channels and links, with what chunks add."""
     on_channels: float
-    """What the busiest channel needs for its bytes at the rate of a channel: the
+    """Time of the busiest channel for its bytes at the rate of a channel: the
     transfer of no setting takes less."""
     sent_bytes: float
     """By each GPU over the links, as the algorithm has it."""

@@ -1,4 +1,4 @@
-"""What a collective takes at NCCL's own channels, in one domain or over several."""
+"""Time of a collective at NCCL's own channels, in one domain or over several."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def across(
     if inside.size == 1:
         inside_seconds = 0.0
     far_seconds = far / (far_peak * network.efficiency)
+    if protocol == "ll" and setting.algorithm != "p2p":
+        # NCCL's own limit of LL between hosts, far below what half of the links carry.
+        bus = far_peak / 1e9
+        most = facts.link_gb_per_s(setting.algorithm, protocol, bus, span.domains)
+        far_seconds = max(far_seconds, far / (most * 1e9))
     latency += network.crossing_seconds + 1e-6 * _hops(kind, span, facts, setting)
     ramp = network.ramp * 1e-6 * math.sqrt(far_seconds * 1e6)
     if inside_seconds > far_seconds:
@@ -73,7 +78,7 @@ def across(
 def _loads(
     kind: str, nbytes: float, span: Span, card: float, setting: Setting
 ) -> tuple[Span, float, float, float]:
-    """What moves inside, as a collective of one domain, and over how much network."""
+    """Part that moves inside, as a collective of one domain, and its network."""
     n, local = span.size, max(1, span.local)
     if kind in POINT_TO_POINT:
         # Its pairs are as many; at worst all of the message crosses.

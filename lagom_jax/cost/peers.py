@@ -1,4 +1,4 @@
-"""How NCCL cuts a send into parts, and in how many rounds an all-to-all goes.
+"""NCCL's parts of a send, and its rounds of an all-to-all.
 
 NCCL gives each pair of GPUs a power of two of channels, as many as fit when all peers
 are served at once, and doubles it while a channel's part is longer than 32 chunks.
@@ -19,7 +19,7 @@ from lagom_jax.hlo.collective import POINT_TO_POINT
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """How the messages of one GPU lie on the channels.
+    """Placement of the messages of one GPU on the channels.
 
     Example:
         >>> Parts(1 << 20, 4, 2, 32, "simple").serial_bytes
@@ -27,18 +27,18 @@ class Parts:
     """
 
     part_bytes: float
-    """What a channel sends to one peer."""
+    """Bytes that a channel sends to one peer."""
     per_peer: int
     """Channels that serve one peer."""
     rounds: int
-    """How many peers a channel serves, one after another."""
+    """Number of peers that a channel serves, one after another."""
     channels: int
     """Channels in use."""
     protocol: str
 
     @property
     def serial_bytes(self) -> float:
-        """What the busiest channel sends."""
+        """Bytes that the busiest channel sends."""
         return float(self.part_bytes * self.rounds)
 
 
@@ -57,7 +57,7 @@ def p2p_channels(facts: NcclFacts, domains: int = 1) -> int:
 def default_parts(
     kind: str, nbytes: float, ranks: int, facts: NcclFacts, domains: int = 1
 ) -> Parts:
-    """How NCCL by itself cuts a send of `nbytes`, or an all-to-all of them.
+    """NCCL's own cut of a send of `nbytes`, or an all-to-all of them.
 
     Args:
         kind: The kind of collective.

@@ -1,4 +1,4 @@
-"""What a task costs when it has the device to itself."""
+"""Cost of a task when it has the device to itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.schedule.program import Kernel
+from lagom_jax.program.program import Kernel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.streams import State, Streams
 from lagom_jax.cost.timeline import Timeline
-from lagom_jax.schedule.program import (
+from lagom_jax.program.program import (
     Block,
     Branch,
     Kernel,
@@ -69,7 +69,7 @@ def price_of(task: Task, prices: Prices) -> Price:
 
 
 def same_state(one: State, other: State) -> bool:
-    """Whether two states differ by no more than rounding."""
+    """True if two states differ by no more than rounding."""
     return len(one) == len(other) and all(
         a[0] is b[0]
         and a[1] == b[1]
@@ -117,6 +117,9 @@ class Machine:
         for node in block:
             self.node(node, ledger)
 
+    def _repeated(self, period: int, rounds: int) -> None:
+        """The last `period` iterations of a loop come again, so many times."""
+
     def longest(self, branch: Branch) -> Block:
         """The arm that would take longest: a step must be planned for it."""
         return max(branch.arms, key=self._alone)
@@ -149,6 +152,7 @@ class Machine:
             states.append(state)
             if period:
                 rounds = (loop.trips - trip) // period
+                self._repeated(period, rounds)
                 for earlier, seconds in list(ledgers)[-period:]:
                     total.add(earlier, rounds)
                     self.streams.now += seconds * rounds

@@ -8,7 +8,7 @@ from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.setting import Cap, Setting
-from lagom_jax.schedule.program import Program
+from lagom_jax.program.program import Program
 
 
 def settings_of(

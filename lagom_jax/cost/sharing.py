@@ -1,4 +1,4 @@
-"""What tasks do to each other on one GPU: three ways of being in the way.
+"""Contention of tasks on one GPU: three ways of being in the way.
 
 - **SMs.** Each channel of a collective holds one. A kernel that arithmetic limits has
   that many fewer; on GPUs whose large kernels are persistent (one block per SM, tiles
@@ -31,7 +31,7 @@ from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.measured import measured
 from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
 from lagom_jax.plan.setting import PAYLOAD, Setting
-from lagom_jax.schedule.program import Kernel, Task
+from lagom_jax.program.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
 _LEAST_SHARE = 0.05
@@ -40,14 +40,14 @@ _Loads: TypeAlias = tuple[KernelLoad | None, tuple[CollectiveLoad | None, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharingConstants:
-    """How strongly tasks on one GPU feel each other."""
+    """Strength of the contention between tasks on one GPU."""
 
     persistent_kernels: bool
     """Large kernels keep one block per SM and deal out tiles in rounds."""
     saturating_sm_share: float
     """The share of the SMs that already uses all of the memory bandwidth."""
     eviction: float
-    """Which part of what a kernel meant to find in the cache it reads again once twice
+    """Part, of what a kernel meant to find in the cache it reads again once twice
     as much is in flight as the cache holds."""
     start_seconds: float
     """By which a kernel beside a collective begins or ends later."""
@@ -123,7 +123,7 @@ class RatesOfLoads:
         return known
 
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
-        """How many times longer a kernel takes beside a collective."""
+        """Slowdown of a kernel beside a collective."""
         known = self._slowdowns.get(beside)
         if known is None:
             known = self._slowdowns[beside] = {}
@@ -167,7 +167,7 @@ class SharedGpu:
         self._collectives = collectives
 
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
-        """How many times longer a kernel takes beside a collective."""
+        """Slowdown of a kernel beside a collective."""
         return self._rates.slowdown(kernel, beside)
 
     def between(
@@ -193,7 +193,7 @@ def slowdown(
     gpu: Gpu,
     constants: SharingConstants,
 ) -> float:
-    """How many times longer a kernel takes beside collectives; at least 1.
+    """Slowdown of a kernel beside collectives; at least 1.
 
     Args:
         kernel: What the kernel needs.
@@ -287,7 +287,7 @@ def collective_slowdown(
     all_loads: list[CollectiveLoad],
     gpu: Gpu,
 ) -> float:
-    """How many times longer a collective takes beside other collectives.
+    """Slowdown of a collective beside other collectives.
 
     Args:
         load: What the collective takes.

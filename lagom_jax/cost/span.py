@@ -1,4 +1,4 @@
-"""How a collective's groups lie on a cluster, and what each GPU must send."""
+"""Placement of a collective's groups on a cluster, and the bytes of each GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lagom_jax.hlo.groups import Groups
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """How a collective's groups lie on a cluster; the widest group counts.
+    """Placement of a collective's groups on a cluster; the widest group counts.
 
     Example:
         >>> Span(16, 2, 8).domains
@@ -30,12 +30,12 @@ class Span:
     pairs: int = 0
     """Sources with a target, in a point-to-point exchange."""
     in_step: bool | None = None
-    """Whether a device receives in the round of NCCL's schedule in which it sends; None
+    """True if a device receives in the round of NCCL's schedule in which it sends; None
     where nobody knows the pairs."""
 
     @property
     def apart(self) -> bool | None:
-        """Whether no channel both sends and receives; None where nobody knows.
+        """True if no channel both sends and receives; None where nobody knows.
 
         So few pairs that no device need do both are apart in any case.
 
@@ -51,7 +51,7 @@ class Span:
 
 
 def span_of(groups: Groups, cluster: Cluster) -> Span:
-    """How groups lie on a cluster.
+    """Placement of groups on a cluster.
 
     Example:
         >>> groups = Groups(np.arange(64).reshape(8, 8).T)
@@ -76,7 +76,7 @@ def span_of(groups: Groups, cluster: Cluster) -> Span:
 
 
 def _in_step(groups: Groups, devices: int) -> bool:
-    """Whether a device receives over the distance over which it sends.
+    """True if a device receives over the distance over which it sends.
 
     In each round of NCCL's schedule all ranks send over one distance and receive over
     the same, so that a shift along a ring is one round and an exchange between

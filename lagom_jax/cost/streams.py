@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from lagom_jax.cost.contention import Contention, Rates
 from lagom_jax.cost.ledger import Ledger
-from lagom_jax.schedule.program import Kernel, Stream, Task
+from lagom_jax.program.program import Kernel, Stream, Task
 
 State: TypeAlias = tuple[tuple[Stream, int, Task, float], ...]
-"""What is under way or queued: stream, token, task, and the work it has left."""
+"""A task under way or queued: stream, token, task, and the work it has left."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,7 +29,7 @@ class Flight:
 
 
 class Streams:
-    """What is under way beside the compute stream, and the clock."""
+    """Tasks under way beside the compute stream, and the clock."""
 
     def __init__(self, contention: Contention) -> None:
         self.now = 0.0
@@ -115,7 +115,7 @@ class Streams:
 
     @staticmethod
     def _next_end(fronts: list[Flight], rates: Rates) -> tuple[float, Flight | None]:
-        """When the first of the tasks under way ends, and which it is."""
+        """Time at which the first of the tasks under way ends, and that task."""
         first, step = None, float("inf")
         for flight, rate in zip(fronts, rates.flying, strict=True):
             needed = flight.left / rate

@@ -94,9 +94,9 @@ class Exchanged:
     simple_latency: float
     """Added where the Simple protocol is used."""
     ll_channel_gb_per_s: float
-    """What one channel moves in the LL protocol."""
+    """Rate of one channel in the LL protocol."""
     simple_channel_gb_per_s: float
-    """What one channel moves in the Simple protocol."""
+    """Rate of one channel in the Simple protocol."""
     one_way_gain: float
     """Times that rate where no channel both sends and receives."""
     link_share: float

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
+from lagom_jax.cost.spread import NOTHING_MISSED, Spread, borrowed, spread_of
 from lagom_jax.cost.structure import (
     EXCHANGED_KINDS,
     Exchanged,
@@ -53,6 +54,8 @@ class Surface:
     """By protocol the log of measured over form: a row per rank knot."""
     peak: float
     """Bytes per second of the link that was measured."""
+    spread: Spread = NOTHING_MISSED
+    """Error left over, of collectives of 1 MiB and more and of smaller ones."""
 
     def parted(
         self, nbytes: float, span: Span, peak: float, facts: NcclFacts, protocol: str
@@ -79,7 +82,7 @@ class Surface:
         return found[0] * factor, found[1] * factor
 
     def correction(self, nbytes: float, ranks: int, protocol: str) -> float:
-        """What the form is multiplied by; outside the knots, that of the edge."""
+        """Factor of the form; outside the knots, that of the edge."""
         x = math.log2(max(nbytes, 1.0))
         table = self.factors.get(protocol)
         if table is None:
@@ -128,7 +131,14 @@ def load_surfaces(gpu: str) -> Surfaces:
     if "stands_in" in record:
         other = load_surfaces(record["stands_in"])
         return dataclasses.replace(
-            other, gpu=gpu, calibrated=False, source=record["source"]
+            other,
+            gpu=gpu,
+            calibrated=False,
+            source=record["source"],
+            by_kind={
+                kind: dataclasses.replace(surface, spread=borrowed("collectives"))
+                for kind, surface in other.by_kind.items()
+            },
         )
     return Surfaces(
         gpu,
@@ -172,4 +182,10 @@ def _surface(kind: str, record: dict[str, Any]) -> Surface:
             for protocol, rows in table["factors"].items()
         },
         item.get("peak_bytes_per_s", record["peak_bytes_per_s"]),
+        spread_of(
+            item.get("errors", {}),
+            "1 MiB and more",
+            "below 1 MiB",
+            borrowed("collectives"),
+        ),
     )

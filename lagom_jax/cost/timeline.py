@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.plan.step_parts import StepParts
-from lagom_jax.schedule.program import Kernel, Task
+from lagom_jax.program.program import Kernel, Task
 
 
 @dataclasses.dataclass(slots=True)
 class TaskTime:
-    """What one task does in a step, summed over its executions."""
+    """Times of one task in a step, summed over its executions."""
 
     executions: float = 0
     seconds: float = 0.0
@@ -35,7 +35,7 @@ class TaskTime:
 
     @property
     def contention_seconds(self) -> float:
-        """How much longer it took because of what ran beside it."""
+        """Time that it took longer because of what ran beside it."""
         return self.seconds - self.alone_seconds
 
     def add(self, other: TaskTime, times: float = 1) -> None:
@@ -61,7 +61,7 @@ class Totals:
     compute_seconds: float = 0.0
     """Kernels on the compute stream, slowed as they were."""
     contention_seconds: float = 0.0
-    """How much of that is due to what ran beside them."""
+    """Part of that which is due to what ran beside them."""
     communication_seconds: float = 0.0
     """Collectives on any stream, hidden or not."""
     exposed_seconds: float = 0.0
@@ -99,7 +99,7 @@ class Timeline:
     totals: Totals
     tasks: Mapping[Task, TaskTime]
     prices: Mapping[Task, Price]
-    """What the tasks cost alone, those in arms of a branch that were not taken too."""
+    """Cost of the tasks alone, those in arms of a branch that were not taken too."""
 
     @property
     def step_seconds(self) -> float:

@@ -10,6 +10,7 @@ from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.hlo.config import (
     backend_config,
     frontend_attributes,
+    library_line,
     op_name,
     section,
     source_line,
@@ -22,6 +23,11 @@ from lagom_jax.hlo.groups import (
 )
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.provenance import described_by
+from lagom_jax.hlo.symmetric_memory import (
+    is_one_sided,
+    receives_symmetric,
+    sends_symmetric,
+)
 
 KINDS = frozenset(
     {
@@ -81,6 +87,14 @@ class Collective:
     """Its instruction in the schedule; None for a collective made by hand."""
     computation: Computation | None = None
     """The computation of that instruction."""
+    sends_symmetric: bool = False
+    """True if its operands lie in memory that all its GPUs have registered together."""
+    receives_symmetric: bool = False
+    """True if its results do."""
+    one_sided: bool = False
+    """XLA runs it by puts into that memory, where it can, not by NCCL's collective."""
+    library: str = ""
+    """`file:line` of the library that made it for the user; empty without one."""
 
     @property
     def operand_bytes(self) -> int:
@@ -158,9 +172,13 @@ def read_collective(
         one_shot_kernel=_is_one_shot(outer, settings),
         op_name=op_name(described),
         source=source_line(module, described),
+        library=library_line(module, described),
         stream=_stream(outer),
         instruction=outer,
         computation=place,
+        sends_symmetric=sends_symmetric(operands),
+        receives_symmetric=receives_symmetric(instruction, kind),
+        one_sided=is_one_sided(settings),
     )
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from lagom_jax.compile.schema import message_class
 from lagom_jax.hlo.module import Instruction, Module
+
+# Folders of packages that were installed, of Python's own, and this package, which
+# stands between its user and jax.
+_INSTALLED = re.compile(
+    r"(?:site|dist)-packages/|/lib/python\d[.\d]*/|^<frozen|^"
+    + re.escape(f"{Path(__file__).parents[1]}/")
+)
 
 
 def backend_config(instruction: Instruction) -> Mapping[str, Any]:
@@ -67,19 +76,41 @@ def op_name(instruction: Instruction) -> str:
 
 
 def source_line(module: Module, instruction: Instruction) -> str:
-    """`file:line` of the user's code that an instruction came from, or empty."""
+    """`file:line` of the user's own code that an instruction came from, or empty.
+
+    It is the innermost frame of the call that is in no installed package; without one,
+    the innermost of all.
+    """
+    frames = source_frames(module, instruction)
+    own = (frame for frame in frames if not _INSTALLED.search(frame))
+    return next(own, frames[0] if frames else "")
+
+
+def library_line(module: Module, instruction: Instruction) -> str:
+    """`file:line` of the library that made an instruction for the user, or empty."""
+    frames = source_frames(module, instruction)
+    return frames[0] if frames and _INSTALLED.search(frames[0]) else ""
+
+
+def source_frames(module: Module, instruction: Instruction) -> list[str]:
+    """The frames of the call that an instruction came from, the innermost first."""
     metadata = instruction.proto.metadata
     if metadata.source_file:
-        return f"{metadata.source_file}:{metadata.source_line}"
-    frame_id: int = metadata.stack_frame_id
+        return [f"{metadata.source_file}:{metadata.source_line}"]
     index = module.proto.stack_frame_index
-    # Ids in the stack frame tables count from one; zero means none.
-    if not 0 < frame_id <= len(index.stack_frames):
-        return ""
-    location_id = index.stack_frames[frame_id - 1].file_location_id
-    if not 0 < location_id <= len(index.file_locations):
-        return ""
-    location = index.file_locations[location_id - 1]
-    if not 0 < location.file_name_id <= len(index.file_names):
-        return ""
-    return f"{index.file_names[location.file_name_id - 1]}:{location.line}"
+    frames: list[str] = []
+    frame_id: int = metadata.stack_frame_id
+    # Ids in the stack frame tables count from one; zero means none. A frame's parent
+    # is another one, so there are no more than there are frames.
+    while 0 < frame_id <= len(index.stack_frames) >= len(frames):
+        frame = index.stack_frames[frame_id - 1]
+        location_id = frame.file_location_id
+        if not 0 < location_id <= len(index.file_locations):
+            break
+        location = index.file_locations[location_id - 1]
+        if not 0 < location.file_name_id <= len(index.file_names):
+            break
+        name = index.file_names[location.file_name_id - 1]
+        frames.append(f"{name}:{location.line}")
+        frame_id = frame.parent_frame_id
+    return frames

@@ -16,6 +16,7 @@ from lagom_jax.errors import HloError
 _FINAL = re.compile(
     r"(?P<module>.+?after_optimizations)(?P<form>\.hlo\.pb|\.txt)(\.gz)?$"
 )
+_BEFORE = re.compile(r"\.before_optimizations(\.hlo\.pb|\.txt)(\.gz)?$")
 # A second module as large as this part of the largest leaves the choice open.
 _RIVAL = 0.5
 _LISTED = 8
@@ -47,7 +48,14 @@ def main_module(folder: Path) -> Path:
         if match and path.is_file():
             forms[match.group("module")].setdefault(match.group("form"), path)
     if not forms:
-        raise HloError(_nothing_in(folder))
+        before = [
+            path
+            for path in sorted(folder.iterdir())
+            if _BEFORE.search(path.name) and path.is_file()
+        ]
+        if not before:
+            raise HloError(_nothing_in(folder))
+        forms = {path.name: {".txt": path} for path in before}
     best = {
         name: found.get(".hlo.pb") or found[".txt"] for name, found in forms.items()
     }

@@ -11,7 +11,7 @@ from lagom_jax.hlo.module import Computation, Instruction, Module
 # How many neighbours are asked before an origin is given up.
 _ASKED = 64
 _GPU_SETTINGS = (b"operation_queue_id", b"collective_backend_config", b"is_sync")
-_GPU_CALLS = ("__cu", "__triton", "cublas", "cudnn")
+_GPU_CALLS = ("__cu", "__triton", "__gpu$", "mosaic_gpu", "cublas", "cudnn")
 
 
 def described_by(

@@ -40,7 +40,7 @@ class Repair:
     pattern: str
     replacement: str | Callable[[re.Match[str]], str]
     reason: str
-    """Why the program stays the same for whoever reads its schedule."""
+    """Reason why the program stays the same for whoever reads its schedule."""
 
     def __call__(self, text: str) -> str:
         """The text with every place mended; the same text if there is none."""

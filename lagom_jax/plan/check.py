@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.errors import Finding, PlanError
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import Plan
+from lagom_jax.plan.unmet import ProcessFacts, unmet
 from xla_flags import known, pinned_by_options, pinned_by_xla_flags
 
 _AGAIN = "make the plan again here"
@@ -25,6 +26,7 @@ def check(
     versions: Mapping[str, str] | None = None,
     pinned: Iterable[Pinned] | None = None,
     with_options: bool = False,
+    process: ProcessFacts | None = None,
 ) -> tuple[Finding, ...]:
     """Findings against the use of a plan in a given place.
 
@@ -39,6 +41,7 @@ def check(
         pinned: The user's own settings.
         with_options: Whether the step's own `compiler_options` are among `pinned`;
             if not, those that the plan knows of are taken to be as they were.
+        process: The variables of the process, and what NCCL and driver it has.
 
     Returns:
         Findings, errors first: `error` where the plan cannot be trusted, `warning`
@@ -52,6 +55,7 @@ def check(
         *_cluster(plan, cluster),
         *_versions(plan, versions),
         *_pinned(plan, pinned, with_options),
+        *unmet(plan, process),
     )
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
@@ -64,6 +68,7 @@ def require(
     versions: Mapping[str, str] | None = None,
     pinned: Iterable[Pinned] | None = None,
     with_options: bool = False,
+    process: ProcessFacts | None = None,
 ) -> tuple[str, ...]:
     """Refuses a plan that does not hold here; the arguments are those of `check`.
 
@@ -81,6 +86,7 @@ def require(
         versions=versions,
         pinned=pinned,
         with_options=with_options,
+        process=process,
     )
     errors = [f"{one.text}: {one.remedy}" for one in found if one.severity == "error"]
     if errors:
@@ -185,6 +191,8 @@ def _own(plan: Plan) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for one in itertools.chain(stated(options), stated(flags)):
         found.setdefault(one.name, set()).add(one.value)
+    for variable in plan.variables:
+        found.setdefault(variable.name, set()).add(variable.value)
     return found
 
 

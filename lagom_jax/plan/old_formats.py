@@ -62,6 +62,21 @@ def _from_3(document: Document) -> Document:
     return {name: part for name, part in changed.items() if name in document}
 
 
+def _from_4(document: Document) -> Document:
+    """One model was asked for the program as it is, with all collectives on rings."""
+    changed: dict[str, Any] = {
+        "variables": [],
+        "needs": {"nccl": "", "cuda_driver": "", "bytes_outside_pool": 0},
+        "refusals": [],
+        "rewrite": None,
+        **document,
+    }
+    if isinstance(evidence := document.get("evidence"), dict):
+        named = cast("Document", evidence)
+        changed["evidence"] = {"uncertainty": None, **named}
+    return changed
+
+
 def _each(items: Any, change: Callable[[Any, str], Any]) -> Any:
     if not isinstance(items, list):
         return items
@@ -121,5 +136,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
     1: _from_1,
     2: _from_2,
     3: _from_3,
+    4: _from_4,
 }
 """By format: what makes a document of that format one of the next."""

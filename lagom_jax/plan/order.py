@@ -8,12 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from lagom_jax.errors import StepError
 
-APPLIED: Final = "applied"
-"""The outcome of an order that the compiler took; any other says why it did not."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrderOutcome:
+    """The compiler's answer to an order.
+
+    Example:
+        >>> str(APPLIED), str(OrderOutcome("refused", "`t` is used before it is made"))
+        ('applied', '`t` is used before it is made')
+    """
+
+    status: Literal["applied", "not met", "refused"]
+    """`not met` where no module had the schedule that the order was made for."""
+    why: str = ""
+    """Reason of a refusal."""
+
+    def __str__(self) -> str:
+        """For people."""
+        return self.why or self.status
+
+
+APPLIED: Final = OrderOutcome("applied")
+NOT_MET: Final = OrderOutcome("not met")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

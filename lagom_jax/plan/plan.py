@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from lagom_jax.errors import PlanError
+from lagom_jax.plan.interval import Uncertainty, times_as_fast
+from lagom_jax.plan.notebook import ShownPlan
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.outside import Beyond, xla_flags_text
 from lagom_jax.plan.pinned import Pinned
+from lagom_jax.plan.process_needs import NOTHING_NEEDED, Needs, ProcessVariable
+from lagom_jax.plan.rewrite import Rewrite
 from lagom_jax.plan.setting import REDUCING, Call, Cap, Setting
 from lagom_jax.plan.step_parts import StepParts
+from lagom_jax.plan.transport import Refusal
 from xla_flags import FlagError, OptionValue, check_planned, check_tried
 
 COSTS: Final = "fdo_profile"
@@ -248,21 +253,25 @@ class Evidence:
     """Seconds that the decision took."""
     measured: MeasuredSteps | None = None
     """The measurement of a job that used the plan."""
+    uncertainty: Uncertainty | None = None
+    """Confidence of the predicted times; None in plans of formats 1 to 4."""
 
     @property
     def recovered(self) -> float | None:
         """The share of what could be won that the plan wins.
 
-        None where nothing could be won.
+        None where nothing could be won; at most 1, also where the plan takes work away
+        and so gets below the bound.
         """
         default = self.default.step_seconds
         if self.bound_seconds >= default:
             return None
-        return (default - self.tuned.step_seconds) / (default - self.bound_seconds)
+        won = default - self.tuned.step_seconds
+        return min(1.0, won / (default - self.bound_seconds))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(ShownPlan):
     """A decision that can be kept, read, compared and replayed."""
 
     holds_for: HoldsFor
@@ -277,6 +286,13 @@ class Plan:
     pricing: str
     """The origin of the prices."""
     notes: tuple[str, ...] = ()
+    variables: tuple[ProcessVariable, ...] = ()
+    """Of the process, to be set before its first communicator."""
+    needs: Needs = NOTHING_NEEDED
+    refusals: tuple[Refusal, ...] = ()
+    """Transports that some collectives cannot have, and why."""
+    rewrite: Rewrite | None = None
+    """The change of the step's own program that the rest of the plan is for."""
 
     def __post_init__(self) -> None:
         """Checks that the parts belong together."""
@@ -322,7 +338,8 @@ class Plan:
         `beyond_environment` says what else there is.
         """
         text, _ = self._xla_flags()
-        return {"XLA_FLAGS": text} if text else {}
+        flags = {"XLA_FLAGS": text} if text else {}
+        return flags | {one.name: one.value for one in self.variables}
 
     def beyond_environment(self) -> tuple[Beyond, ...]:
         """Parts that no environment variable can carry, and the means that can."""
@@ -388,6 +405,5 @@ class Plan:
     @property
     def speedup(self) -> float:
         """Time with XLA's and NCCL's own choices, over the time with the plan."""
-        default = self.evidence.default.step_seconds
-        tuned = self.evidence.tuned.step_seconds
-        return default / tuned if tuned else 1.0
+        evidence = self.evidence
+        return times_as_fast(evidence.default.step_seconds, evidence.tuned.step_seconds)

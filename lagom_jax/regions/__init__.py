@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lagom_jax.regions.exchange import Exchange
     from lagom_jax.regions.fragments import Fragments
     from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
-    from lagom_jax.regions.placing import resized, stacked, state_axes
+    from lagom_jax.regions.placing import resized, sharded, stacked, state_axes
     from lagom_jax.regions.strategies import cocodc, diloco, streaming
 
 _LATER = {
@@ -31,6 +31,7 @@ _LATER = {
     "OuterState": "outer_state",
     "Exchange": "exchange",
     "resized": "placing",
+    "sharded": "placing",
     "stacked": "placing",
     "state_axes": "placing",
     "cocodc": "strategies",
@@ -48,6 +49,7 @@ __all__ = [
     "cocodc",
     "diloco",
     "resized",
+    "sharded",
     "stacked",
     "state_axes",
     "streaming",
@@ -55,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs jax, when it is asked for."""
+    """Loads names that need jax when they are asked for."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,4 +1,4 @@
-"""Advice on strategies: what each makes of a model, a step and the links.
+"""RegionAdvice on strategies: what each makes of a model, a step and the links.
 
 All figures are predicted by `utilisation.py`'s replay.
 """
@@ -21,7 +21,7 @@ TARGETS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class RegionChoice:
     """A strategy with its numbers, and what it makes of the link."""
 
     strategy: str
@@ -45,14 +45,14 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Advice:
+class RegionAdvice:
     """Every strategy that was looked at, and the one to take."""
 
     workload: Workload
     wan: Wan
     target: float
-    choices: tuple[Choice, ...]
-    best: Choice | None
+    choices: tuple[RegionChoice, ...]
+    best: RegionChoice | None
     """The one to take; None where none reaches the target."""
 
 
@@ -64,7 +64,7 @@ def advise(
     fragments: int = 4,
     link_use: float = 0.4,
     target: float = 0.95,
-) -> Advice:
+) -> RegionAdvice:
     """Looks at all strategies.
 
     The one to take reaches the target with the shortest period, since regions differ
@@ -91,7 +91,9 @@ def advise(
         for bits in BITS:
             found += _with(workload, wan, period, bits, fragments, link_use, target)
     enough = [one for one in found if one.utilisation >= target]
-    return Advice(workload, wan, target, tuple(found), enough[0] if enough else None)
+    return RegionAdvice(
+        workload, wan, target, tuple(found), enough[0] if enough else None
+    )
 
 
 def _with(
@@ -102,7 +104,7 @@ def _with(
     fragments: int,
     link_use: float,
     target: float,
-) -> Iterator[Choice]:
+) -> Iterator[RegionChoice]:
     yield _choice(
         "diloco", workload, wan, Cadence(period, 1, 0, period, False), bits, target
     )
@@ -126,7 +128,7 @@ def _with(
             yield _choice(strategy, workload, wan, cadence, bits, target)
 
 
-def _data_parallel(workload: Workload, wan: Wan, target: float) -> Choice:
+def _data_parallel(workload: Workload, wan: Wan, target: float) -> RegionChoice:
     cadence = Cadence(1, 1, 0, 1, adaptive=False)
     # Gradients in bfloat16 around a ring, as they are inside a region.
     count = len(wan.regions)
@@ -141,7 +143,7 @@ def _choice(
     cadence: Cadence,
     bits: int,
     target: float,
-) -> Choice:
+) -> RegionChoice:
     carried = 8 * wan.carried_bytes(10**6, bits) / 10**6
     size = math.ceil(
         workload.parameters * -(-workload.layers // cadence.fragments) / workload.layers
@@ -165,7 +167,7 @@ def _filled(
     carried_bits: float,
     kept: int,
     target: float,
-) -> Choice:
+) -> RegionChoice:
     sends = cadence.period // cadence.interval if cadence.adaptive else 0
     training = Training(
         workload,
@@ -177,7 +179,7 @@ def _filled(
     )
     utilisation = training.utilisation(wan.bytes_per_s, wan.latency_s)
     per_step = training.bytes_per_step
-    return Choice(
+    return RegionChoice(
         strategy=strategy,
         period=cadence.period,
         fragments=cadence.fragments,

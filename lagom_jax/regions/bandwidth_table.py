@@ -14,7 +14,7 @@ _PUBLISHED = Path(__file__).parent / "published.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class BandwidthEntry:
     """One entry: a method, a model, a utilisation."""
 
     method: str
@@ -31,7 +31,7 @@ class Entry:
         return self.predicted / self.published
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[BandwidthEntry]:
     """Every entry of the published table, predicted anew.
 
     Two regions; gradients and outer gradients of 16 bits, 4 where it says so; 3 layers
@@ -49,7 +49,7 @@ def entries() -> Iterator[Entry]:
             training = _training(method, Workload(**shape))
             for target, published in zip(table["utilisation"], row, strict=True):
                 gbit = training.needed(target) * 8 / 1e9
-                yield Entry(method, model, target, gbit, published)
+                yield BandwidthEntry(method, model, target, gbit, published)
 
 
 def _training(method: str, workload: Workload) -> Training:

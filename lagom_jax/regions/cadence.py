@@ -34,7 +34,7 @@ class Cadence:
     interval: int
     """Inner steps from send to send."""
     adaptive: bool
-    """Whether the next fragment is chosen by its rate of change, not in turn."""
+    """True if the next fragment is chosen by its rate of change, not in turn."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot keep its promises."""
@@ -115,10 +115,10 @@ class Cadence:
         return math.ceil(self.period / self.interval)
 
     def sends_after(self, step: int) -> bool:
-        """Whether a fragment is sent after an inner step, counted from 1."""
+        """True if a fragment is sent after an inner step, counted from 1."""
         return step % self.interval == 0
 
     def arrives_after(self, step: int) -> bool:
-        """Whether a fragment arrives after an inner step."""
+        """True if a fragment arrives after an inner step."""
         sent = step - self.delay
         return sent > 0 and sent % self.interval == 0

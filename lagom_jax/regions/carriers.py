@@ -2,7 +2,7 @@
 
 A carrier is asked to send one region's message and, `delay` steps later, for the mean
 of all. What it must remember in between is part of the optimiser's state. Processes
-with programs of their own have a carrier in `lagom_jax.regions.exchange`.
+with programs of their own have a carrier in `lagom_jax.regions.callbacks`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lagom_jax.regions.compression import Message
 
 
 class Held(NamedTuple):
-    """What a carrier keeps of an exchange that is under way."""
+    """State of an exchange that is under way."""
 
     common: Any
     """The same in all regions."""
@@ -58,7 +58,7 @@ class Carrier(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Alone:
+class OneRegion:
     """One region without others."""
 
     def held(self, size: int, bits: int) -> Held:
@@ -98,7 +98,7 @@ class AlongAxis:
 
     def held(self, size: int, bits: int) -> Held:
         """The mean, and how many regions it is of."""
-        return Alone().held(size, bits)
+        return OneRegion().held(size, bits)
 
     def send(
         self, number: jax.Array, message: Message, sound: jax.Array, bits: int
@@ -123,7 +123,7 @@ class AlongAxis:
         return held.common
 
     def first(self, params: Any) -> Any:
-        """What the region with index 0 has."""
+        """Value of the region with index 0."""
         chosen = lax.axis_index(self.axis) == 0
         return jax.tree.map(
             lambda x: lax.psum(jnp.where(chosen, x, jnp.zeros_like(x)), self.axis),

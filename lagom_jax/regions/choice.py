@@ -1,4 +1,4 @@
-"""Choice of the fragment that is sent next, by how fast each changes."""
+"""RegionChoice of the fragment that is sent next, by how fast each changes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lagom_jax.regions.volume import BITS, BLOCK
 
 Message = tuple[Any, ...]
 LEVELS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What a number of 4 bits can be, without its sign."""
+"""Magnitudes of a number of 4 bits."""
 _BETWEEN: Final = tuple((a + b) / 2 for a, b in itertools.pairwise(LEVELS))
 _TABLE: Final = np.array([*LEVELS, *(-x for x in LEVELS)], np.float32)
 

@@ -14,17 +14,15 @@ import queue
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 
 from lagom_jax.cluster import Link
 from lagom_jax.errors import RegionError
 from lagom_jax.regions import compression
-from lagom_jax.regions.carriers import Held
 from lagom_jax.regions.compression import Message
 from lagom_jax.regions.frames import Frame, Kind, read_frame, unpack
 from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
@@ -32,10 +30,18 @@ from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
 _RETRY_S = 0.2
 
 
+class MessagePart(NamedTuple):
+    """One part of a region's message, of how many."""
+
+    part: int
+    parts: int
+
+
 @dataclasses.dataclass(slots=True)
 class _Flight:
-    """An exchange that this region takes part in."""
+    """An exchange that this region takes part in, or a part of one."""
 
+    place: MessagePart
     data: bytes
     size: int
     bits: int
@@ -50,6 +56,9 @@ class Exchange:
         region: Which region this is, from 0; by default jax's process index.
         patience: For how many seconds an answer is waited for. After that the exchange
             counts as missed, and this region goes on without it.
+        process: Which process of its region this is, from 0; where a region is several,
+            each gives what its own devices hold (see `within`).
+        processes: How many processes a region is; the same in all regions.
         emulated: A link whose bandwidth and latency are imitated, by holding back what
             this region sends; for trials on one machine.
 
@@ -62,20 +71,26 @@ class Exchange:
         address: str,
         region: int | None = None,
         patience: float = 120.0,
+        process: int = 0,
+        processes: int = 1,
         emulated: Link | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise RegionError(f"{address!r} is no address: write host:port")
         self.region = jax.process_index() if region is None else region
+        if not 0 <= process < processes:
+            raise RegionError(f"process={process} is none of {processes}: count from 0")
+        self.process, self._processes = process, processes
         self._address = (host, int(port))
         self._patience = patience
         self._emulated = emulated
         self._since = 0
         self._changed = threading.Condition()
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[tuple[int, int], _Flight] = {}
         self._state: bytes | None = None
-        self._asked: set[int] = set()
+        self._refused: str | None = None
+        self._asked: dict[int, int] = {}
         self._outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._ended = False
         self.waited_s = 0.0
@@ -93,45 +108,55 @@ class Exchange:
         self._ended = True
         self._outbox.put(None)
 
-    # The carrier's part, called while a step is traced.
+    def give(
+        self, number: int, place: MessagePart, parts: Message, bits: int, *, sound: bool
+    ) -> None:
+        """Hands a message over; at once, and only once.
 
-    def held(self, size: int, bits: int) -> Held:
-        """The message, in case this process is not the one that sent it."""
-        whole = jax.ShapeDtypeStruct((), jnp.int32)
-        return Held((), (compression.shapes(size, bits), whole, whole))
+        Args:
+            number: Of the exchange.
+            place: The part of the region's message that this is.
+            parts: The message's arrays.
+            bits: Of each number in it.
+            sound: Whether it is finite; if not it does not count.
+        """
+        data = compression.to_bytes(parts) if sound else b""
+        size = parts[0].size * (2 if bits == 4 else 1)
+        with self._changed:
+            if (number, place.part) in self._flights:
+                return
+            self._flights[number, place.part] = _Flight(place, data, size, bits)
+        self._outbox.put(_given(number, self.region, place, data))
 
-    def send(
-        self, number: jax.Array, message: Message, sound: jax.Array, bits: int
-    ) -> Held:
-        """Hands the message over."""
+    def take(
+        self, number: int, place: MessagePart, parts: Message, bits: int, *, sound: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The mean over the regions whose messages counted, and how many they were.
 
-        def launch(number: Any, sound: Any, *parts: Any) -> np.ndarray:
-            self._give(int(number), bool(sound), parts, bits)
-            return np.array(1, np.int32)
+        Waits if it is late, and takes the same arguments as `give`: a process that was
+        started anew has sent nothing yet.
 
-        token = io_callback(
-            launch, jax.ShapeDtypeStruct((), jnp.int32), number, sound, *message
-        )
-        return Held((), (message, sound.astype(jnp.int32), token))
-
-    def receive(
-        self, number: jax.Array, held: Held, size: int, bits: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Takes the mean, and waits for it only if it is late."""
-        message, sound, token = held.own
-
-        def land(number: Any, sound: Any, _: Any, *parts: Any) -> Any:
-            return self._take(int(number), bool(sound), parts, size, bits)
-
-        shapes = (
-            jax.ShapeDtypeStruct((size,), jnp.float32),
-            jax.ShapeDtypeStruct((), jnp.int32),
-        )
-        return io_callback(land, shapes, number, sound, token, *message)
-
-    def first(self, params: Any) -> Any:
-        """These very parameters: every region starts with the same."""
-        return params
+        Raises:
+            RegionError: The regions are not laid out or cut alike.
+        """
+        self.give(number, place, parts, bits, sound=sound)
+        began = time.monotonic()
+        with self._changed:
+            flight = self._flights[number, place.part]
+            if flight.answer is None:
+                self.waits += 1
+                self._changed.wait_for(
+                    lambda: flight.answer is not None or self._refused is not None,
+                    self._patience,
+                )
+                self.waited_s += time.monotonic() - began
+            del self._flights[number, place.part]
+        self._check()
+        if flight.answer is None:
+            self.missed += 1
+            return np.zeros(flight.size, np.float32), np.array(0, np.int32)
+        mean, members = flight.answer
+        return mean, np.array(members, np.int32)
 
     # Leaving and coming back.
 
@@ -150,21 +175,20 @@ class Exchange:
             them; None where no other region is there, or none answers in time.
         """
         self._state = None
-        self._outbox.put(Frame(Kind.ASK, 0, self.region))
+        layout = (self.process, self._processes)
+        self._outbox.put(Frame(Kind.ASK, 0, self.region, *layout))
         with self._changed:
-            self._changed.wait_for(lambda: self._state is not None, self._patience)
-        found = self._state
-        if not found:
+            self._changed.wait_for(
+                lambda: self._state is not None or self._refused is not None,
+                self._patience,
+            )
+        self._check()
+        if not self._state:
             self.enter(outer, state)
             return None
-        leaves, structure = jax.tree.flatten(state.common)
-        with np.load(io.BytesIO(found)) as arrays:
-            new = [
-                jnp.asarray(arrays[str(n)].reshape(leaf.shape), leaf.dtype)
-                for n, leaf in enumerate(leaves)
-            ]
+        common = _from_bytes(self._state, state.common)
         del params
-        params, state = outer.join(jax.tree.unflatten(structure, new))
+        params, state = outer.join(common)
         self._since = _following(outer, state)
         return params, state
 
@@ -183,59 +207,30 @@ class Exchange:
         Returns:
             Whether anyone had asked.
         """
+        following = _following(outer, state)
         with self._changed:
-            asked, self._asked = self._asked, set()
+            asked = {r for r, after in self._asked.items() if following >= after}
+            for region in asked:
+                del self._asked[region]
         if not asked:
             return False
-        file = io.BytesIO()
-        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.common)]
-        # numpy's own format knows no bfloat16, and float32 holds all of it.
-        plain = {
-            str(n): x.astype(np.float32) if x.dtype.kind == "V" else x
-            for n, x in enumerate(arrays)
-        }
-        np.savez(file, allow_pickle=False, **plain)
+        data, step = _to_bytes(state.common), int(state.common.step)
         # From this one on it is waited for, before anything else is sent from here.
-        following = _following(outer, state)
         for region in asked:
-            self._outbox.put(Frame(Kind.STATE, following, region, file.getvalue()))
+            layout = (self.process, self._processes)
+            self._outbox.put(Frame(Kind.STATE, following, region, *layout, step, data))
         return True
 
     # Threads.
 
     def _enter(self, since: int) -> None:
         self._since = since
-        self._outbox.put(Frame(Kind.JOIN, since, self.region))
+        layout = (self.process, self._processes)
+        self._outbox.put(Frame(Kind.JOIN, since, self.region, *layout))
 
-    def _give(self, number: int, sound: bool, parts: Any, bits: int) -> None:
-        data = compression.to_bytes(parts) if sound else b""
-        size = parts[0].size * (2 if bits == 4 else 1)
-        with self._changed:
-            if number in self._flights:
-                return
-            self._flights[number] = _Flight(data, size, bits)
-        self._outbox.put(_given(number, self.region, data))
-
-    def _take(
-        self, number: int, sound: bool, parts: Any, size: int, bits: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        # A process that was started anew has sent nothing yet.
-        self._give(number, sound, parts, bits)
-        began = time.monotonic()
-        with self._changed:
-            flight = self._flights[number]
-            if flight.answer is None:
-                self.waits += 1
-                self._changed.wait_for(
-                    lambda: flight.answer is not None, self._patience
-                )
-                self.waited_s += time.monotonic() - began
-            del self._flights[number]
-        if flight.answer is None:
-            self.missed += 1
-            return np.zeros(size, np.float32), np.array(0, np.int32)
-        mean, members = flight.answer
-        return mean, np.array(members, np.int32)
+    def _check(self) -> None:
+        if self._refused is not None:
+            raise RegionError(self._refused)
 
     def _listen(self) -> None:
         while not self._ended:
@@ -249,11 +244,18 @@ class Exchange:
 
     def _heed(self, frame: Frame) -> None:
         with self._changed:
-            if frame.kind == Kind.RESULT and frame.number in self._flights:
-                flight = self._flights[frame.number]
-                flight.answer = _mean(unpack(frame.data), self.region, flight)
+            flight = self._flights.get((frame.number, frame.part))
+            if frame.kind == Kind.RESULT and flight is not None:
+                try:
+                    flight.answer = _mean(unpack(frame.data), self.region, flight)
+                except ValueError as error:
+                    self._refused = f"the regions' parameters differ: {error}"
+            elif frame.kind == Kind.REFUSED:
+                # What follows from the first refusal explains less.
+                text = frame.data.decode(errors="replace")
+                self._refused = self._refused or text
             elif frame.kind == Kind.ASK:
-                self._asked.add(frame.region)
+                self._asked[frame.region] = frame.number
             elif frame.kind == Kind.STATE:
                 self._state = frame.data
             self._changed.notify_all()
@@ -293,14 +295,14 @@ class Exchange:
                 break
         with self._changed:
             waiting = [
-                (number, flight.data)
-                for number, flight in self._flights.items()
+                (number, flight)
+                for (number, _), flight in self._flights.items()
                 if flight.answer is None
             ]
         if self._since:
             self._enter(self._since)
-        for number, data in waiting:
-            self._outbox.put(_given(number, self.region, data))
+        for number, flight in waiting:
+            self._outbox.put(_given(number, self.region, flight.place, flight.data))
 
 
 def _following(outer: OuterOptimizer, state: OuterState) -> int:
@@ -308,8 +310,49 @@ def _following(outer: OuterOptimizer, state: OuterState) -> int:
     return int(state.common.step) // outer.cadence.interval + 1
 
 
-def _given(number: int, region: int, data: bytes) -> Frame:
-    return Frame(Kind.GIVE, number, region, b"1" + data if data else b"0")
+def _given(number: int, region: int, place: MessagePart, data: bytes) -> Frame:
+    sent = b"1" + data if data else b"0"
+    return Frame(Kind.GIVE, number, region, place.part, place.parts, data=sent)
+
+
+def _to_bytes(tree: Any) -> bytes:
+    """This process's part of a tree: each piece under its place in its leaf."""
+    arrays: dict[str, np.ndarray] = {}
+    for n, leaf in enumerate(jax.tree.leaves(tree)):
+        for shard in leaf.addressable_shards:
+            piece = np.asarray(shard.data)
+            # numpy's own format knows no bfloat16, and float32 holds all of it.
+            plain = piece.astype(np.float32) if piece.dtype.kind == "V" else piece
+            arrays.setdefault(_key(n, shard.index, leaf.shape), plain)
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def _from_bytes(data: bytes, like: Any) -> Any:
+    """A tree laid out as another one, of what `_to_bytes` wrote."""
+    leaves, structure = jax.tree.flatten(like)
+    with np.load(io.BytesIO(data)) as arrays:
+
+        def restored(n: int, leaf: jax.Array) -> jax.Array:
+            def piece(index: Any) -> np.ndarray:
+                key = _key(n, index, leaf.shape)
+                if key not in arrays:
+                    raise RegionError(
+                        "the state of the other region is cut in another way: lay "
+                        "out the same mesh in all regions"
+                    )
+                return np.asarray(jnp.asarray(arrays[key], leaf.dtype))
+
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, piece)
+
+        new = [restored(n, leaf) for n, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(structure, new)
+
+
+def _key(n: int, index: tuple[slice, ...], shape: tuple[int, ...]) -> str:
+    cuts = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
+    return "_".join([str(n), *(f"{a}-{b}" for a, b in cuts)])
 
 
 def _mean(

@@ -34,7 +34,7 @@ class LeafPart:
     rows: tuple[int, ...] | None
     """First, end and step of its rows, or each of them; None for the whole leaf."""
     regular: bool
-    """Whether `rows` are first, end and step."""
+    """True if `rows` are first, end and step."""
     shape: tuple[int, ...]
 
     @property

@@ -8,7 +8,7 @@ import socket
 import struct
 from typing import Final
 
-_HEADER: Final = struct.Struct("!BqqQ")
+_HEADER: Final = struct.Struct("!BqqqqqQ")
 _MOST: Final = 1 << 40
 
 
@@ -25,11 +25,22 @@ class Kind(enum.IntEnum):
     """A region wants the state of another."""
     STATE = 5
     """A state, for the region that asked."""
+    REFUSED = 6
+    """A region is not laid out as the others are; the data says how."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One thing that is said.
+    """One message of the protocol.
+
+    Attributes:
+        kind: Its purpose.
+        number: Of an exchange.
+        region: Whose it is.
+        part: A part of a region's message, or a process of a region.
+        parts: How many of these the region has.
+        step: After which a state was taken.
+        data: What it carries.
 
     Example:
         >>> Frame(Kind.ASK, number=0, region=2).data
@@ -39,12 +50,15 @@ class Frame:
     kind: Kind
     number: int
     region: int
+    part: int = 0
+    parts: int = 1
+    step: int = 0
     data: bytes = b""
 
     def to_bytes(self) -> bytes:
         """The frame as it travels."""
-        head = _HEADER.pack(self.kind, self.number, self.region, len(self.data))
-        return head + self.data
+        numbers = (self.number, self.region, self.part, self.parts, self.step)
+        return _HEADER.pack(self.kind, *numbers, len(self.data)) + self.data
 
 
 def read_frame(connection: socket.socket) -> Frame:
@@ -54,10 +68,10 @@ def read_frame(connection: socket.socket) -> Frame:
         ConnectionError: The other side is gone, or does not speak this protocol.
     """
     head = _HEADER.unpack(_read(connection, _HEADER.size))
-    kind, number, region, length = head
+    kind, *numbers, length = head
     if kind not in list(Kind) or length > _MOST:
         raise ConnectionError("the other side speaks another protocol")
-    return Frame(Kind(kind), number, region, _read(connection, length))
+    return Frame(Kind(kind), *numbers, data=_read(connection, length))
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

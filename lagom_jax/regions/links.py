@@ -26,7 +26,7 @@ class Wan:
     latency_s: float
     """Of the longest link."""
     direct: bool
-    """Whether each pair of regions has a link of its own."""
+    """True if each pair of regions has a link of its own."""
 
     @classmethod
     def between(cls, words: Iterable[str]) -> Wan:

@@ -34,14 +34,14 @@ class Common(NamedTuple):
     gap: jax.Array
     """Of each exchange that is under way: steps since the fragment's send before."""
     held: Any
-    """What the carrier keeps of each exchange that is under way."""
+    """The carrier's state of each exchange that is under way."""
 
 
 class Own(NamedTuple):
     """Part of the state that is each region's own."""
 
     residual: Tree
-    """What compression has left unsent, in float32; nothing for 32 bits."""
+    """Values that compression has left unsent, in float32; nothing for 32 bits."""
     snapshot: jax.Array
     """Of each exchange that is under way: the fragment as it was when it was sent."""
     refused: jax.Array
@@ -49,7 +49,7 @@ class Own(NamedTuple):
     missed: jax.Array
     """Exchanges in which no region's message counted."""
     held: Any
-    """What the carrier keeps of each exchange that is under way."""
+    """The carrier's state of each exchange that is under way."""
 
 
 class OuterState(NamedTuple):

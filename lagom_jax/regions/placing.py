@@ -1,4 +1,4 @@
-"""Regions laid out along an axis: stacked trees, and another number of regions.
+"""Trees laid out over meshes: regions along an axis, and the mesh of one region.
 
 In a stacked tree every leaf has a leading dimension that counts regions. Of an
 optimiser's state only `own` is stacked; `common` is the same everywhere.
@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lagom_jax.errors import RegionError
-from lagom_jax.regions.outer_state import OuterOptimizer, OuterState
+from lagom_jax.regions.outer_state import Common, OuterOptimizer, OuterState
 
 
 def state_axes() -> OuterState:
@@ -70,6 +70,85 @@ def stacked(outer: OuterOptimizer, mesh: Mesh, axis: str = "region") -> OuterOpt
         init=jax.shard_map(init, mesh=mesh, in_specs=cut, out_specs=specs),
         update=jax.shard_map(
             update, mesh=mesh, in_specs=(cut, specs), out_specs=(cut, specs)
+        ),
+    )
+
+
+def sharded(outer: OuterOptimizer, mesh: Mesh, specs: Any) -> OuterOptimizer:
+    """The same optimiser for parameters that the mesh of one region cuts.
+
+    Each device gives what it holds to the same device of the other regions, whose
+    meshes are laid out alike; a region may be as many processes as it needs.
+
+    Args:
+        outer: An optimiser through an `Exchange`, whose `within` names the axes that
+            cut the parameters.
+        mesh: The region's.
+        specs: Of the parameters, as `shard_map` takes them.
+
+    Example:
+        >>> from lagom_jax.regions import diloco
+        >>> auto = (jax.sharding.AxisType.Auto,)
+        >>> mesh = jax.make_mesh((1,), ("fsdp",), axis_types=auto)
+        >>> whole = diloco(None, period=1, within=("fsdp",))
+        >>> outer = sharded(whole, mesh, PartitionSpec("fsdp"))
+        >>> params = jnp.ones(4)
+        >>> params, state = outer.update(params, outer.init(params))
+        >>> int(state.common.step), params.tolist()
+        (1, [1.0, 1.0, 1.0, 1.0])
+    """
+
+    def mapped(f: Any, given: Any, found: Any) -> Any:
+        # What arrives through a callback is not known to be the same everywhere.
+        return jax.shard_map(
+            f, mesh=mesh, in_specs=given, out_specs=found, check_vma=False
+        )
+
+    def init(params: Any) -> OuterState:
+        found = _state_specs(outer, mesh, params, specs)
+        return mapped(outer.init, (specs,), found)(params)
+
+    def update(params: Any, state: OuterState) -> tuple[Any, OuterState]:
+        both = (specs, _state_specs(outer, mesh, params, specs))
+        return mapped(outer.update, both, both)(params, state)
+
+    def join(common: Common) -> tuple[Any, OuterState]:
+        found = _state_specs(outer, mesh, common.anchor, specs)
+        return mapped(outer.join, (found.common,), (specs, found))(common)
+
+    return outer._replace(init=jax.jit(init), update=update, join=jax.jit(join))
+
+
+def _state_specs(
+    outer: OuterOptimizer, mesh: Mesh, params: Any, specs: Any
+) -> OuterState:
+    """Cuts of a state: as the parameters where it has their shape, else by message."""
+
+    def one(spec: PartitionSpec, tree: Any) -> Any:
+        cut = NamedSharding(mesh, spec)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(cut.shard_shape(x.shape), x.dtype), tree
+        )
+
+    is_spec = {"is_leaf": lambda x: isinstance(x, PartitionSpec)}
+    state = jax.eval_shape(outer.init, jax.tree.map(one, specs, params, **is_spec))
+    whole, message = PartitionSpec(), PartitionSpec(None, outer.strategy.within)
+
+    def held(tree: Any) -> Any:
+        return jax.tree.map(lambda x: message if x.ndim > 1 else whole, tree)
+
+    common = jax.tree.map(lambda _: whole, state.common._replace(anchor=()))
+    own = jax.tree.map(lambda _: whole, state.own._replace(residual=()))
+    return OuterState(
+        common._replace(
+            anchor=specs,
+            momentum=specs if jax.tree.leaves(state.common.momentum) else (),
+            held=held(state.common.held),
+        ),
+        own._replace(
+            residual=specs if jax.tree.leaves(state.own.residual) else (),
+            snapshot=message,
+            held=held(state.own.held),
         ),
     )
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from lagom_jax.errors import RegionError
 from lagom_jax.regions.cadence import Cadence
-from lagom_jax.regions.carriers import Alone, AlongAxis, Carrier
+from lagom_jax.regions.callbacks import Callbacks
+from lagom_jax.regions.carriers import AlongAxis, Carrier, OneRegion
 from lagom_jax.regions.compression import check_bits
 from lagom_jax.regions.fragments import Pattern, Rule
 from lagom_jax.regions.outer import make_outer
@@ -188,9 +189,9 @@ def _outer(
         raise RegionError("outer_learning_rate must be above 0")
     carrier: Carrier
     if axis is None:
-        carrier = Alone()
+        carrier = OneRegion()
     elif isinstance(axis, str):
         carrier = AlongAxis(axis)
     else:
-        carrier = axis
+        carrier = Callbacks(axis, strategy.within)
     return make_outer(strategy, cadence, carrier)

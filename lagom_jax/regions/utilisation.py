@@ -78,13 +78,13 @@ class Training:
 
     @property
     def layer_bytes(self) -> float:
-        """What a region sends for one layer."""
+        """Bytes that a region sends for one layer."""
         work = self.workload
         return work.parameters / work.layers * self.bits / 8
 
     @property
     def bytes_per_step(self) -> float:
-        """What a region sends in an inner step, on average."""
+        """Bytes that a region sends in an inner step, on average."""
         count = self.sends or self.fragments
         whole = self.workload.parameters * self.bits / 8
         return whole * count / self.fragments / self.period

@@ -16,7 +16,7 @@ WIDTH: Final = 140
 _WORDS = ("changed", "reason")
 _LEAST_WORDS = 24
 # Columns of words: to the left; where space is short it is taken from the first ones.
-_SHRINK = ("collective", "where", *_WORDS)
+_SHRINK = ("collective", "where", "mesh", "loses by", *_WORDS)
 _LEFT = (
     *(*_SHRINK, "kind", "hidden behind", "kernels", "policy", "NCCL's own", "chosen"),
     *("lever", "value", "candidate", "status", "keeps rounding"),

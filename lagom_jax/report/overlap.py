@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.contention import Contention
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.replay import replay
+from lagom_jax.cost.recording import record
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.timeline import TaskTime, Timeline
+from lagom_jax.decompose.cutting_advice import advise
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.hlo.provenance import compiled_for_gpu
-from lagom_jax.report.causes import Surroundings, cause
-from lagom_jax.report.wan_report import between_regions, wan_seconds
-from lagom_jax.schedule.program import (
+from lagom_jax.hlo.module import Module
+from lagom_jax.plan import Interval
+from lagom_jax.program.program import (
     Block,
     Branch,
     Kernel,
@@ -30,134 +30,25 @@ from lagom_jax.schedule.program import (
     Run,
     Task,
 )
-from lagom_jax.schedule.slack import independent_seconds
-from lagom_jax.units import counted
+from lagom_jax.program.slack import independent_seconds
+from lagom_jax.report.causes import Surroundings, cause, verdict
+from lagom_jax.report.figures import (
+    Beside,
+    CollectiveReport,
+    FigureSource,
+    KindTotal,
+    LinkUse,
+    Report,
+    SizeBand,
+)
+from lagom_jax.report.memory import memory_over_step
+from lagom_jax.report.origin import place_of
+from lagom_jax.report.program_notes import program_notes
+from lagom_jax.report.tracks import Loads, tracks_of
+from lagom_jax.report.wan_report import between_regions, wan_seconds
 
 # How many collectives, the most exposed first, get their independent work looked up.
 _LOOKED_UP = 512
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Beside:
-    """Computation that ran while a collective was under way."""
-
-    what: str
-    """The kind of kernel: `matmul`, `attention`, `fusion`, ..."""
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CollectiveReport:
-    """One collective of the step, its figures summed over its executions."""
-
-    name: str
-    kind: str
-    bytes: int
-    """Per execution, on the larger side of the op."""
-    element_type: str
-    operands: int
-    """The number of arrays that the compiler combined into this one launch."""
-    group_size: int
-    """Devices in a group; source-target pairs of a point-to-point exchange."""
-    groups: int
-    domains: int
-    """Scale-up domains (NVLink or PCIe) that one group spans."""
-    executions: float
-    seconds: float
-    hidden_seconds: float
-    exposed_seconds: float
-    sync: bool
-    """It runs on the compute stream, so nothing can hide it."""
-    pipelined: bool
-    bound: str
-    """The limit of its time: a link's kind, or `latency`."""
-    link_use: float
-    """The part of that link's peak rate it reaches while it runs, from 0 to 1."""
-    hidden_by: tuple[Beside, ...]
-    """The computation that it overlapped with, the most first."""
-    why: str
-    """Why it is exposed; empty where little of it is."""
-    op_name: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class KindTotal:
-    """All collectives of one kind, or all kernels of one kind."""
-
-    kind: str
-    count: int
-    executions: float
-    bytes: float
-    seconds: float
-    exposed_seconds: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """The time of one training step by its parts, on one device of a cluster.
-
-    All times are predicted. `step_seconds` is the sum of `compute_seconds`,
-    `exposed_seconds` and `waiting_seconds`.
-    """
-
-    program: str
-    description: str
-    """The compiled step in a line; empty where only a dump is known."""
-    cluster: str
-    devices: int
-    step_seconds: float
-    compute_seconds: float
-    communication_seconds: float
-    exposed_seconds: float
-    waiting_seconds: float
-    wan_seconds: float
-    """The part of `communication_seconds` on links between regions."""
-    contention_seconds: float
-    """The part of `compute_seconds` by which collectives slowed kernels down."""
-    peak_memory_bytes: int | None
-    """Device memory at the fullest moment; None where only a dump is known."""
-    memory_bytes: int
-    """The memory of the cluster's GPU."""
-    pricing: str
-    """The origin of the prices, in words."""
-    collectives: tuple[CollectiveReport, ...]
-    """The most exposed first."""
-    collective_kinds: tuple[KindTotal, ...]
-    kernel_kinds: tuple[KindTotal, ...]
-    notes: tuple[str, ...]
-    """Remarks that the reader must know to trust the figures."""
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    measured: bool = False
-    """True if the prices are the times of a profile as far as it has them."""
-
-    @property
-    def hidden_share(self) -> float:
-        """The part of communication that computation hides; 1 without any."""
-        if not self.communication_seconds:
-            return 1.0
-        return 1.0 - self.exposed_seconds / self.communication_seconds
-
-    @property
-    def wan_excess(self) -> float:
-        """Communication between regions over what computation could hide at best.
-
-        Where it is above 1, no setting and no order hides it: so many times less must
-        be sent in a step.
-        """
-        return self.wan_seconds / self.compute_seconds if self.compute_seconds else 0.0
-
-    def to_json(self) -> str:
-        """The report as JSON text; docs/reference/report.md describes the keys."""
-        from lagom_jax.report.document import to_json
-
-        return to_json(self)
-
-    def __str__(self) -> str:
-        """The report as a table without colours, 140 columns wide."""
-        from lagom_jax.report.text import to_text
-
-        return to_text(self)
 
 
 def report_program(
@@ -168,11 +59,15 @@ def report_program(
     *,
     pricing: str,
     measured: bool = False,
+    step_interval: Interval | None = None,
     name: str = "",
     description: str = "",
     peak_memory_bytes: int | None = None,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
+    cautions: Iterable[str] = (),
+    loads: Loads | None = None,
+    sources: Iterable[FigureSource] = (),
 ) -> Report:
     """Replays a program and reports its overlaps.
 
@@ -183,39 +78,50 @@ def report_program(
         contention: What tasks do to each other; nothing by default.
         pricing: Where the prices come from, in words.
         measured: Whether they are the times of a profile as far as it has them.
+        step_interval: How sure the step's time is.
         name: What to call the step; by default the module's name.
         description: What was compiled, in a line.
         peak_memory_bytes: Device memory at the fullest moment, where known.
         versions: Of the compiler that made the program, where known.
         notes: What the reader must know of how the program came here.
+        cautions: Reasons why it may be another program than the one that runs.
+        loads: What tasks take of the GPU, for the tracks.
+        sources: The origin of each kind of figure.
     """
-    timeline = replay(program, prices, contention)
+    timeline, step = record(program, prices, contention)
+    memory, curves = None, None
+    if program.module is not None:
+        memory, curves = memory_over_step(program.module, step)
+    collectives = _collectives(program, timeline, cluster)
     over_wan = wan_seconds(timeline)
     return Report(
         program=name or program.name,
         description=description,
         cluster=cluster.name,
         devices=program.devices,
-        step_seconds=timeline.step_seconds,
-        compute_seconds=timeline.totals.compute_seconds,
-        communication_seconds=timeline.totals.communication_seconds,
-        exposed_seconds=timeline.totals.exposed_seconds,
-        waiting_seconds=timeline.totals.waiting_seconds,
+        **dataclasses.asdict(timeline.totals.parts()),
         wan_seconds=over_wan,
-        contention_seconds=timeline.totals.contention_seconds,
         peak_memory_bytes=peak_memory_bytes,
         memory_bytes=cluster.gpu.memory_bytes,
         pricing=pricing,
-        collectives=_collectives(program, timeline, cluster),
+        collectives=collectives,
         collective_kinds=_collective_kinds(timeline),
         kernel_kinds=_kernel_kinds(timeline),
         notes=(
             *notes,
             *between_regions(over_wan, timeline.totals.compute_seconds, cluster),
-            *_notes(program, timeline, cluster),
+            *program_notes(program, timeline, cluster),
         ),
+        cautions=tuple(cautions),
         versions=dict(versions or {}),
         measured=measured,
+        cutting=advise(program, timeline, prices),
+        step_interval=step_interval,
+        sizes=_sizes(collectives),
+        links=_links(collectives),
+        memory=memory,
+        sources=tuple(sources),
+        tracks=tracks_of(step, timeline.prices, loads, program.module, curves),
     )
 
 
@@ -230,6 +136,7 @@ def _collectives(
         key=lambda item: (-item[1].exposed_seconds, -item[1].seconds, item[0].name),
     )
     alone = _alone_by_name(program, timeline.prices)
+    shares = _slowed_shares(timeline)
     slack = independent_seconds([c for c, _ in ranked[:_LOOKED_UP]], alone)
     return tuple(
         _collective(
@@ -238,6 +145,7 @@ def _collectives(
             timeline.prices[collective],
             Surroundings(collective in synchronous, slack.get(collective)),
             cluster,
+            beside=_beside(times, shares, program.module),
         )
         for collective, times in ranked
     )
@@ -249,10 +157,8 @@ def _collective(
     price: Price,
     surroundings: Surroundings,
     cluster: Cluster,
+    beside: tuple[Beside, ...],
 ) -> CollectiveReport:
-    beside: defaultdict[str, float] = defaultdict(float)
-    for kernel, seconds in times.beside.items():
-        beside[kernel.work.kind] += seconds
     types = collective.element_types
     return CollectiveReport(
         name=collective.name,
@@ -271,14 +177,77 @@ def _collective(
         pipelined=collective.is_pipelined,
         bound=price.bound,
         link_use=price.resource_share,
-        hidden_by=tuple(
-            Beside(what, seconds)
-            for what, seconds in sorted(beside.items(), key=lambda item: -item[1])
-        ),
+        hidden_by=beside,
+        slowed_seconds=sum(one.slowed_seconds for one in beside),
+        independent_seconds=surroundings.independent_seconds,
+        verdict=verdict(collective, times, price, surroundings, beside),
         why=cause(collective, times, price, surroundings),
         op_name=collective.op_name,
         source=collective.source,
+        library=collective.library,
     )
+
+
+def _slowed_shares(timeline: Timeline) -> dict[Kernel, float]:
+    """The part of a kernel's time beside collectives that it is slower for them."""
+    besides: defaultdict[Kernel, float] = defaultdict(float)
+    for times in timeline.tasks.values():
+        for kernel, seconds in times.beside.items():
+            besides[kernel] += seconds
+    return {
+        kernel: min(1.0, max(0.0, timeline.tasks[kernel].contention_seconds) / seconds)
+        for kernel, seconds in besides.items()
+        if seconds
+    }
+
+
+def _beside(
+    times: TaskTime, slowed: Mapping[Kernel, float], module: Module | None
+) -> tuple[Beside, ...]:
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for kernel, seconds in times.beside.items():
+        sums = found[kernel.work.kind, place_of(kernel.instruction, module)]
+        sums[0] += seconds
+        sums[1] += seconds * slowed.get(kernel, 0.0)
+    ranked = sorted(found.items(), key=lambda item: -item[1][0])
+    return tuple(
+        Beside(what, seconds, place, slower)
+        for (what, place), (seconds, slower) in ranked
+    )
+
+
+def _sizes(collectives: Iterable[CollectiveReport]) -> tuple[SizeBand, ...]:
+    bands: defaultdict[tuple[str, int], list[CollectiveReport]] = defaultdict(list)
+    for one in collectives:
+        bands[one.kind, max(0, one.bytes.bit_length() - 1) // 2].append(one)
+    return tuple(
+        SizeBand(
+            *(kind, 4**power, 4 ** (power + 1), len(members)),
+            executions=sum(one.executions for one in members),
+            bytes=sum(one.bytes * one.executions for one in members),
+            seconds=sum(one.seconds for one in members),
+            exposed_seconds=sum(one.exposed_seconds for one in members),
+        )
+        for (kind, power), members in sorted(bands.items())
+    )
+
+
+def _links(collectives: Iterable[CollectiveReport]) -> tuple[LinkUse, ...]:
+    links: defaultdict[str, list[CollectiveReport]] = defaultdict(list)
+    for one in collectives:
+        links[one.bound].append(one)
+    found = (
+        LinkUse(
+            link,
+            len(members),
+            executions=sum(one.executions for one in members),
+            seconds=(seconds := sum(one.seconds for one in members)),
+            bytes=sum(one.bytes * one.executions for one in members),
+            use=sum(one.link_use * one.seconds for one in members) / (seconds or 1.0),
+        )
+        for link, members in links.items()
+    )
+    return tuple(sorted(found, key=lambda link: -link.seconds))
 
 
 def _alone_by_name(program: Program, prices: Mapping[Task, Price]) -> dict[str, float]:
@@ -334,36 +303,3 @@ def _totals(parts: Iterable[tuple[str, int, TaskTime]]) -> tuple[KindTotal, ...]
             sofar.exposed_seconds + times.exposed_seconds,
         )
     return tuple(sorted(totals.values(), key=lambda total: -total.seconds))
-
-
-def _notes(program: Program, timeline: Timeline, cluster: Cluster) -> Iterable[str]:
-    if program.module is not None and not compiled_for_gpu(program.module):
-        yield (
-            "nothing in this program says that it was compiled for a GPU; one that was "
-            "compiled for the CPU (jax without a GPU makes such) says nothing about "
-            "overlaps on a GPU. Give lagom the step itself, or a dump from a GPU job"
-        )
-    synchronous = [sync for _, _, sync in program.collectives()]
-    if len(synchronous) > 1 and all(synchronous) and _before_hopper(cluster):
-        yield (
-            f"all collectives are synchronous, which is XLA's default on the "
-            f"{cluster.gpu.title}; see what --option "
-            "xla_gpu_enable_latency_hiding_scheduler=true changes"
-        )
-    loops = program.unknown_loops()
-    if loops:
-        yield (
-            f"{counted(len(loops), 'loop')} without a known number of trips counted "
-            f"once: {', '.join(loops[:3])}"
-        )
-    custom = [k for k in timeline.kernels() if k.work.kind == "custom"]
-    if custom:
-        targets = sorted({k.work.target or k.name for k in custom})
-        yield (
-            f"{counted(len(custom), 'custom call')} priced by operands and results "
-            f"alone, for want of a formula: {', '.join(targets[:4])}"
-        )
-
-
-def _before_hopper(cluster: Cluster) -> bool:
-    return int(cluster.gpu.compute_capability.partition(".")[0]) < 9

@@ -15,9 +15,11 @@ from lagom_jax.plan import (
     MeasuredSteps,
     Plan,
     PlanCandidate,
+    Rewrite,
     SiteSetting,
 )
 from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.report.intervals import before_and_after, gain_in_words
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
 from lagom_jax.units import (
@@ -52,6 +54,8 @@ def render_plan(
     if plan.evidence.candidates:
         parts += [_candidates(plan, width), Text()]
     parts.append(_settings(plan, rows, width))
+    if plan.variables or plan.needs or plan.refusals:
+        parts.append(_process(plan))
     parts.append(_holds_for(plan.holds_for))
     parts.extend(Text(f"note: {note}", style="yellow") for note in plan.notes)
     parts.append(
@@ -82,18 +86,38 @@ def in_words(found: MeasuredSteps) -> str:
     )
 
 
+def _rewrite(rewrite: Rewrite) -> Text:
+    """The line of code that the plan needs, and what it brings."""
+    text = Text("  for the step rewritten: ")
+    text.append(f"{rewrite.code}\n", "bold")
+    change = in_signed_seconds(rewrite.step_change)
+    memory = (
+        ""
+        if rewrite.peak_change is None
+        else f", {in_signed_bytes(rewrite.peak_change)} of memory"
+    )
+    text.append(f"    {change} beside the best plan for it as it is{memory}\n")
+    if rewrite.sites:
+        text.append(f"    collectives that it cuts: {', '.join(rewrite.sites)}\n")
+    return text
+
+
 def _headline(plan: Plan) -> Text:
     evidence = plan.evidence
-    before, after = evidence.default.step_seconds, evidence.tuned.step_seconds
     text = Text()
     text.append(plan.holds_for.program, "bold")
     text.append(
         f" on {plan.holds_for.cluster} ({counted(plan.holds_for.devices, 'device')})"
         "\n\n"
     )
-    text.append(f"  predicted step {in_seconds(before)} → {in_seconds(after)}", "bold")
+    times = (
+        evidence.default.step_seconds,
+        evidence.tuned.step_seconds,
+        evidence.uncertainty,
+    )
+    text.append(f"  predicted step {before_and_after(*times)}", "bold")
     colour = "bold green" if plan.speedup >= 1 else "bold red"
-    text.append(f", {plan.speedup:.3f}× as fast as with the defaults\n", colour)
+    text.append(f"; {gain_in_words(*times)}\n", colour)
     text.append(
         f"  with all communication hidden, as free of charge, the program as it was "
         f"takes {in_seconds(evidence.bound_seconds)} ({evidence.bound})"
@@ -113,6 +137,8 @@ def _headline(plan: Plan) -> Text:
         f"  {counted(evidence.compiles, 'compile')}, "
         f"{in_seconds(evidence.seconds)} to decide (measured)\n"
     )
+    if plan.rewrite is not None:
+        text.append_text(_rewrite(plan.rewrite))
     if evidence.measured is not None:
         text.append(f"  a job has {in_words(evidence.measured)}\n")
     return text.append_text(_rounding(plan))
@@ -196,6 +222,30 @@ def _whys(reasons: Iterable[tuple[str, str]]) -> list[Text]:
     more = len(whys) - _EXPLAINED
     rest = [Text(f" and {more} more: --json", "dim")] if more > 0 else []
     return whys[:_EXPLAINED] + rest
+
+
+def _process(plan: Plan) -> Text:
+    """Needs of the process and the installation, and refusals."""
+    text = Text()
+    if plan.variables or plan.needs:
+        text.append("Needs\n", "bold")
+    for one in plan.variables:
+        without = "nothing runs without it"
+        if one.step_without is not None:
+            without = f"without it {in_seconds(one.step_without)} a step (predicted)"
+        text.append(f"  {one.name}={one.value}: {one.why}; {without}\n")
+    needs = plan.needs
+    for what, least in (("NCCL", needs.nccl), ("driver for CUDA", needs.cuda_driver)):
+        if least:
+            text.append(f"  {what} {least} or newer\n")
+    if needs.bytes_outside_pool:
+        outside = in_bytes(needs.bytes_outside_pool)
+        text.append(f"  up to {outside} of symmetric memory beside jax's pool\n")
+    if plan.refusals:
+        text.append("Stays on rings\n", "bold")
+    for refusal in plan.refusals:
+        text.append(f"  {refusal}\n")
+    return text
 
 
 def _holds_for(held: HoldsFor) -> Text:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.markup import LONGEST_NAME, printable
+from lagom_jax.report.figures import CollectiveReport, KindTotal, Report
+from lagom_jax.report.grouping import grouped
+from lagom_jax.report.intervals import in_range
 from lagom_jax.report.layout import WIDTH, as_text, cut, table
-from lagom_jax.report.origin import short_origin
-from lagom_jax.report.overlap import CollectiveReport, KindTotal, Report
-from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
+from lagom_jax.report.origin import file_and_line, has_scope, short_origin
+from lagom_jax.units import (
+    counted,
+    in_bytes,
+    in_percent,
+    in_seconds,
+    in_signed_seconds,
+)
 
 DEFAULT_ROWS = 15
 _WIDE = 110
 _EXPLAINED = 5
 _WORTH_A_WORD = 0.005
+_LONGEST_WORDS = 1000
 
 
 def render(
@@ -32,8 +40,13 @@ def render(
     parts: list[RenderableType] = [_headline(report), _kinds(report)]
     if report.collectives:
         parts.append(_collectives(report, rows, wide=width >= _WIDE))
+    if report.cutting:
+        parts.append(_cutting(report, rows))
     parts.append(_kernels(report))
-    parts.extend(Text(f"note: {note}", style="yellow") for note in report.notes)
+    parts.extend(
+        Text(f"note: {printable(note, _LONGEST_WORDS)}", style="yellow")
+        for note in report.notes
+    )
     # A replay predicts the step even where the prices of its parts were measured.
     told = "The step is" if report.measured else "All times are"
     parts.append(Text(f"{told} predicted. Prices: {report.pricing}", "dim"))
@@ -50,10 +63,15 @@ def to_text(
 def _headline(report: Report) -> RenderableType:
     step = report.step_seconds
     text = Text()
-    text.append(report.program, "bold")
+    text.append(printable(report.program, LONGEST_NAME), "bold")
     text.append(f" on {report.cluster} ({counted(report.devices, 'device')})\n")
-    text.append(f"{report.description}\n\n" if report.description else "\n", "dim")
+    text.append(f"{report.description}\n" if report.description else "", "dim")
+    for caution in report.cautions:
+        text.append(f"CAUTION: {caution}\n", "bold red")
+    text.append("\n")
+    ends = in_range(report.step_interval) if report.step_interval else ""
     text.append(f"  step {in_seconds(step)}", "bold")
+    text.append(f" ({ends})" if ends else "")
     text.append(f"  =  computation {in_seconds(report.compute_seconds)}  +  ")
     style = "bold red" if report.exposed_seconds > 0.05 * step else "bold green"
     text.append(
@@ -116,6 +134,37 @@ def _kinds(report: Report) -> RenderableType:
     return Group(shown, Text())
 
 
+def _cutting(report: Report, rows: int | None) -> RenderableType:
+    """Gains of slices of a collective and of the matmul next to it."""
+    paying = [one for one in report.cutting if one.pays]
+    if not paying:
+        return Text(
+            f"Cutting pays for none of the {counted(len(report.cutting), 'collective')}"
+            " that are exposed next to a matmul\n"
+        )
+    shown = table(
+        "Collectives to cut with the matmul next to them (lagom tune --rewrite)",
+        "collective",
+        "matmul",
+        "form",
+        "saves at most",
+        "as a ring",
+        "memory",
+        "where",
+    )
+    for one in paying if rows is None else paying[:rows]:
+        shown.add_row(
+            cut(one.collective),
+            cut(one.matmul),
+            one.form.label,
+            in_seconds(one.saved_seconds),
+            in_signed_seconds(-one.ring_seconds),
+            in_bytes(one.memory_bytes),
+            one.source.rpartition("/")[2],
+        )
+    return Group(shown, Text())
+
+
 def _kernels(report: Report) -> RenderableType:
     shown = table("Computation by kind", "kernels", "runs/step", "time", "of step")
     kinds: tuple[KindTotal, ...] = report.kernel_kinds[:6]
@@ -130,7 +179,8 @@ def _kernels(report: Report) -> RenderableType:
 
 
 def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableType:
-    shown = report.collectives if rows is None else report.collectives[:rows]
+    kinds = grouped(report.collectives)
+    shown = kinds if rows is None else kinds[:rows]
     columns = ["collective", "bytes", "group", "runs", "time", "hidden", "exposed"]
     columns += ["link use", "hidden behind", "where"] if wide else ["where"]
     listed = table("Collectives, the most exposed first", *columns)
@@ -147,21 +197,21 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
         if wide:
             cells += [_link_use(row), _hidden_behind(row)]
         listed.add_row(*cells, cut(_where(row)))
-    left = len(report.collectives) - len(shown)
+    left = sum(row.sites for row in kinds[len(shown) :])
     more = [Text(f" and {left} more: --rows all", "dim")] if left else []
     return Group(listed, *more, Text(), *_why(report, shown), Text())
 
 
 def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
     return [
-        Text.assemble(" ", (_short_name(row), "bold"), f": {row.why}")
+        Text.assemble(" ", (_name(row).plain, "bold"), f": {row.why}")
         for row in shown[:_EXPLAINED]
         if row.why and row.exposed_seconds > _WORTH_A_WORD * report.step_seconds
     ]
 
 
 def _name(row: CollectiveReport) -> Text:
-    text = Text(_short_name(row))
+    text = Text(f"{row.sites} × {row.kind}" if row.sites > 1 else _short_name(row))
     marks = ["sync"] if row.sync else []
     if row.operands > 1:
         marks.append(f"{row.operands} arrays")
@@ -172,7 +222,7 @@ def _name(row: CollectiveReport) -> Text:
 
 def _short_name(row: CollectiveReport) -> str:
     # The schedule's names have -start in them; some do not tell the kind.
-    name = row.name.replace("-start", "")
+    name = printable(row.name, LONGEST_NAME).replace("-start", "")
     return name if name.startswith(row.kind) else f"{row.kind} {name}"
 
 
@@ -202,6 +252,9 @@ def _hidden_behind(row: CollectiveReport) -> str:
 
 
 def _where(row: CollectiveReport) -> str:
-    path, _, line = row.source.rpartition(":")
-    place = f"{PurePath(path).name}:{line}" if path else ""
-    return "  ".join(filter(None, (place, short_origin(row.op_name))))
+    place = file_and_line(row.source)
+    origin = short_origin(row.op_name)
+    if row.library and row.library != row.source and not has_scope(row.op_name):
+        # No name of a layer: the library's own line says more than an operation.
+        origin = f"{origin} ({file_and_line(row.library)})"
+    return printable("  ".join(filter(None, (place, origin))), LONGEST_NAME)

@@ -11,8 +11,9 @@ from rich.text import Text
 from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.plan.setting import Cap, Setting, threads_range
 from lagom_jax.plan.step_parts import StepParts
+from lagom_jax.report.intervals import before_and_after, gain_in_words, with_range
 from lagom_jax.report.layout import WIDTH, as_text, cut, listing, table
-from lagom_jax.search.tuning import GroupTuning, Tuning
+from lagom_jax.settings.tuning import GroupTuning, Tuning
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -70,15 +71,19 @@ def _headline(tuning: Tuning) -> RenderableType:
     text.append(f" on {tuning.cluster} ({counted(tuning.devices, 'device')})\n")
     text.append(f"{tuning.description}\n\n" if tuning.description else "\n", "dim")
     told = [group for group in tuning.groups if group.chosen is not None]
-    text.append(f"  step {in_seconds(before.step_seconds)}", "bold")
+    times = before.step_seconds, after.step_seconds, tuning.uncertainty
     if told:
         colour = "bold green" if tuning.speedup >= 1 else "bold red"
-        text.append(f" → {in_seconds(after.step_seconds)}", "bold")
-        text.append(f", {tuning.speedup:.3f}× as fast as with NCCL's choices", colour)
-    elif tuning.policy == "nccl":
-        text.append(": NCCL's own choices", "bold")
+        text.append(f"  step {before_and_after(*times)}", "bold")
+        text.append(f"; {gain_in_words(*times)}", colour)
     else:
-        text.append(": leave NCCL's own choices alone", "bold green")
+        found = tuning.uncertainty
+        step = with_range(found.default) if found else in_seconds(times[0])
+        text.append(f"  step {step}", "bold")
+        if tuning.policy == "nccl":
+            text.append(": NCCL's own choices", "bold")
+        else:
+            text.append(": leave NCCL's own choices alone", "bold green")
     text.append(
         f"\n  no settings of these controls make this schedule shorter than "
         f"{in_seconds(tuning.floor_seconds)} "

@@ -1,15 +1,70 @@
-"""The properties of a call's arguments on which its program depends."""
+"""Properties of a call's arguments on which its program depends."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
-from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import jax
 
-from lagom_jax.runtime.jitted import Statics, trace_context
+from lagom_jax.compile._jax_internals import internal
+
+
+class Statics(NamedTuple):
+    """The static arguments of a jitted function, by position and by name."""
+
+    numbers: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, jitted: Any) -> Statics:
+        """Those of a function that `jax.jit` made; nothing public says them.
+
+        Raises:
+            ToolchainError: jax has changed inside.
+
+        Example:
+            >>> Statics.of(jax.jit(lambda x, n: x * n, static_argnums=1))
+            Statics(numbers=(1,), names=('n',))
+        """
+        numbers = internal(jitted, "_jit_info.static_argnums")
+        return cls(tuple(numbers), tuple(internal(jitted, "_jit_info.static_argnames")))
+
+    def divided(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Hashable, tuple[Any, ...], dict[str, Any]]:
+        """The values of static ones, and the others as a compiled program takes them.
+
+        Example:
+            >>> fixed, args, kwargs = Statics((1,), ("n",)).divided((1.0, 2), {"x": 4})
+            >>> args, kwargs
+            ((1.0,), {'x': 4})
+        """
+        fixed, places, names = _layout(self, len(args), tuple(kwargs))
+        # Equal and yet another program: 1, 1.0 and True.
+        values = [args[n] if isinstance(n, int) else kwargs[n] for n in fixed]
+        return (
+            (fixed, *[(value.__class__, value) for value in values]),
+            tuple([args[n] for n in places]),
+            {name: kwargs[name] for name in names},
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(
+    statics: Statics, count: int, names: tuple[str, ...]
+) -> tuple[tuple[int | str, ...], tuple[int, ...], tuple[str, ...]]:
+    """Places and names of static arguments, and those of others."""
+    places = {n % count for n in statics.numbers if -count <= n < count}
+    fixed = (*sorted(places), *sorted(n for n in names if n in statics.names))
+    return (
+        fixed,
+        tuple(n for n in range(count) if n not in places),
+        tuple(name for name in names if name not in statics.names),
+    )
 
 
 def variant_of(
@@ -39,16 +94,10 @@ def variant_of(
         >>> variant_of((one,), {}, nothing) == variant_of((3,), {}, nothing)
         False
     """
-    numbers = {n % len(args) for n in statics.numbers if -len(args) <= n < len(args)}
-    fixed = [_fixed(value) for n, value in enumerate(args) if n in numbers]
-    fixed += [
-        (name, _fixed(kwargs[name])) for name in sorted(kwargs) if name in statics.names
-    ]
-    open_args = [value for n, value in enumerate(args) if n not in numbers]
-    open_kwargs = {n: value for n, value in kwargs.items() if n not in statics.names}
-    leaves, tree = jax.tree.flatten((open_args, open_kwargs))
-    found = tuple(map(_valued, leaves)) if by_value else _leaves(leaves)
-    return (len(args), tuple(fixed), tree, found, trace_context())
+    fixed, apart, named = statics.divided(args, kwargs)
+    leaves, tree = jax.tree.flatten((apart, named))
+    found = tuple(map(_valued, leaves)) if by_value else facts_of(leaves)
+    return (len(args), fixed, tree, found, trace_context())
 
 
 def _valued(leaf: Any) -> Hashable:
@@ -65,11 +114,70 @@ _FACTS: Final = ("shape", "dtype", "weak_type", "sharding", "committed")
 _facts_of: Final = operator.attrgetter(*_FACTS)
 
 
-def _leaves(leaves: list[Any]) -> Hashable:
+def facts_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
+    """The properties of arrays, one by one, on which programs depend."""
     try:
         return tuple(map(_facts_of, leaves))
     except AttributeError:
         return tuple(map(_leaf, leaves))
+
+
+def fact_at(path: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The properties of one array; None where there is none at this place.
+
+    Args:
+        path: Its place, as `jax.tree_util` writes it, with a number and a key for each
+            step on the way.
+        args: Arguments of a call.
+        kwargs: The same by keyword.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> fact_at((0, "w"), ({"w": jnp.ones(3)},), {})[0]
+        (3,)
+    """
+    found: Any = args if isinstance(path[0], int) else kwargs
+    try:
+        for key in path:
+            found = getattr(found, key[1:]) if _names(key) else found[key]
+    except (KeyError, IndexError, AttributeError, TypeError):
+        return None
+    return _leaf(found)
+
+
+def _names(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith(_ATTRIBUTE)
+
+
+_ATTRIBUTE: Final = "\0"
+
+
+def paths_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The places of all arrays among arguments, as `fact_at` takes them.
+
+    Those inside trees that nobody can look into are empty.
+
+    Example:
+        >>> paths_of(({"w": 1.0}, [2.0]), {"x": 3.0})
+        [(0, 'w'), (1, 0), ('x',)]
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    return [_path(keys[1:]) for keys, _ in leaves]
+
+
+def _path(keys: Sequence[Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for key in keys:
+        match key:
+            case jax.tree_util.SequenceKey(idx=place):
+                found.append(place)
+            case jax.tree_util.DictKey(key=name):
+                found.append(name)
+            case jax.tree_util.GetAttrKey(name=name):
+                found.append(_ATTRIBUTE + name)
+            case _:
+                return ()
+    return tuple(found)
 
 
 def _leaf(leaf: Any) -> Hashable:
@@ -82,25 +190,39 @@ def _leaf(leaf: Any) -> Hashable:
     return type(leaf), *(getattr(leaf, name, None) for name in _FACTS)
 
 
-def devices_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any], shardings: Iterable[Any] = ()
-) -> tuple[Any, ...]:
-    """The devices that arguments lie on, or are meant for, in the order of their ids.
-
-    Args:
-        args: Arguments of a call.
-        kwargs: The same by keyword.
-        shardings: What the function itself says about where they go.
+def devices_of(shardings: Iterable[Any]) -> tuple[Any, ...]:
+    """The devices of shardings, in the order of their ids.
 
     Example:
-        >>> devices_of((1, 2.0), {})
+        >>> devices_of([None, 2.0])
         ()
     """
     found: set[Any] = set()
-    leaves = jax.tree.leaves((args, kwargs))
-    for sharding in (*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings):
+    for sharding in shardings:
         if isinstance(sharding, jax.sharding.Sharding):
             # Abstract meshes have no devices, and say so by raising this.
             with contextlib.suppress(ValueError):
                 found.update(sharding.device_set)
     return tuple(sorted(found, key=lambda device: device.id))
+
+
+def trace_is_clean() -> bool:
+    """True if no jax transformation is under way in this thread.
+
+    Example:
+        >>> import jax
+        >>> trace_is_clean(), jax.eval_shape(lambda: trace_is_clean() or 1).shape
+        (True, ())
+    """
+    return _state_clean()
+
+
+def trace_context() -> Any:
+    """The part of jax's configuration that programs depend on, hashable."""
+    return _context()
+
+
+# Nothing public tells without a look at each argument whether a call is part of another
+# one that is being traced, nor on which of jax's settings a program depends.
+_state_clean: Callable[[], bool] = internal("jax._src.core", "trace_state_clean")
+_context: Callable[[], Any] = internal("jax._src.config", "trace_context")

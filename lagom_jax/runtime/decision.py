@@ -1,344 +1,378 @@
-"""The choice of plans for a step, agreed on by all processes."""
+"""The choice of a plan for a step, the same in all its processes.
+
+Three rounds, of which the processes learn together how each ended: the first process
+offers a plan; all build its program and see whether it communicates alike; and where
+the plan has rules for NCCL, all let them hold. An order of instructions that is not met
+where the step runs leads to a second offer, without one.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
+import lagom_jax
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler, Toolchain
-from lagom_jax.errors import LagomError, PlanError
+from lagom_jax.errors import LagomError, PlanError, RefusedError, TunerError
+from lagom_jax.nccl_plugin import Rules, pack, rules_by_size, rules_of, unpack
+from lagom_jax.nccl_plugin.installed import CONTROL, PLUGIN, is_ours
+from lagom_jax.nccl_plugin.library import built as built_plugin
+from lagom_jax.nccl_plugin.process_here import ProcessHere
 from lagom_jax.plan import Plan, Setting, from_json, load, to_json
 from lagom_jax.plan.check import require
-from lagom_jax.planning import Planner
-from lagom_jax.runtime.agreement import NoAgreementError, Peers, TooLateError
+from lagom_jax.plan.pinned import Pinned
+from lagom_jax.planner import Budget, Planner
+from lagom_jax.program.build import build_program
+from lagom_jax.runtime import say
 from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.coordination import Talk, told
 from lagom_jax.runtime.nccl import Nccl
 from lagom_jax.runtime.options import Options
+from lagom_jax.runtime.programs import Built
+from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
-from lagom_jax.schedule.build import build_program
-from lagom_jax.tuner import Rules, pack, rules_by_size, rules_of, unpack
-from lagom_jax.units import counted, in_seconds
+from lagom_jax.units import counted, in_bytes, in_seconds
+from xla_flags import known
 
-# Why this process no longer waits for others. One that has missed a decision would be a
-# decision behind for ever, and each of the next would cost all of them their patience.
-_late: list[str] = []
-
-T = TypeVar("T")
+# They make programs for CPUs, or name processes and folders of one host.
+_OF_THE_HOST: Final = ("xla_cpu_", "xla_force_host_", "xla_dump_")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PlanWithRules:
-    """A plan, with its rules for NCCL's tuner plugin."""
+class Choice:
+    """A plan that all processes of a step have built the program of."""
 
     plan: Plan
     rules: Rules | None
     """None where NCCL gets no rules."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Decision:
-    """Plans for a step, the best first; none where it is to stay as it is."""
-
-    choices: tuple[PlanWithRules, ...]
+    built: Built
     how: str
-    """Their origin, in words."""
+    """Its origin, in words."""
     parts: Mapping[str, str]
-    """The key that they are kept under."""
+    """The key that it is kept under."""
 
 
-def agree(
-    peers: Peers, topic: str, say: Callable[[], Mapping[str, str]], seconds: float
-) -> None:
-    """Sees to it that all processes say the same.
-
-    Args:
-        peers: The processes.
-        topic: What about.
-        say: What this process says, by name. If it raises, all learn of it.
-        seconds: How long to wait for the others.
-
-    Raises:
-        NoAgreementError: They say different things, or one could not say anything, or
-            did not come, now or before. It is raised in all of them.
+class Allowance:
+    """The time that one job spends on planning, and its one planning at a time.
 
     Example:
-        >>> agree(Peers(0, 1), "a", lambda: {"program": "0f"}, 1.0)
+        >>> with Allowance().rest_of(Budget(seconds=60.0)) as budget:
+        ...     budget.seconds
+        60.0
     """
-    try:
-        word = _Word(dict(say()))
-    except Exception as error:
-        if peers.count == 1:
-            raise
-        LOG.debug("%s failed here", topic, exc_info=True)
-        word = _Word({}, f"{type(error).__name__}: {error}")
-    text = json.dumps(dataclasses.asdict(word), sort_keys=True)
-    words = [_Word(**json.loads(one)) for one in _heard(peers, topic, text, seconds)]
-    for index, other in enumerate(words):
-        if other.failure is not None:
-            raise NoAgreementError(f"process {index}: {other.failure}")
-    odd = next((i for i, other in enumerate(words) if other != words[0]), None)
-    if odd is not None:
-        one, other = words[0].said, words[odd].said
-        raise NoAgreementError(
-            f"processes differ in {topic}: process 0 has {_short(one, other)}"
-            f", process {odd} has {_short(other, one)}"
-        )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def rest_of(self, budget: Budget) -> Generator[Budget, None, None]:
+        """The rest of a budget; others wait until the block has ended.
+
+        Raises:
+            PlanError: Nothing is left.
+        """
+        with self._lock:
+            left = budget.seconds - self._seconds
+            if left <= 0:
+                raise PlanError(
+                    f"this job has planned for {in_seconds(self._seconds)}, all that "
+                    f"it may (budget, --lagom_seconds: {in_seconds(budget.seconds)})"
+                )
+            begun = time.monotonic()
+            try:
+                yield dataclasses.replace(budget, seconds=left)
+            finally:
+                self._seconds += time.monotonic() - begun
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Word:
-    """The part of one process in an agreement."""
-
-    said: dict[str, str]
-    failure: str | None = None
-    """The reason why it cannot say anything."""
+ALLOWANCE: Final = Allowance()
+"""The one of this process."""
 
 
-def _heard(peers: Peers, topic: str, said: str, seconds: float) -> tuple[str, ...]:
-    """The words of all processes, unless one was too late, now or before."""
-    if _late and peers.count > 1:
-        raise NoAgreementError(_late[0])
-    try:
-        return peers.gather(topic, said, seconds=seconds)
-    except TooLateError as error:
-        _late.append(str(error))
-        raise
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A step for which a plan is looked for."""
 
+    planner: Planner
+    options: Options
+    budget: Budget
+    """The user's, with the memory that this process's devices have."""
+    cache: Cache
+    """The place where decisions are kept; only the first process looks."""
+    compiler: Compiler
+    nccl: Nccl | None
+    """The means to give NCCL rules here; None where the step does not run on GPUs, and
+    the plan is for elsewhere."""
 
-def _short(said: Mapping[str, str], other: Mapping[str, str], most: int = 200) -> str:
-    """The entries that are not in another mapping."""
-    own = "; ".join(
-        f"{name} {value}"
-        for name, value in sorted(said.items())
-        if other.get(name) != value
-    )
-    own = own or "nothing more"
-    return own if len(own) <= most else own[:most] + " ..."
+    @functools.cached_property
+    def compared(self) -> dict[str, str]:
+        """Properties that must be the same in all processes, by name."""
+        planner, options = self.planner, self.options
+        versions = sorted(Toolchain.probe().versions.items())
+        return {
+            "program": planner.fingerprint,
+            "cluster": f"{planner.cluster.name} {_content(planner.cluster)}",
+            "versions": ", ".join(f"{n} {v}" for n, v in versions),
+            "lagom_jax": f"{lagom_jax.__version__} {code()}",
+            "pinned": ", ".join(map(str, filter(_changes_program, planner.pinned))),
+            "levers": ", ".join(options.levers),
+            "deterministic": str(options.deterministic),
+        }
+
+    def word(self) -> Word:
+        """This process's part in the first round."""
+        # No part of what is decided, and yet of what runs: programs that take turns in
+        # one process only would wait for each other.
+        said = {**self.compared, "verify": self.options.verify}
+        lines = "\n".join(f"{name} {value}" for name, value in said.items())
+        return Word(lines, self.nccl.objection() if self.nccl is not None else "")
 
 
 def decide(
-    traced: Any,
-    options: Options,
-    cluster: Cluster,
-    peers: Peers,
-    cache: Cache,
-    nccl: Nccl | None,
-) -> Decision:
-    """Finds or makes plans for a traced step; every process gets the same.
+    case: Case | Exception,
+    talk: Talk,
+    build: Callable[[Plan], Built],
+    tell: Callable[[Rules | None], None],
+) -> Choice | None:
+    """Finds or makes a plan for a step, and builds its program in every process.
 
     Args:
-        traced: The step.
-        options: What was asked of the wrapper.
-        cluster: What it runs on.
-        peers: The processes that run it.
-        cache: Where decisions are kept; only the first process looks.
-        nccl: The means to give NCCL rules here; None where the step does not run on
-            GPUs, and the plan is for elsewhere.
+        case: The step; an error where this process cannot even say what it is.
+        talk: The processes that run it.
+        build: Builds a plan's program here.
+        tell: Lets rules of NCCL hold in all processes.
+
+    Returns:
+        The plan, ready to run; None where nothing would be gained.
 
     Raises:
-        LagomError: There is no plan, in any of the processes.
+        RefusedError: All processes leave the step as it is.
+        InDoubtError: This process cannot know what the others run.
+        LagomError: There is no plan, where there is but one process.
     """
-    with Compiler(store=cache.folder is not None) as compiler:
-        return _decide(traced, options, cluster, peers, cache, nccl, compiler)
+    if isinstance(case, Exception):
+        if talk.group.coordinator is not None:
+            talk.agree(Word("", told(case), refuses=True), lambda words: "")
+        raise case
+    word, without_order = case.word(), False
+    while True:
+        offer = functools.partial(_offer, case, without_order=without_order)
+        content = talk.agree(word, offer, binding=False)
+        found = json.loads(content)
+        plan = from_json(found["plan"], "the plan of the first process")
+        if not plan.levers and not plan.settings:
+            if talk.group.leads:
+                name = plan.holds_for.program
+                say.visibly(f"{name}: nothing would be gained; {found['how']}")
+            return None
+        measured = plan.evidence.measured
+        if measured is not None and not measured.kept:
+            if talk.group.leads:
+                say.visibly("the plan was measured before, and was not faster")
+            return None
+        try:
+            return _built(case, talk, plan, found, build, tell)
+        except LagomError as error:
+            again = plan.order is not None and not without_order
+            if not again or not isinstance(error, RefusedError | PlanError):
+                raise
+            LOG.info("the plan's order is left out: %s", error)
+            without_order = True
 
 
-def _decide(
-    traced: Any,
-    options: Options,
-    cluster: Cluster,
-    peers: Peers,
-    cache: Cache,
-    nccl: Nccl | None,
-    compiler: Compiler,
-) -> Decision:
-    found: dict[str, Any] = {}
-    patience = options.patience
-    tells = nccl is not None and not any(
-        _heard(peers, "NCCL's tuner", nccl.objection(), patience)
-    )
-    controls = "tuner" if tells or nccl is None else "caps"
-
-    def say() -> dict[str, str]:
-        planner = found["planner"] = Planner(traced, cluster=cluster, compiler=compiler)
-        parts = found["parts"] = {**_parts(planner, options), "controls": controls}
-        # No part of what is decided, and yet of what runs: programs that take turns in
-        # one process only would wait for each other.
-        return {**parts, "verify": options.verify}
-
-    agree(peers, "the program and what it runs on", say, patience)
-    planner: Planner = found["planner"]
-    parts: dict[str, str] = found["parts"]
-
-    def make() -> bytes:
-        plans, how = _plans(planner, options, controls, cache, parts)
-        told = [
-            {"plan": to_json(plan), "rules": _image(planner, plan) if tells else ""}
-            for plan in plans
-        ]
-        return json.dumps({"choices": told, "how": how}).encode()
-
-    def read(data: bytes) -> Decision:
-        told = json.loads(data)
-        choices = [
-            _choice(one) for one in cast("list[dict[str, str]]", told["choices"])
-        ]
-        for choice in choices:
-            _check(choice.plan, planner, parts)
-        return Decision(tuple(choices), told["how"], parts)
-
-    planning = options.budget.seconds
-    return share(peers, "the plans", make, read, making=planning, patience=patience)
+def _built(
+    case: Case,
+    talk: Talk,
+    plan: Plan,
+    found: Mapping[str, Any],
+    build: Callable[[Plan], Built],
+    tell: Callable[[Rules | None], None],
+) -> Choice:
+    built: list[Built] = []
+    try:
+        _check(plan, case)
+        image = base64.b64decode(found["rules"])
+        rules = unpack(image, "what the first process said") if image else None
+        built.append(build(plan))
+        word = Word(f"collectives {built[0].collectives}")
+    except Exception as error:
+        if talk.group.coordinator is None:
+            raise
+        LOG.debug("the plan's program is not built", exc_info=True)
+        word, rules = Word("", told(error), refuses=True), None
+    talk.agree(word, lambda words: "")
+    tell(rules)
+    return Choice(plan, rules, built[0], found["how"], found["parts"])
 
 
-def share(
-    peers: Peers,
-    topic: str,
-    make: Callable[[], bytes],
-    read: Callable[[bytes], T],
-    *,
-    making: float,
-    patience: float,
-) -> T:
-    """Makes something in the first process, to be read by all, or by none.
-
-    Args:
-        peers: The processes.
-        topic: What about.
-        make: Makes it, in the first process.
-        read: Reads it, in every process.
-        making: How many seconds it may take to make it.
-        patience: How many more to wait for others.
-
-    Raises:
-        NoAgreementError: It could not be made, or one of the processes has not got it,
-            or could not read it. It is raised in all of them.
-
-    Example:
-        >>> share(Peers(0, 1), "a", lambda: b"1", int, making=1.0, patience=1.0)
-        1
-    """
-    found: list[T] = []
-
-    def say() -> dict[str, str]:
-        # Where this fails the others hear of it, and do not wait in vain.
-        data = peers.share(topic, make, seconds=making + patience)
-        found.append(read(data))
-        return {"sha256": hashlib.sha256(data).hexdigest()}
-
-    agree(peers, topic, say, patience)
-    return found[0]
-
-
-def _parts(planner: Planner, options: Options) -> dict[str, str]:
-    versions = Toolchain.probe().versions
-    budget = options.budget
-    return {
-        "program": planner.fingerprint,
-        "cluster": planner.cluster.name,
-        "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())),
-        "pinned": ", ".join(map(str, planner.pinned)),
-        "levers": ", ".join(options.levers),
-        "deterministic": str(options.deterministic),
-        "budget": f"{budget.compiles} compiles, {budget.seconds:g} s, "
-        f"{budget.memory(planner.cluster.gpu.memory_bytes)} bytes",
+def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
+    """A plan, with its rules, as the first process offers it."""
+    objections = [word.own for word in words if word.own]
+    for objection in objections[:1]:
+        LOG.info("NCCL is told nothing by a tuner: %s", objection)
+    controls = "caps" if objections else "tuner"
+    levers = case.options.levers
+    if without_order:
+        levers = tuple(one for one in levers if one not in ("order", "streams"))
+    parts = {
+        **case.compared,
+        "levers": ", ".join(levers),
+        "controls": controls,
+        "budget": _limits(case.options.budget),
+        "set": ", ".join(map(str, filter(_matters, case.planner.pinned))),
     }
+    plan, how = _found(case, parts, levers, controls)
+    if case.cache.ended_a_job(plan):
+        if plan.order is not None and not without_order:
+            return _offer(case, words, without_order=True)
+        raise PlanError(
+            "a job with this plan ended in its first step: it is not tried again. "
+            f"Remove {case.cache.mark_of(plan)} to try it"
+        )
+    tells = case.nccl is not None and not objections
+    rules = _image(case, plan) if tells else ""
+    found = {"plan": to_json(plan), "rules": rules, "how": how, "parts": parts}
+    return json.dumps(found)
 
 
-def _plans(
-    planner: Planner,
-    options: Options,
-    controls: str,
-    cache: Cache,
-    parts: Mapping[str, str],
-) -> tuple[list[Plan], str]:
-    """Plans, and where they come from."""
+def _found(
+    case: Case, parts: Mapping[str, str], levers: tuple[str, ...], controls: str
+) -> tuple[Plan, str]:
+    options = case.options
     if options.plan is not None:
         given = options.plan
         plan = given if isinstance(given, Plan) else load(given)
-        return [plan], "given" if isinstance(given, Plan) else f"from {given}"
-    kept = [cache.find({**parts, "part": part}) for part in ("whole", "rest")]
-    if kept[0] is not None:
-        found = [plan for plan in kept if plan is not None]
+        return plan, "given" if isinstance(given, Plan) else f"from {given}"
+    plan = case.cache.find(parts)
+    if plan is not None:
         try:
-            for plan in found:
-                _check(plan, planner, parts)
+            _check(plan, case)
         except PlanError as error:
-            # Somebody has moved files about.
+            # Somebody has moved files about, or there is less memory.
             LOG.warning("a decision that was kept is not used: %s", error)
         else:
-            return found, "kept from before"
+            return plan, "kept from before"
     if options.mode == "load":
         raise PlanError(
             "there is no plan to load: name one (plan=, --lagom_plan), or let one be "
             "made first (mode='tune')"
         )
-    said = LOG.info if options.progress else LOG.debug
-    arguments: dict[str, Any] = {
-        "budget": options.budget,
-        "controls": controls,
-        "deterministic": options.deterministic,
-    }
-    whole = planner.plan(
-        levers=options.levers, progress=lambda what: said("%s", what), **arguments
-    )
-    plans = [whole]
-    if whole.order is not None:
-        # An order fits one schedule only. Should it not be met where the step runs,
-        # the rest of what was found still holds.
-        bound_to_it = ("order", "streams")
-        rest = tuple(lever for lever in options.levers if lever not in bound_to_it)
-        plans.append(planner.plan(levers=rest, **arguments))
-    for part, plan in zip(("whole", "rest"), plans, strict=False):
-        cache.keep({**parts, "part": part}, plan)
-    evidence = whole.evidence
-    return plans, (
-        f"{counted(evidence.compiles, 'compile')} in {in_seconds(evidence.seconds)}"
-    )
+    with ALLOWANCE.rest_of(case.budget) as budget:
+        say.visibly(
+            f"planning for {case.planner.cluster.name}: up to "
+            f"{counted(budget.compiles, 'compile')}, none begun after "
+            f"{in_seconds(budget.seconds)}; the step waits for it"
+        )
+        quiet = functools.partial(LOG.debug, "%s")
+        plan = case.planner.plan(
+            levers=levers,
+            budget=budget,
+            controls=controls,
+            deterministic=options.deterministic,
+            progress=say.visibly if options.progress else quiet,
+        )
+    case.cache.keep(parts, plan)
+    evidence = plan.evidence
+    how = f"{counted(evidence.compiles, 'compile')} in {in_seconds(evidence.seconds)}"
+    return plan, how
 
 
-def _image(planner: Planner, plan: Plan) -> str:
+def _image(case: Case, plan: Plan) -> str:
     """The rules for NCCL's tuner plugin, as base64 text; empty where there are none."""
     if not any(isinstance(one.setting, Setting) for one in plan.settings):
         return ""
     rules = rules_by_size(plan)
     if rules is None:
-        scheduled, _ = planner.compile(plan.compiler_options(), plan.order)
-        made = rules_of(plan, build_program(scheduled.module), planner.cluster)
+        options = plan.compiler_options()
+        scheduled, _ = case.planner.compile(options, plan.order)
+        program = build_program(scheduled.module)
+        made = rules_of(plan, program, case.planner.cluster)
         for note in made.notes:
             LOG.info("the plan: %s", note)
         rules = made.rules
     return base64.b64encode(pack(rules)).decode()
 
 
-def _choice(told: Mapping[str, str]) -> PlanWithRules:
-    origin = "what process 0 said"
-    image = base64.b64decode(told["rules"])
-    return PlanWithRules(
-        from_json(told["plan"], origin), unpack(image, origin) if image else None
-    )
-
-
-def _check(plan: Plan, planner: Planner, parts: Mapping[str, str]) -> None:
+def _check(plan: Plan, case: Case) -> None:
     """Raises PlanError where a plan is for something else."""
     doubts = require(
         plan,
-        fingerprint=parts["program"],
-        cluster=planner.cluster,
+        fingerprint=case.planner.fingerprint,
+        cluster=case.planner.cluster,
         versions=Toolchain.probe().versions,
-        pinned=planner.pinned,
+        # What is a host's own, or our own, is nothing that a plan holds for.
+        pinned=[*filter(_matters, case.planner.pinned), *_own(plan)],
         with_options=True,
+        process=ProcessHere.probe() if case.nccl is not None else None,
     )
     for doubt in doubts:
         LOG.info("the plan: %s", doubt)
+    peak = plan.evidence.tuned_peak
+    if peak is not None and peak > memory_limit(case, plan):
+        raise PlanError(
+            f"the plan takes {in_bytes(peak)} on a device, and may take "
+            f"{in_bytes(memory_limit(case, plan))}"
+        )
+
+
+def memory_limit(case: Case, plan: Plan) -> int:
+    """Bytes that a plan's program may take: never less than the step as it is."""
+    allowed = case.budget.memory(case.planner.cluster.gpu.memory_bytes)
+    return max(allowed, plan.evidence.default_peak or 0)
+
+
+def _own(plan: Plan) -> Iterator[Pinned]:
+    return (one for one in plan.holds_for.pinned if not _matters(one))
+
+
+def _limits(budget: Budget) -> str:
+    """Limits as they were asked for: a plan that was made elsewhere is found here."""
+    stated = dataclasses.asdict(dataclasses.replace(budget, at_once=0))
+    return ", ".join(f"{name} {value}" for name, value in sorted(stated.items()))
+
+
+def _matters(pinned: Pinned) -> bool:
+    """True if a plan for GPUs depends on it."""
+    if pinned.name == PLUGIN:
+        with contextlib.suppress(TunerError):
+            if is_ours(pinned.value, built_plugin()):
+                return False
+    return pinned.name != CONTROL and not pinned.name.startswith(_OF_THE_HOST)
+
+
+def _changes_program(pinned: Pinned) -> bool:
+    """True if the compiler makes another program of it, as far as is known."""
+    flag = known().get(pinned.name)
+    if flag is None:
+        return not pinned.name.startswith("NCCL") and _matters(pinned)
+    return flag.changes in ("program", "not tried") and _matters(pinned)
+
+
+def _content(cluster: Cluster) -> str:
+    return hashlib.sha256(repr(cluster).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def code() -> str:
+    """A digest of lagom_jax itself: what it would decide, it decides by its code."""
+    digest = hashlib.sha256()
+    root = Path(lagom_jax.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def reasons(error: BaseException) -> str:
-    """Why nothing came of it, for a warning."""
-    if isinstance(error, LagomError):
-        return str(error)
-    return f"{type(error).__name__}: {error}".strip()
+    """The reasons why nothing came of it, for a warning."""
+    return str(error) if isinstance(error, LagomError) else told(error)

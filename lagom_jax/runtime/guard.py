@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
@@ -48,6 +49,39 @@ def judge(baseline: Sequence[float], tuned: Sequence[float]) -> MeasuredSteps:
     noise = _SIGMAS * sum(error**2 for error in errors) ** 0.5
     steps = min(len(baseline), len(tuned))
     return MeasuredSteps(before, after, noise, steps, kept=before - after > noise)
+
+
+@dataclasses.dataclass(eq=False)
+class Turns:
+    """A measurement under way: the programs take turns, and their times so far.
+
+    Example:
+        >>> turns = Turns(schedule(1))
+        >>> turns.side, turns.complete
+        ('baseline', False)
+    """
+
+    steps: tuple[Side, ...] = dataclasses.field(default_factory=schedule)
+    times: list[tuple[Side, float]] = dataclasses.field(
+        default_factory=list[tuple[Side, float]]
+    )
+
+    @property
+    def side(self) -> Side:
+        """The program whose turn it is."""
+        return self.steps[len(self.times)]
+
+    @property
+    def complete(self) -> bool:
+        """True if all turns were taken."""
+        return len(self.times) == len(self.steps)
+
+    def judged(self) -> MeasuredSteps:
+        """The comparison; the first step of each came with what happens only once."""
+        counted = self.times[2:]
+        baseline = [t for side, t in counted if side == "baseline"]
+        tuned = [t for side, t in counted if side == "tuned"]
+        return judge(baseline, tuned)
 
 
 def _error_of_median(times: Sequence[float]) -> float:

@@ -7,20 +7,19 @@ communicator that is older than the page never asks, and chooses as it always di
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Iterable, MutableMapping
+import weakref
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 import jax
 
 from lagom_jax.errors import TunerError
-from lagom_jax.runtime.agreement import NoAgreementError, Peers
-from lagom_jax.runtime.say import LOG
-from lagom_jax.tuner import Control, Rule, Rules, Scope, built, exchange, pack
-from lagom_jax.tuner.installed import (
+from lagom_jax.nccl_plugin import Control, Rule, Rules, Scope, built, exchange, pack
+from lagom_jax.nccl_plugin.installed import (
     CHAIN,
     CONTROL,
     PLUGIN,
@@ -28,8 +27,11 @@ from lagom_jax.tuner.installed import (
     is_ours,
     named_tuner,
 )
-from lagom_jax.tuner.nccl_library import find_nccl, read_nccl
+from lagom_jax.nccl_plugin.nccl_library import find_nccl, read_nccl
+from lagom_jax.runtime.say import LOG
 from xla_flags import pinned_here
+
+_PAGE: Final = "lagom-tuner"
 
 
 class Nccl:
@@ -45,7 +47,10 @@ class Nccl:
         self._environ = environ
         self._page: Control | None = None
         self._lock = threading.Lock()
-        self._told: dict[object, Rules] = {}
+        # Rules go with whose they are.
+        self._told: weakref.WeakKeyDictionary[object, Rules] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def objection(self) -> str:
         """The reason why NCCL can be given no rules here; empty where it can."""
@@ -53,6 +58,8 @@ class Nccl:
         if named.lower() == "none":
             return f"{PLUGIN}={named} forbids a tuner"
         for variable in (RULES, CONTROL):
+            if variable == CONTROL and _inherited(self._environ.get(variable, "")):
+                continue
             if self._page is None and self._environ.get(variable):
                 return f"{variable} is set, and what it says holds"
         try:
@@ -64,7 +71,13 @@ class Nccl:
             return f"the NCCL at {library.path} is too old for the tuner plugin"
         return ""
 
-    def tell(self, who: object, rules: Rules | None, peers: Peers) -> bool:
+    def tell(
+        self,
+        who: object,
+        rules: Rules | None,
+        agree: Callable[[str, str], bool],
+        gone: Iterable[object] = (),
+    ) -> bool:
         """Lets rules hold in all processes, or in none.
 
         Every process calls it at the same point of the job.
@@ -72,7 +85,8 @@ class Nccl:
         Args:
             who: Whose rules they are; they take the place of earlier ones.
             rules: The rules; None for none.
-            peers: The processes.
+            agree: As `exchange` takes it.
+            gone: Others, whose rules no longer count.
 
         Returns:
             Whether they hold now.
@@ -81,13 +95,16 @@ class Nccl:
             InDoubtError: Nobody can say, so that this process must not go on.
         """
         with self._lock:
-            wanted = {**self._told, who: rules or Rules(())}
+            left = {*gone, who}
+            wanted = [one for key, one in self._told.items() if key not in left]
             _drain()
-            if not exchange(
-                self._control(), pack(merged(wanted.values())), _Agreed(peers)
-            ):
+            image = pack(merged([*wanted, rules or Rules(())]))
+            if not exchange(self._control(), image, agree):
                 return False
-            self._told = wanted
+            for key in left:
+                self._told.pop(key, None)
+            if rules is not None:
+                self._told[who] = rules
             return True
 
     def _control(self) -> Control:
@@ -110,24 +127,6 @@ HERE: Final = Nccl()
 """The one of this process."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Agreed:
-    """A check that all processes have the same word; false where it cannot be known."""
-
-    peers: Peers
-    seconds: float = 60.0
-
-    def __call__(self, point: str, said: str) -> bool:
-        topic = "the rules of NCCL's tuner"
-        try:
-            words = self.peers.gather(topic, f"{point}: {said}", seconds=self.seconds)
-        except NoAgreementError as error:
-            # It is raised in all of them, so that all keep what they have.
-            LOG.warning("NCCL is told nothing new: %s", error)
-            return False
-        return len(set(words)) == 1
-
-
 def merged(all_rules: Iterable[Rules]) -> Rules:
     """The union of several programs' rules, where they do not contradict each other.
 
@@ -135,7 +134,7 @@ def merged(all_rules: Iterable[Rules]) -> Rules:
     program a call belongs to. Sequences are only followed where there is one program.
 
     Example:
-        >>> from lagom_jax.tuner import Answer
+        >>> from lagom_jax.nccl_plugin import Answer
         >>> def wants(channels):
         ...     rule = Rule("all-gather", 1, 1, Answer(channels=channels))
         ...     return Rules((Scope(8, rules=(rule,)),))
@@ -161,7 +160,21 @@ def merged(all_rules: Iterable[Rules]) -> Rules:
     return Rules(tuple(scopes))
 
 
+def _inherited(control: str) -> bool:
+    """True if this is the page of a parent process, which is not here."""
+    try:
+        return control.startswith("/proc/self/fd/") and _PAGE not in os.readlink(
+            control
+        )
+    except OSError:
+        return True
+
+
 def _drain() -> None:
     """Waits for all that was begun: its collectives were enqueued under older rules."""
-    jax.block_until_ready(jax.live_arrays())
+    for array in jax.live_arrays():
+        # Another thread may donate it meanwhile, and an error of the step that makes it
+        # reaches whoever looks at it.
+        with contextlib.suppress(RuntimeError, ValueError):
+            array.block_until_ready()
     jax.effects_barrier()

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
-from lagom_jax.planning import Budget
-from lagom_jax.planning.make import LEVERS
+from lagom_jax.planner import Budget
+from lagom_jax.planner.make import LEVERS
 from lagom_jax.scheduled import cluster_named
 
 Mode: TypeAlias = Literal["off", "report", "tune", "load"]
@@ -40,12 +40,14 @@ class Options:
         Traceback (most recent call last):
         ...
         lagom_jax.runtime.options.OptionError: levers: no lever 'magic'; known are
-        options, costs, order, streams, settings
+        options, transports, costs, order, streams, settings
     """
 
     mode: Mode = "tune"
     cluster: str | Cluster = AUTO
-    levers: tuple[str, ...] = LEVERS
+    levers: tuple[str, ...] = tuple(one for one in LEVERS if one != "transports")
+    """Transports only where they are asked for: what goes wrong with symmetric memory
+    ends a process, and no guard can catch that."""
     budget: Budget = dataclasses.field(default_factory=Budget)
     plan: Plan | str | Path | None = None
     cache: str | Path | bool = True
@@ -54,6 +56,10 @@ class Options:
     strict: bool = False
     verify: Verify = "model"
     progress: bool = False
+    html: str | Path | None = None
+    """The page that the mode `report` writes."""
+    trace: str | Path | None = None
+    """The trace that it writes."""
     patience: float = 120.0
     """Seconds for which processes wait for each other, beside what planning takes."""
 
@@ -152,6 +158,8 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "strict": _truth,
     "verify": str,
     "progress": _truth,
+    "html": str,
+    "trace": str,
     "patience": float,
 }
 NAMES: Final = tuple(_READERS)

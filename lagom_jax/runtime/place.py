@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Sequence
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import jax
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
+from lagom_jax.planner import Budget
 
 _GPUS = ("gpu", "cuda")
 
@@ -68,6 +71,42 @@ def cluster_of(devices: Sequence[Any]) -> Cluster:
             "plan for, as in cluster='h100:2x8'"
         )
     return Cluster.of_gpus(kinds[0], len(hosts), max(hosts.values()))
+
+
+def budget_here(
+    budget: Budget, devices: Sequence[Any], environ: Mapping[str, str] = os.environ
+) -> Budget:
+    """A budget that counts the memory that jax has on this process's GPUs.
+
+    Args:
+        budget: What was asked for.
+        devices: All that the step runs on.
+        environ: Where jax is told how much to take.
+
+    Example:
+        >>> budget_here(Budget(), [], {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"})
+        Budget(compiles=8, seconds=600.0, memory_fraction=0.95, ...)
+    """
+    if budget.memory_bytes is not None:
+        return budget
+    usual = budget.memory_fraction == Budget().memory_fraction
+    with contextlib.suppress(KeyError, ValueError):
+        if usual:
+            fraction = float(environ["XLA_PYTHON_CLIENT_MEM_FRACTION"])
+            budget = dataclasses.replace(budget, memory_fraction=min(fraction, 1.0))
+    limits = [_limit(device) for device in devices]
+    known = [limit for limit in limits if limit]
+    if usual and known:
+        budget = dataclasses.replace(budget, memory_bytes=min(known))
+    return budget
+
+
+def _limit(device: Any) -> int | None:
+    """Bytes that jax may take on a device; None where that is not known here."""
+    with contextlib.suppress(Exception):
+        # Only a process's own devices say so.
+        return int(device.memory_stats()["bytes_limit"])
+    return None
 
 
 def _host(device: Any) -> int:

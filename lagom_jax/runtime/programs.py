@@ -1,22 +1,24 @@
-"""The program that a plan asks for, built by the jax that will run it."""
+"""Compiled programs for one set of arguments, as they are and as a plan asks for."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Hashable
+from typing import Any, Final
 
 import jax
 
+from lagom_jax.compile._jax_internals import internal, lowered_devices
 from lagom_jax.compile.scheduler_pass import scheduler_pass
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
-from lagom_jax.errors import LagomError, PlanError
+from lagom_jax.errors import LagomError, PlanError, ToolchainError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.plan import COSTS
-from lagom_jax.runtime.jitted import Watched
+from lagom_jax.runtime.arguments import Statics, devices_of, facts_of, trace_context
+from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes
 
 # In the text of a module: what is communicated, in the order in which it is begun.
@@ -27,187 +29,98 @@ _COLLECTIVE: Final = re.compile(
 _STREAM: Final = re.compile(rf'{STREAM_ATTRIBUTE}="(\w*)"')
 _GROUPS: Final = re.compile(r"(?:replica_groups|source_target_pairs)=(\S+?),? ")
 
-Run: TypeAlias = Any
-"""Something to be called as the step; jax's own has more to it."""
+
+class UnknownArgumentsError(Exception):
+    """A program was called with what it was not compiled for; nothing has run."""
 
 
-class ProgramSource(Protocol):
-    """Something that programs for one set of arguments are made of."""
-
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The traced step, as `lagom_jax.compile.lower` takes it."""
-        ...
-
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """The shardings of arguments and results, where they are known."""
-        ...
-
-    def usual(self) -> Run:
-        """The program as it is."""
-        ...
-
-    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a program, also where it has to be compiled for that."""
-        ...
-
-    def build(
-        self,
-        options: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Run, Any]:
-        """The program with compiler options, and its `jax.stages.Compiled`."""
-        ...
+REFUSALS: Final = (UnknownArgumentsError, TypeError, ValueError)
+"""The errors by which a program refuses arguments, before it takes any of them. An
+error of a step that runs is none of these: jax hands it on as a JaxRuntimeError."""
 
 
-class JittedSource:
-    """A function that `jax.jit` made: copies of it, so that jax dispatches calls."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stages:
+    """A function, traced and lowered for one set of arguments by the jax that runs it.
 
-    def __init__(self, jitted: Any) -> None:
-        """Takes the user's function."""
-        self.watched = Watched(jitted)
+    Errors of the function or the arguments come from here as they would from a call.
+    """
 
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Traces it, once for all copies."""
-        with self.watched:
-            return self.watched.jitted({}).trace(*args, **kwargs)
+    traced: Any
+    """As `lagom_jax.compile.lower` takes it."""
+    lowered: Any
+    facts: Hashable
+    """Of the arrays among the arguments, and of jax's configuration in the caller's
+    thread; None where a wrapper sorts its arguments itself."""
 
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """Those that it was jitted with."""
-        return self.watched.shardings
+    @classmethod
+    def of(
+        cls, function: Any, statics: Statics | None, args: Any, kwargs: dict[str, Any]
+    ) -> Stages:
+        """Traces and lowers a function.
 
-    def usual(self) -> Run:
-        """A copy as the user jitted it."""
-        return self.watched.jitted({})
+        Args:
+            function: What has `lower`, or what `lower` has returned.
+            statics: Static arguments of a function of `jax.jit`; None for a wrapper.
+            args: Arguments of the call.
+            kwargs: The same by keyword.
+        """
+        if isinstance(function, jax.stages.Lowered):
+            return cls(function, function, None)
+        # Some, as eqx.filter_jit, have no stage before this.
+        traced = getattr(function, "trace", function.lower)(*args, **kwargs)
+        lowered = traced.lower() if hasattr(traced, "lower") else traced
+        facts = None
+        if statics is not None:
+            # Afterwards: the first trace of a process changes its context.
+            _, apart, named = statics.divided(args, kwargs)
+            leaves = jax.tree.leaves((apart, named))
+            facts = (facts_of(leaves), trace_context())
+        return cls(traced, lowered, facts)
 
-    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a copy."""
-        with self.watched:
-            return run(*args, **kwargs)
+    def devices(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All devices that the program runs on, in the order of their ids."""
+        try:
+            # A mesh that only the function knows is among the arguments nowhere.
+            found = lowered_devices(getattr(self.lowered, "lowered", self.lowered))
+        except ToolchainError as error:
+            LOG.debug("devices are those of the arguments: %s", error)
+            leaves = jax.tree.leaves((args, kwargs))
+            found = devices_of(getattr(leaf, "sharding", None) for leaf in leaves)
+        # Nobody has said where: where jax puts things.
+        return found or tuple(jax.devices()[:1])
 
-    def build(
-        self,
-        options: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Run, Any]:
-        """A copy with more options; its first call finds the program compiled."""
-        run = self.watched.jitted(options)
-        with self.watched:
-            return run, run.lower(*args, **kwargs).compile()
-
-
-class LoweredSource:
-    """Any wrapper around jax that has `lower`, as `nnx.jit` and `eqx.filter_jit`."""
-
-    def __init__(self, wrapped: Any) -> None:
-        """Takes the user's wrapper."""
-        self._wrapped = wrapped
-
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Traces it, or lowers it, which is the same where it runs on GPUs."""
-        wrapped = self._wrapped
-        return getattr(wrapped, "trace", wrapped.lower)(*args, **kwargs)
-
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """Known to the wrapper only."""
-        return ()
-
-    def usual(self) -> Run:
-        """The wrapper itself."""
-        return self._wrapped
-
-    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the wrapper, or what it compiled."""
-        return run(*args, **kwargs)
-
-    def build(
-        self,
-        options: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Run, Any]:
-        """A program for these arguments alone."""
-        wrapped = self._wrapped
-        compiled = wrapped.lower(*args, **kwargs).compile(
-            compiler_options=dict(options)
-        )
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return compiled(*args, **kwargs)
-            except (TypeError, ValueError):
-                # What is static for the wrapper, as a value or that two models are
-                # one, no look at its arguments can tell. Nothing has run yet.
-                return wrapped(*args, **kwargs)
-
-        # What wraps a function usually wraps its stages, too.
-        return run, getattr(compiled, "compiled", compiled)
-
-
-class StageSource:
-    """The source of one program: the result of a jitted function's `.lower(...)`."""
-
-    def __init__(self, lowered: jax.stages.Lowered) -> None:
-        """Takes the stage."""
-        self._lowered = lowered
-
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The stage itself, which knows its arguments."""
-        return self._lowered
-
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """Those of its arguments suffice: it takes no others."""
-        return ()
-
-    def usual(self) -> Run:
-        """The stage, compiled."""
-        return self._lowered.compile()
-
-    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs what was compiled."""
-        return run(*args, **kwargs)
-
-    def build(
-        self,
-        options: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Run, Any]:
-        """The stage, compiled with options."""
-        compiled = self._lowered.compile(compiler_options=dict(options))
-        return compiled, compiled
+    def compile(self, options: dict[str, Any] | None = None) -> Any:
+        """Compiles the program, with more options than its user gave it."""
+        return self.lowered.compile(compiler_options=options or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
     """A program that is ready to run."""
 
-    run: Run
-    collectives: str
+    run: Callable[..., Any]
+    """Takes arguments without static ones; raises one of `REFUSALS` for others."""
+    exact: bool
+    """True if it refuses all that jax.jit would compile another program for."""
+    compiled: Any
+    collectives: str = ""
     """A hash of what is communicated, and in which order."""
 
 
+def usual(stages: Stages) -> Built:
+    """Compiles a program as it is."""
+    return _callable(stages, stages.compile())
+
+
 def build(
-    source: ProgramSource,
-    plan: Plan | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    on_gpus: bool,
-    memory_limit: int | None,
+    stages: Stages, plan: Plan, *, on_gpus: bool, memory_limit: int | None
 ) -> Built:
     """Compiles the program that a plan asks for; nothing is executed.
 
     Args:
-        source: What to make it of.
-        plan: The plan; None for the program as it is.
-        args: Arguments of the call.
-        kwargs: The same by keyword.
+        stages: What to compile.
+        plan: The plan.
         on_gpus: Whether it will run on GPUs. Elsewhere the compiler takes the options
             and does nothing about them, and there is no schedule to be changed.
         memory_limit: Bytes that it may take on a device; None where nobody counts.
@@ -216,14 +129,17 @@ def build(
         PlanError: The compiler refuses the plan's options, the plan's order of
             instructions was not taken, or the program takes too much memory.
     """
-    options = {} if plan is None else plan.compiler_options()
-    order = None if plan is None else plan.order
+    options, order = plan.compiler_options(), plan.order
+    # The user's own options, which are pinned, win over a plan's.
+    for pinned in plan.holds_for.pinned:
+        if pinned.place == "compiler_options":
+            options.pop(pinned.name, None)
     if not on_gpus:
         options.pop(COSTS, None)
         order = None
     with scheduler_pass(order, capture=False) as seen:
         try:
-            run, compiled = source.build(options, args, kwargs)
+            compiled = stages.compile(options)
         except LagomError:
             raise
         except Exception as error:
@@ -234,13 +150,57 @@ def build(
         raise PlanError(
             f"the plan's order of instructions was not taken: {seen.outcome}"
         )
-    needed = _peak_bytes(compiled) if memory_limit is not None else None
-    if needed is not None and memory_limit is not None and needed > memory_limit:
+    inner = getattr(compiled, "compiled", compiled)
+    stats = inner.memory_analysis() if memory_limit is not None else None
+    needed = getattr(stats, "peak_memory_in_bytes", 0)
+    if memory_limit is not None and needed > memory_limit:
         raise PlanError(
             f"the program of the plan needs {in_bytes(needed)} on a device, and may "
             f"take {in_bytes(memory_limit)}"
         )
-    return Built(run, collectives_of(compiled.as_text() or ""))
+    built = _callable(stages, compiled)
+    text = inner.as_text() or ""
+    return dataclasses.replace(built, collectives=collectives_of(text))
+
+
+def _callable(stages: Stages, compiled: Any) -> Built:
+    if stages.facts is None or not isinstance(compiled, jax.stages.Compiled):
+        return Built(compiled, False, compiled)
+    # The one that is given away stays as jax has made it.
+    mine = object.__new__(jax.stages.Compiled)
+    try:
+        for name in ("args_info", "out_tree", "_executable", "_no_kwargs", "_params"):
+            setattr(mine, name, internal(compiled, name))
+        parameters: Any = internal(mine, "_params")
+        strict = _Strict(internal(parameters, "executable"), stages.facts)
+        mine._params = internal(parameters, "_replace")(executable=strict)
+        mine._call = None
+    except (ToolchainError, AttributeError, TypeError, ValueError) as error:
+        LOG.debug("each call is looked at: %s", error)
+        return Built(compiled, False, compiled)
+    return Built(mine, True, compiled)
+
+
+class _Strict:
+    """An executable that takes only what it was compiled for.
+
+    `jax.stages.Compiled` looks at shapes, types and shardings, and at no more: it takes
+    a weakly typed number for any, and a committed array for one that is not, although
+    results are then of another kind. jax asks an executable once for each kind of
+    arguments, and then goes its own fast way.
+    """
+
+    def __init__(self, executable: Any, facts: Hashable) -> None:
+        self._executable = executable
+        self._facts = facts
+
+    def call(self, *args: Any) -> Any:
+        if (facts_of(args), trace_context()) != self._facts:
+            raise UnknownArgumentsError
+        return self._executable.call(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executable, name)
 
 
 def collectives_of(text: str) -> str:
@@ -263,9 +223,3 @@ def collectives_of(text: str) -> str:
             words = (match[2], match[1], *(found[1] if found else "" for found in more))
             digest.update("\0".join(words).encode())
     return digest.hexdigest()[:16]
-
-
-def _peak_bytes(compiled: Any) -> int | None:
-    stats = compiled.memory_analysis()
-    peak = getattr(stats, "peak_memory_in_bytes", 0)
-    return peak or None

@@ -1,14 +1,16 @@
-"""Log messages of the wrapper: a summary per plan, each reason to fall back once."""
+"""Messages of the wrapper: seen without any set-up, each reason to fall back once."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 from typing import Final
 
 from lagom_jax.plan import Plan
-from lagom_jax.units import counted, in_percent, in_seconds
+from lagom_jax.report.intervals import before_and_after, gain_in_words
+from lagom_jax.units import counted, in_percent, printable
 
 LOG: Final = logging.getLogger("lagom_jax")
 _said: set[str] = set()
@@ -19,6 +21,22 @@ class LagomWarning(UserWarning):
     """The program as it was runs, and why."""
 
 
+def visibly(message: str) -> None:
+    """Logs a line, or prints it to stderr where no log would show it.
+
+    `logging.getLogger("lagom_jax").setLevel(logging.WARNING)` makes it silent.
+    """
+    message = printable(message)
+    if LOG.isEnabledFor(logging.INFO) and LOG.hasHandlers():
+        LOG.info("%s", message)
+    elif not LOG.level > logging.INFO and sys.stderr is not None:
+        try:
+            print(f"lagom_jax: {message}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            # A terminal that is gone is no reason to stop.
+            LOG.debug("%s", message)
+
+
 def warn_once(reason: str, *, first: bool) -> None:
     """Warns, unless this process has said so before or another one does.
 
@@ -26,14 +44,25 @@ def warn_once(reason: str, *, first: bool) -> None:
         reason: Why, and what can be done.
         first: Whether this is the job's first process.
     """
-    with _lock:
-        if reason in _said:
-            return
-        _said.add(reason)
-    if first:
-        warnings.warn(f"lagom_jax: {reason}", LagomWarning, stacklevel=2)
-    else:
+    reason = printable(reason)
+    if not once(reason):
+        return
+    if not first:
         LOG.debug("%s", reason)
+        return
+    try:
+        warnings.warn(f"lagom_jax: {reason}", LagomWarning, stacklevel=2)
+    except LagomWarning:
+        # Warnings are errors here; a step that runs as it was is none.
+        LOG.warning("%s", reason)
+
+
+def once(reason: str) -> bool:
+    """True if this is said for the first time."""
+    with _lock:
+        new = reason not in _said
+        _said.add(reason)
+    return new
 
 
 def forget() -> None:
@@ -51,12 +80,13 @@ def summary(plan: Plan, how: str) -> str:
     """
     evidence = plan.evidence
     before, after = evidence.default.step_seconds, evidence.tuned.step_seconds
-    gain = before - after
-    possible = before - evidence.bound_seconds
-    recovered = f", {in_percent(gain, possible)} of what could be won" if gain else ""
+    share = evidence.recovered
+    recovered = f", {in_percent(share, 1)} of what could be won" if share else ""
     first = (
         f"{plan.holds_for.program} on {plan.holds_for.cluster}: predicted "
-        f"{in_seconds(before)} -> {in_seconds(after)} a step{recovered}; {how}"
+        f"{before_and_after(before, after, evidence.uncertainty, '->')} a step; "
+        f"{gain_in_words(before, after, evidence.uncertainty)}"
+        f"{recovered}; {how}"
     )
     levers = ", ".join(
         lever.name.removeprefix("xla_gpu_")

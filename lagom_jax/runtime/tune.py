@@ -9,9 +9,10 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.plan import Plan
-from lagom_jax.planning import Budget
+from lagom_jax.planner import Budget
 from lagom_jax.runtime import say
 from lagom_jax.runtime.options import Mode, OptionError, Verify, resolve
+from lagom_jax.runtime.rewritten import rewritten, slices_of
 
 
 def tune(
@@ -27,7 +28,10 @@ def tune(
     strict: bool | None = None,
     verify: Verify | None = None,
     progress: bool | None = None,
+    html: str | Path | None = None,
+    trace: str | Path | None = None,
     patience: float | None = None,
+    rewrite: bool | int = False,
 ) -> Any:
     """Wraps a training step so that it runs with a plan of its own.
 
@@ -58,8 +62,13 @@ def tune(
         verify: `model`: trust the prediction. `measure`: let both programs take turns
             in the first steps, and keep the new one only if it is faster.
         progress: Log what is being compiled.
+        html: The page that `report` writes; of further shapes with a number.
+        trace: The trace for Perfetto that it writes, likewise.
         patience: For how many seconds processes wait for each other, beside what
             planning takes; then all of them run the step as it is.
+        rewrite: Runs the step with its collectives and the matmuls next to them in so
+            many slices, as `lagom_jax.decompose.sliced` does; True for what `plan`
+            names. Where nothing can be cut the step stays as it is.
 
     Returns:
         A function that is used as `jax.jit(function)` would be.
@@ -80,12 +89,15 @@ def tune(
     given = {name: value for name, value in locals().items() if name != "function"}
     if function is None:
         return functools.partial(tune, **given)
+    rewrite = given.pop("rewrite")
     options = resolve(given)
+    ways = slices_of(rewrite, options.plan)
     try:
+        function = rewritten(function, *ways)
         # Here and not above, so that importing lagom_jax does not import jax.
         from lagom_jax.runtime.wrapper import Tuned
 
-        return Tuned(function, options)
+        return Tuned(function, given)
     except OptionError:
         raise
     except Exception as error:

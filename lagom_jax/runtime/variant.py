@@ -1,138 +1,219 @@
-"""One set of arguments of a step: its plan, and the program that runs for it."""
+"""One program of a step: its plan, and what runs for it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 
-from lagom_jax.analysis import analyze
+from lagom_jax.api import analyze
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import LagomError
+from lagom_jax.compile import Compiler
+from lagom_jax.errors import InDoubtError, LagomError, PlanError, RefusedError
+from lagom_jax.nccl_plugin import Rules
 from lagom_jax.plan import MeasuredSteps, Plan
+from lagom_jax.planner import Planner
 from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import guard, nccl, place, programs, say
-from lagom_jax.runtime.agreement import Peers
-from lagom_jax.runtime.arguments import devices_of
 from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.decision import (
-    Decision,
-    PlanWithRules,
-    agree,
-    decide,
-    reasons,
-    share,
-)
-from lagom_jax.runtime.jitted import UnknownArgumentsError
+from lagom_jax.runtime.coordination import ProcessGroup, Talk
+from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
 from lagom_jax.runtime.options import AUTO, Options
-from lagom_jax.runtime.programs import ProgramSource, Run
+from lagom_jax.runtime.programs import Built, Stages
+from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
-from lagom_jax.tuner import InDoubtError, Rules
+from lagom_jax.runtime.views import write_views
+from lagom_jax.runtime.waiting import Background, OwnError
 from lagom_jax.typed_json import typed
 from lagom_jax.units import in_percent, in_seconds
 
 
-class Variant:
-    """The program for one set of arguments: as it is, until a plan is decided on."""
+@dataclasses.dataclass(eq=False)
+class ArgumentForm:
+    """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
 
-    def __init__(self, source: ProgramSource, options: Options, cache: Cache) -> None:
-        """Takes what programs are made of; nothing happens yet."""
-        self._source = source
-        self._options = options
-        self._cache = cache
-        self._usual = source.usual()
-        self._guarded: _Guarded | None = None
-        self._peers = Peers(0, 1)
+    stages: Stages
+    usual: Built | None = None
+    planned: Built | None = None
+
+
+class Variant:
+    """A program of a step: as it is, until a plan is decided on.
+
+    What is decided belongs to the program, not to the arguments that were there first:
+    another process may have met others that lead to the same program.
+    """
+
+    def __init__(self, name: str, options: Options, cache: Cache) -> None:
+        """Sets it up; nothing happens yet."""
+        self._name, self._options, self._cache = name, options, cache
+        self._forms: list[ArgumentForm] = []
+        self._choice: Choice | None = None
+        self._turns: guard.Turns | None = None
+        self._talk: Talk | None = None
+        self._group = ProcessGroup(0, (0,))
+        self._case: Case | None = None
+        self._told: Rules | None = None
+        self._work: Background[None] | None = None
+        self._stop: Callable[[], None] = lambda: None
+        self._doubt = ""
         self._tried = False
         self._on_gpus = False
-        self._limit: int | None = None
-        self._told: Rules | None = None
         self._measuring = threading.Lock()
-        self.run: Run = self._usual
-        self.plan: Plan | None = None
+        self.runs = 0
+        """The number of its steps, as long as somebody counts."""
         self.leaves_all_alone = False
         """True if no arguments whatever could have a plan here."""
 
     @property
-    def settled(self) -> bool:
-        """True if `run` stays what it is."""
-        return self._guarded is None
+    def plan(self) -> Plan | None:
+        """The plan in use."""
+        return self._choice.plan if self._choice is not None else None
 
-    def decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Looks for a plan and builds its program; nothing is executed.
+    @property
+    def open(self) -> bool:
+        """True if others may know more of it than this process."""
+        talks = self._work is not None and len(self._group.members) > 1
+        return talks or bool(self._doubt)
+
+    @contextlib.contextmanager
+    def _latched(self) -> Iterator[None]:
+        """Keeps in mind that this process must stop: to go on would be worse."""
+        try:
+            yield
+        except InDoubtError as error:
+            self._doubt = str(error)
+            raise
+
+    def _raise_in_doubt(self) -> None:
+        if self._doubt:
+            raise InDoubtError(self._doubt)
+
+    def settled(self, form: ArgumentForm) -> Built | None:
+        """The program that runs from now on; None while that is open."""
+        if self._turns is not None or (self._choice is not None and not self._tried):
+            return None
+        return form.planned if self._choice is not None else form.usual
+
+    def program(self, form: ArgumentForm) -> Built:
+        """The program that runs, compiled if that is still to be done.
 
         Raises:
-            LagomError: There is none, and the user asked for an error; or processes
-                may have given NCCL different rules, so that they must stop.
+            InDoubtError: It cannot be built again, and other processes run it.
         """
-        try:
-            self._peers = Peers.here()
-            self._decide(args, kwargs, self._peers)
-        except InDoubtError:
-            # To go on would be worse than to stop.
-            raise
-        except Exception as error:
-            if self._options.strict:
-                if isinstance(error, LagomError):
-                    raise
-                raise LagomError(reasons(error)) from error
-            LOG.debug("no plan is used", exc_info=True)
-            self._warn(error)
-
-    def run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the step."""
-        # Two at a time tell nothing of how long one takes. Nobody waits for the other:
-        # a step may call itself from the host.
-        if self._guarded is not None and self._measuring.acquire(blocking=False):
-            try:
-                if self._guarded is not None:
-                    return self._measured(self._guarded, args, kwargs)
-            finally:
-                self._measuring.release()
-        if self._guarded is not None:
-            return self._source.call(self._usual, args, kwargs)
-        if self.plan is None:
-            return self._source.call(self.run, args, kwargs)
-        return self._tuned(self.plan, args, kwargs)
-
-    def lower(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Lowers the program that runs."""
-        return self._source.call(_lower_of(self.run), args, kwargs)
+        choice = self._choice
+        if choice is None:
+            return self._as_it_was(form)
+        if form.planned is None:
+            self._rebuild(choice, form)
+        return form.planned or self._as_it_was(form)
 
     def clear_cache(self) -> None:
-        """Forgets compiled programs."""
-        _release(self._usual)
-        _release(self.run)
+        """Forgets what was compiled; what was decided stays."""
+        for form in self._forms:
+            form.usual = form.planned = None
+
+    def decide(
+        self, form: ArgumentForm, devices: tuple[Any, ...], others: Iterable[Variant]
+    ) -> None:
+        """Looks for a plan and builds its program; nothing is executed.
+
+        Args:
+            form: The arguments that are there.
+            devices: All that the program runs on.
+            others: Variants of the same function.
+
+        Raises:
+            InDoubtError: Processes may be about to run different programs.
+            LagomError: There is no plan, and the user asked for an error.
+        """
+        self._raise_in_doubt()
+        self._on_gpus = place.on_gpus(devices)
+        # Those that ran once were for a first step; NCCL can forget them.
+        gone = [other for other in others if other.runs < 2 and other is not self]
+        try:
+            with self._latched():
+                self._decide(form, devices, gone)
+        except OwnError as ours:
+            error = ours.error
+            if self._options.strict:
+                if isinstance(error, LagomError):
+                    raise error from None
+                raise LagomError(reasons(error)) from error
+            LOG.debug("no plan is used", exc_info=error)
+            self._warn(error)
 
     def _decide(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
+        self, form: ArgumentForm, devices: tuple[Any, ...], gone: list[Variant]
     ) -> None:
-        devices = devices_of(args, kwargs, self._source.shardings)
-        devices = devices or tuple(jax.devices()[:1])
-        self._on_gpus = place.on_gpus(devices)
-        cluster = self._cluster(devices)
+        with OwnError.marked():
+            cluster = self._cluster(devices)
+            self._group = (
+                ProcessGroup.of(devices) if cluster is not None else self._group
+            )
         if cluster is None:
             return
-        try:
-            traced = self._source.trace(args, kwargs)
-        except LagomError:
-            raise
-        except Exception:
-            # The step's own error, which it will raise again when it runs.
-            LOG.debug("the step cannot be traced", exc_info=True)
-            return
         if self._options.mode == "report":
-            _report(traced, cluster, peers)
+            if self._group.leads:
+                traced = form.stages.traced
+                self._wait(lambda compiler: self._report(traced, cluster, compiler))
             return
+
+        def work(compiler: Compiler) -> None:
+            talk = self._group.begin(self._name, self._options.patience)
+            self._talk = talk
+            case: Case | Exception
+            try:
+                case = self._case_for(form, cluster, devices, compiler)
+                self._case = case
+            except Exception as error:
+                case = error
+            build = functools.partial(self._build, form)
+            tell = functools.partial(self._tell, gone=gone)
+            self._take(decide(case, talk, build, tell), form)
+
+        self._wait(work)
+
+    def _wait(self, work: Callable[[Compiler], None]) -> None:
+        """Does something that may take long, until somebody calls this process away.
+
+        The others do not know that: they are answered all the same, and what comes of
+        it holds for the next call.
+        """
+        if self._work is None:
+            compiler = Compiler(store=self._cache.folder is not None)
+
+            def done() -> None:
+                with compiler, OwnError.marked():
+                    work(compiler)
+
+            self._work, self._stop = Background(done), compiler.close
+        try:
+            self._work.result(self._stop)
+        except (OwnError, InDoubtError):
+            self._work = None
+            raise
+        self._work = None
+
+    def _case_for(
+        self,
+        form: ArgumentForm,
+        cluster: Cluster,
+        devices: tuple[Any, ...],
+        compiler: Compiler,
+    ) -> Case:
+        planner = Planner(form.stages.traced, cluster=cluster, compiler=compiler)
+        options = self._options
+        budget = place.budget_here(options.budget, devices if self._on_gpus else ())
         told = nccl.HERE if self._on_gpus else None
-        decision = decide(traced, self._options, cluster, peers, self._cache, told)
-        if self._on_gpus:
-            self._limit = self._options.budget.memory(cluster.gpu.memory_bytes)
-        self._take(decision, args, kwargs, peers)
+        return Case(planner, options, budget, self._cache, compiler, told)
 
     def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
         """The cluster to plan for; None where there is nothing to plan."""
@@ -155,278 +236,237 @@ class Variant:
             return None
         return place.cluster_of(devices)
 
-    def _take(
-        self,
-        decision: Decision,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        peers: Peers,
-    ) -> None:
-        """Builds the first plan that can be built everywhere."""
-        failures: list[str] = []
-        for choice in decision.choices:
-            plan = choice.plan
-            if not plan.levers and not plan.settings:
-                if peers.index == 0:
-                    LOG.info(
-                        "%s: nothing would be gained; %s",
-                        plan.holds_for.program,
-                        decision.how,
-                    )
-                return
-            if plan.evidence.measured is not None and not plan.evidence.measured.kept:
-                if peers.index == 0:
-                    LOG.info("the plan was measured before, and was not faster")
-                return
-            try:
-                run = self._built_everywhere(plan, args, kwargs, peers)
-                self._tell(choice.rules)
-            except InDoubtError:
-                raise
-            except LagomError as error:
-                failures.append(reasons(error))
-                continue
-            if peers.index == 0:
-                how = decision.how
-                if not self._on_gpus:
-                    how += "; here, without GPUs, it changes nothing"
-                LOG.info("%s", say.summary(plan, how))
-            self.plan, self.run = plan, run
-            measured = plan.evidence.measured is not None
-            if self._options.verify == "measure" and not measured:
-                patience = self._options.patience
-                self._guarded = _Guarded(choice, decision, self._cache, peers, patience)
+    def _build(self, form: ArgumentForm, plan: Plan) -> Built:
+        assert self._case is not None
+        limit = memory_limit(self._case, plan) if self._on_gpus else None
+        return programs.build(
+            form.stages, plan, on_gpus=self._on_gpus, memory_limit=limit
+        )
+
+    def _rebuild(self, choice: Choice, form: ArgumentForm) -> None:
+        """Builds a plan's program again, or for other arguments.
+
+        All have agreed to run it, so that nobody is asked, and nobody may go back.
+        """
+        try:
+            built = self._build(form, choice.plan)
+            if built.collectives != choice.built.collectives:
+                raise PlanError("it communicates otherwise than before")
+        except Exception as error:
+            if len(self._group.members) > 1:
+                raise InDoubtError(
+                    "the plan's program, which the other processes run, cannot be "
+                    f"built again here ({reasons(error)}): this process must stop"
+                ) from error
+            # No reason to stop a training that has come so far, strict or not.
+            self._warn(error)
+            self._leave()
+        else:
+            form.planned = built
+
+    def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
+        self._choice = choice
+        if choice is None:
             return
-        raise LagomError("; ".join(dict.fromkeys(failures)) or "there is no plan")
+        form.planned = choice.built
+        assert self._talk is not None
+        measured = choice.plan.evidence.measured is not None
+        if self._options.verify == "measure" and not measured:
+            if self._talk.returned:
+                raise InDoubtError(
+                    "this process has come back into a job whose programs take turns "
+                    "to be measured, and cannot know whose turn it is: start the job "
+                    "again, or use verify='model'"
+                )
+            self._turns = guard.Turns()
+        if self._group.leads:
+            how = choice.how
+            if not self._on_gpus:
+                how += "; here, without GPUs, it changes nothing"
+            say.visibly(say.summary(choice.plan, how))
 
-    def _built_everywhere(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], peers: Peers
-    ) -> Run:
-        built: list[programs.Built] = []
-
-        def say_what() -> dict[str, str]:
-            built.append(self._built(plan, args, kwargs))
-            return {"collectives": built[0].collectives}
-
-        seconds = self._options.budget.seconds + self._options.patience
-        agree(peers, "the compiled program", say_what, seconds)
-        return built[0].run
-
-    def _tell(self, rules: Rules | None) -> None:
+    def _tell(self, rules: Rules | None, gone: Iterable[Variant] = ()) -> None:
         """Tells NCCL what belongs to the program that runs next."""
         if rules is self._told:
             return
-        if not nccl.HERE.tell(self, rules, self._peers):
+        if not nccl.HERE.tell(self, rules, self._agrees, gone):
             raise LagomError("not all processes could tell NCCL what the plan says")
         self._told = rules
 
-    def _built(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> programs.Built:
-        return programs.build(
-            self._source,
-            plan,
-            args,
-            kwargs,
-            on_gpus=self._on_gpus,
-            memory_limit=self._limit,
-        )
-
-    def _tuned(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the plan's program, or that as it was where it fails at once."""
+    def _agrees(self, point: str, said: str) -> bool:
+        assert self._talk is not None
         try:
-            try:
-                result = self.run(*args, **kwargs)
-            except UnknownArgumentsError:
-                # jax's caches were cleared.
-                if not self._rebuilt(plan, args, kwargs):
-                    return self._source.call(self._usual, args, kwargs)
-                result = self._source.call(self.run, args, kwargs)
-            if not self._tried:
-                # What fails on a device is not known before.
-                jax.block_until_ready(result)
-                self._tried = True
-        except (LagomError, jax.errors.JaxRuntimeError) as error:
-            # Other processes may be inside a collective, and wait there for this one.
-            last = self._tried or self._peers.count > 1 or self._options.strict
-            if last or _some_deleted(args, kwargs):
-                raise
-            result = self._source.call(self._usual, args, kwargs)
-            # Had that failed, too, it would not be the plan's fault.
-            self._warn(error)
-            self._leave(None)
-        return result
-
-    def _rebuilt(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        """Builds the plan's program again; if it cannot be, that as it was runs."""
-        self._tried = False
-        try:
-            self.run = self._built(plan, args, kwargs).run
-        except Exception as error:
-            # No reason to stop a training that has come so far, strict or not.
-            self._warn(error)
-            self._leave(None)
+            self._talk.agree(Word(f"rules {point} {said}"), lambda words: "")
+        except RefusedError as error:
+            LOG.warning("NCCL is told nothing new: %s", error)
             return False
         return True
+
+    def form(self, stages: Stages) -> ArgumentForm:
+        """Another kind of arguments."""
+        self._forms.append(ArgumentForm(stages))
+        return self._forms[-1]
+
+    def run_step(
+        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the step; arguments are without static ones."""
+        self._raise_in_doubt()
+        with self._latched():
+            return self._step(form, args, kwargs)
+
+    def _step(
+        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.runs += 1
+        # Two at a time tell nothing of how long one takes. Nobody waits for the other:
+        # a step may call itself from the host.
+        if self._turns is not None and self._measuring.acquire(blocking=False):
+            try:
+                if self._turns is not None:
+                    return self._measured(self._turns, form, args, kwargs)
+            finally:
+                self._measuring.release()
+        if self._choice is None or self._turns is not None:
+            return self._as_it_was(form).run(*args, **kwargs)
+        return self._tuned(self._choice, form, args, kwargs)
+
+    def _as_it_was(self, form: ArgumentForm) -> Built:
+        if form.usual is None:
+            form.usual = programs.usual(form.stages)
+        return form.usual
+
+    def _tuned(
+        self,
+        choice: Choice,
+        form: ArgumentForm,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Runs the plan's program, or that as it was where it fails at once."""
+        run = self.program(form).run
+        if self._tried or self._choice is None:
+            return run(*args, **kwargs)
+        if self._group.leads:
+            self._cache.mark(choice.plan)
+        try:
+            result = run(*args, **kwargs)
+            # What fails on a device is not known before.
+            jax.block_until_ready(result)
+        except (LagomError, jax.errors.JaxRuntimeError) as error:
+            # Other processes may be inside a collective, and wait there for this one.
+            last = len(self._group.members) > 1 or self._options.strict
+            if last or _some_deleted(args, kwargs):
+                raise
+            result = self._as_it_was(form).run(*args, **kwargs)
+            # Had that failed, too, it would not be the plan's fault.
+            self._warn(error)
+            self._leave()
+            return result
+        except BaseException:
+            # Not the plan's fault: arguments, or somebody calls the process away.
+            self._cache.survived(choice.plan)
+            raise
+        self._tried = True
+        if self._turns is None:
+            form.usual = None
+        if self._group.leads:
+            self._cache.survived(choice.plan)
+        return result
 
     def _warn(self, error: Exception) -> None:
         say.warn_once(
             f"the program as it was runs, since {reasons(error)}",
-            first=self._peers.index == 0,
+            first=self._group.leads,
         )
 
-    def _leave(self, kept: Plan | None) -> None:
-        """Goes on with one program; a device's memory may have no room for two."""
-        tuned = self.run
-        self.plan, self._guarded = kept, None
-        if kept is None:
-            self.run = self._usual
-        _release(tuned if kept is None else self._usual)
+    def _leave(self) -> None:
+        """Goes back to the program as it was, and gives the other's memory back."""
+        self._choice = self._turns = None
+        for form in self._forms:
+            form.planned = None
 
     def _measured(
-        self, guarded: _Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        turns: guard.Turns,
+        form: ArgumentForm,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Runs the step, and takes its time."""
-        side = guarded.next_side
-        plan = self.plan
-        assert plan is not None
+        choice, side = self._choice, turns.side
+        assert choice is not None
         try:
-            self._tell(None if side == "baseline" else guarded.rules)
+            self._tell(None if side == "baseline" else choice.rules)
         except InDoubtError:
             raise
         except LagomError as error:
             self._warn(error)
-            self._leave(None)
-            return self._source.call(self.run, args, kwargs)
+            self._leave()
+            return self._as_it_was(form).run(*args, **kwargs)
         # What earlier steps still do is not this one's.
         jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
         if side == "baseline":
-            result = self._source.call(self._usual, args, kwargs)
+            result = self._as_it_was(form).run(*args, **kwargs)
         else:
-            result = self._tuned(plan, args, kwargs)
+            result = self._tuned(choice, form, args, kwargs)
         jax.block_until_ready(result)
-        guarded.add(side, time.perf_counter() - start)
-        if guarded.complete and self._guarded is guarded:
-            self._conclude(guarded, plan)
+        turns.times.append((side, time.perf_counter() - start))
+        if turns.complete and self._turns is turns:
+            self._conclude(turns, choice)
         return result
 
-    def _conclude(self, guarded: _Guarded, plan: Plan) -> None:
+    def _conclude(self, turns: guard.Turns, choice: Choice) -> None:
+        """Keeps the program that was faster, by the clock of the first process."""
+        assert self._talk is not None
         try:
-            measured = guarded.conclude()
-            self._tell(guarded.rules if measured.kept else None)
+            content = self._talk.agree(
+                Word("measured"),
+                lambda words: json.dumps(dataclasses.asdict(turns.judged())),
+            )
+            measured = typed(MeasuredSteps, json.loads(content))
+            self._tell(choice.rules if measured.kept else None)
         except InDoubtError:
             raise
-        except Exception as error:
+        except LagomError as error:
             self._warn(error)
-            self._leave(None)
+            self._leave()
             return
-        if self._peers.index == 0:
-            LOG.info("%s: %s", plan.holds_for.program, in_words(measured))
-        plan = dataclasses.replace(
-            plan, evidence=dataclasses.replace(plan.evidence, measured=measured)
+        plan = choice.plan
+        if self._group.leads:
+            say.visibly(f"{plan.holds_for.program}: {in_words(measured)}")
+        evidence = dataclasses.replace(plan.evidence, measured=measured)
+        plan = dataclasses.replace(plan, evidence=evidence)
+        # What noise may have hidden is no verdict: the next job looks again.
+        loss = measured.tuned_seconds - measured.baseline_seconds
+        slower = loss > measured.noise_seconds
+        if self._group.leads and (measured.kept or slower):
+            self._cache.keep(choice.parts, plan)
+        if not measured.kept:
+            self._leave()
+            return
+        self._choice = dataclasses.replace(choice, plan=plan)
+        self._turns = None
+        for form in self._forms:
+            form.usual = None
+
+    def _report(self, traced: Any, cluster: Cluster, compiler: Compiler) -> None:
+        """Says what could be gained; nothing is changed, so nobody has to agree."""
+        report = analyze(traced, cluster=cluster, compiler=compiler)
+        say.visibly(
+            f"{report.program} on {cluster.name}: predicted "
+            f"{in_seconds(report.step_seconds)} a step, of which "
+            f"{in_seconds(report.exposed_seconds)} "
+            f"({in_percent(report.exposed_seconds, report.step_seconds)}) wait for "
+            "communication"
         )
-        guarded.keep(plan)
-        self._leave(plan if measured.kept else None)
-
-
-class _Guarded:
-    """A plan whose program takes turns with the one it is to replace."""
-
-    def __init__(
-        self,
-        choice: PlanWithRules,
-        decision: Decision,
-        cache: Cache,
-        peers: Peers,
-        patience: float,
-    ) -> None:
-        self.rules = choice.rules
-        self._peers = peers
-        self._patience = patience
-        self._decision = decision
-        self._cache = cache
-        self._steps = guard.schedule()
-        self._times: list[tuple[guard.Side, float]] = []
-
-    @property
-    def next_side(self) -> guard.Side:
-        return self._steps[len(self._times)]
-
-    @property
-    def complete(self) -> bool:
-        return len(self._times) == len(self._steps)
-
-    def add(self, side: guard.Side, seconds: float) -> None:
-        self._times.append((side, seconds))
-
-    def conclude(self) -> MeasuredSteps:
-        """The measurement of the first process, which decides for all.
-
-        Raises:
-            NoAgreementError: Not all processes know it.
-        """
-
-        def measured() -> bytes:
-            # The first step of each side came with what happens only once.
-            counted = self._times[2:]
-            baseline = [t for side, t in counted if side == "baseline"]
-            tuned = [t for side, t in counted if side == "tuned"]
-            record = guard.judge(baseline, tuned)
-            return json.dumps(dataclasses.asdict(record)).encode()
-
-        def read(data: bytes) -> MeasuredSteps:
-            return typed(MeasuredSteps, json.loads(data))
-
-        return share(
-            self._peers,
-            "what was measured",
-            measured,
-            read,
-            making=0.0,
-            patience=self._patience,
-        )
-
-    def keep(self, plan: Plan) -> None:
-        """Writes the plan with what was measured."""
-        if self._peers.index == 0:
-            first = self._decision.choices[0].plan
-            part = "whole" if plan.holds_for == first.holds_for else "rest"
-            self._cache.keep({**self._decision.parts, "part": part}, plan)
-
-
-def _release(run: Run) -> None:
-    """Gives the memory of a program back that will not run again."""
-    if hasattr(run, "clear_cache"):
-        run.clear_cache()
+        for file in write_views(report, self._options.html, self._options.trace):
+            say.visibly(f"written to {file}")
+        LOG.debug("%s", report)
 
 
 def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True if the step cannot be run again, since donated arguments are gone."""
     arrays = jax.tree.leaves((args, kwargs))
     return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
-
-
-def _lower_of(run: Run) -> Run:
-    lower = getattr(run, "lower", None)
-    if lower is None:
-        raise LagomError("this program was compiled already; lower the function itself")
-    return lower
-
-
-def _report(traced: Any, cluster: Cluster, peers: Peers) -> None:
-    """Says what could be gained; nothing is changed, so nobody has to agree."""
-    if peers.index:
-        return
-    report = analyze(traced, cluster=cluster)
-    LOG.info(
-        "%s on %s: predicted %s a step, of which %s (%s) wait for communication",
-        report.program,
-        cluster.name,
-        in_seconds(report.step_seconds),
-        in_seconds(report.exposed_seconds),
-        in_percent(report.exposed_seconds, report.step_seconds),
-    )
-    LOG.debug("%s", report)

@@ -3,51 +3,71 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 import types
-from collections.abc import Callable, Hashable
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
 
 from lagom_jax.plan import Plan
-from lagom_jax.runtime.arguments import variant_of
-from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.jitted import (
+from lagom_jax.runtime import say
+from lagom_jax.runtime.arguments import (
     Statics,
-    UnknownArgumentsError,
-    is_jitted,
-    statics_of,
+    fact_at,
+    facts_of,
+    paths_of,
     trace_is_clean,
+    variant_of,
 )
-from lagom_jax.runtime.options import Mode, OptionError, Options, OptionTypeError
-from lagom_jax.runtime.programs import (
-    JittedSource,
-    LoweredSource,
-    ProgramSource,
-    Run,
-    StageSource,
-)
-from lagom_jax.runtime.variant import Variant
+from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
+from lagom_jax.runtime.programs import REFUSALS, Stages, UnknownArgumentsError
+from lagom_jax.runtime.variant import ArgumentForm, Variant
 
-_NO_STATICS = Statics((), ())
-# That arguments are not those of the last call costs jax more to find out than a look
-# at all of them does. After so many calls alike it pays to let jax find out.
-_ALIKE: Final = 16
 _config: Any = jax.config
+_JITTED: Final = type(jax.jit(lambda: None))
 
 
-class _Shortcut(NamedTuple):
-    """The program that the next call probably runs.
+class _Known(NamedTuple):
+    """Arguments that were decided for."""
 
-    It is one value, since threads may replace it.
-    """
-
-    run: Run
-    programs: Callable[[], int]
-    """The number of programs that jax has for it; when this was written, `known`."""
-    known: int
     variant: Variant
+    form: ArgumentForm
+
+
+class _Quick(NamedTuple):
+    """A program, and what tells its arguments from those of others."""
+
+    fixed: Hashable
+    facts: Mapping[tuple[Any, ...], Hashable]
+    run: Callable[..., Any]
+
+
+class _Sentinel:
+    """A static argument that jax's caches hold, until they are cleared."""
+
+
+_tuned: weakref.WeakSet[Tuned] = weakref.WeakSet()
+_watch: Final = jax.jit(lambda sentinel: 0.0, static_argnums=0)
+
+
+def _watch_caches() -> None:
+    """Clears our programs with jax's own caches, as `jax.clear_caches` is meant."""
+    sentinel = _Sentinel()
+    _watch.trace(sentinel)
+    weakref.finalize(sentinel, _caches_were_cleared).atexit = False
+
+
+def _caches_were_cleared() -> None:
+    for one in tuple(_tuned):
+        one._forget_programs()
+    _watched.clear()
+
+
+_watched: list[bool] = []
 
 
 class Tuned:
@@ -56,61 +76,77 @@ class Tuned:
     It is called, lowered and traced as the function itself would be.
     """
 
-    def __init__(self, function: Any, options: Options) -> None:
+    def __init__(self, function: Any, given: Mapping[str, Any] | Options) -> None:
         """Wraps a function; nothing happens before it is called.
 
         Args:
-            function: What `lagom_jax.tune` takes.
-            options: What was asked for.
+            function: As `lagom_jax.tune` takes it.
+            given: The options that were given there; flags and the environment have
+                the rest, unless these are all.
 
         Raises:
-            OptionError: It cannot be tuned.
+            OptionError: It cannot be tuned, or there is no such option.
         """
         if isinstance(function, Tuned):
             function = function._function
         # First, for what belongs to the function must not take the place of our own.
         functools.update_wrapper(self, function, updated=())
         vars(self).update(_attributes_of(function))
-        self._function = function
-        self._options = options
-        self._jitted, self._source = _source_of(function, options.mode)
-        self._statics = _NO_STATICS
+        self._function, self._given = function, given
+        self._options = _options_of(given)
+        self._jitted = _jitted_of(function, off=self._options.mode == "off")
         # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
         # whatever is no array, and do not look whether it is still the same.
-        self._by_value = not hasattr(self._jitted, "trace")
-        if is_jitted(self._jitted):
-            self._statics = statics_of(self._jitted)
-            # Should jax have changed inside, it is better known now.
-            self._source().usual()
-        self._cache = Cache.at(options.cache)
-        self._variants: dict[Hashable, Variant] = {}
+        own = isinstance(self._jitted, _JITTED)
+        self._statics = Statics.of(self._jitted) if own else None
+        self._has_statics = self._statics not in (None, Statics())
         self._lock = threading.RLock()
-        self._shortcut: _Shortcut | None = None
-        self._last: Variant | None = None
-        self._alike = 0
-        self._mixed = False
-        self._alone = options.mode == "off"
+        self._forget()
+
+    def _forget(self) -> None:
+        self._begun = self._alone = False
+        self._cache = Cache(None)
+        self._variants: dict[Hashable, Variant] = {}
+        self._known: dict[Hashable, _Known] = {}
+        self._forget_quick()
+
+    def _forget_quick(self) -> None:
+        self._run: Callable[..., Any] | None = None
+        self._quick: list[_Quick] = []
+        self._probes: list[tuple[Any, ...]] = []
+        self._table: dict[Hashable, Callable[..., Any]] = {}
+
+    def _forget_programs(self) -> None:
+        self._forget_quick()
+        for variant in tuple(self._variants.values()):
+            variant.clear_cache()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the step."""
         if self._alone:
             return self._jitted(*args, **kwargs)
-        shortcut = self._shortcut
-        if shortcut is not None and trace_is_clean():
-            run, programs, known, _ = shortcut
+        if trace_is_clean():
             try:
-                result = run(*args, **kwargs)
-            except UnknownArgumentsError:
+                if (run := self._run) is not None:
+                    return run(*args, **kwargs)
+                if self._table:
+                    fixed, apart, named = self._divided(args, kwargs)
+                    # Programs refuse what was guessed wrongly.
+                    found = [fact_at(path, apart, named) for path in self._probes]
+                    if (run := self._table.get((fixed, *found))) is not None:
+                        return run(*apart, **named)
+            except REFUSALS:
+                # Nothing has run.
                 pass
-            else:
-                if programs() != known:
-                    self._look_again(shortcut, args, kwargs)
-                return result
         return self._decided(args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy decides for itself."""
-        return Tuned, (self._function, self._options)
+        return Tuned, (self._function, self._given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tuned:
+        """Another one around the same function, as functions are not copied."""
+        return Tuned(self._function, self._given)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """The function as a method."""
@@ -121,11 +157,11 @@ class Tuned:
         return f"<lagom_jax.tune of {self._function!r}, mode {self._options.mode!r}>"
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Lowers the function: with its plan's options, where it has a plan."""
-        _, variant = self._find(args, kwargs)
-        if variant is None or variant.plan is None:
-            return self._jitted.lower(*args, **kwargs)
-        return variant.lower(args, kwargs)
+        """Lowers the function; what `compile` then returns has its plan, if any."""
+        lowered = self._jitted.lower(*args, **kwargs)
+        if self._left_to_jax() or isinstance(self._function, jax.stages.Lowered):
+            return lowered
+        return LoweredWithPlan(lowered, functools.partial(self._ahead, args, kwargs))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Traces the function."""
@@ -138,80 +174,195 @@ class Tuned:
     def clear_cache(self) -> None:
         """Forgets what was compiled; plans stay."""
         with self._lock:
-            for variant in tuple(self._variants.values()):
-                variant.clear_cache()
-            self._jitted.clear_cache()
+            self._forget_programs()
+            if hasattr(self._jitted, "clear_cache"):
+                self._jitted.clear_cache()
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans in use, one for each set of arguments that has one."""
+        """The plans in use, one for each program that has one."""
         # Another thread may be adding one.
         found = (variant.plan for variant in tuple(self._variants.values()))
         return tuple(plan for plan in found if plan is not None)
 
-    def _find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Hashable | None, Variant | None]:
-        """A key for arguments, if they can have one, and what was decided for it."""
-        if isinstance(self._function, jax.stages.Lowered):
-            return (), self._variants.get(())
-        try:
-            statics, by_value = self._statics, self._by_value
-            key = variant_of(args, kwargs, statics, by_value=by_value)
-            return key, self._variants.get(key)
-        except Exception:
-            # jax says better than we could what is wrong with the arguments.
-            return None, None
+    def _left_to_jax(self) -> bool:
+        """True if this call is jax's alone; flags may be parsed only by now."""
+        if not self._begun:
+            with self._lock:
+                self._options = _options_of(self._given)
+                self._alone = self._options.mode == "off"
+                self._cache = Cache.at(self._options.cache)
+                self._begun = True
+        if self._alone or _config.jax_disable_jit:
+            return True
+        if trace_is_clean():
+            return False
+        # Inside another function it is part of that one's program.
+        if not self._variants and say.once(f"inside {id(self)}"):
+            say.visibly(
+                f"{_name(self)} was called inside another function that jax "
+                "transforms, and is part of that one's program there: no plan is made "
+                "for it. Tune the outermost jitted function"
+            )
+        return True
 
     def _decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step the long way: its arguments may be new."""
-        # Inside another function it is part of that one's program.
-        if not trace_is_clean() or _config.jax_disable_jit:
+        if self._left_to_jax():
             return self._jitted(*args, **kwargs)
-        key, variant = self._find(args, kwargs)
-        if key is None:
+        # What jax has compiled cannot be called with an argument of this name.
+        known = None if "self" in kwargs else self._find(args, kwargs)
+        if known is None:
             return self._jitted(*args, **kwargs)
-        variant = variant or self._new(key, args, kwargs)
-        if self._alone:
-            return self._jitted(*args, **kwargs)
-        result = variant.run_step(args, kwargs)
-        self._settle(variant)
+        variant, form = known
+        fixed, apart, named = self._divided(args, kwargs)
+        try:
+            result = variant.run_step(form, apart, named)
+        except UnknownArgumentsError:
+            # They are known; jax's context has changed since, as with its first trace.
+            return variant.program(form).compiled(*apart, **named)
+        except REFUSALS:
+            # What is static for a wrapper, as a value or that two models are one, no
+            # look at its arguments can tell. Nothing has run yet.
+            if self._statics is None and not isinstance(self._jitted, _Once):
+                return self._jitted(*args, **kwargs)
+            raise
+        if variant.runs > 1 or variant.plan is None:
+            self._settle(known, apart, named, fixed)
         return result
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
+        """The decision for arguments, new or known; None for those without a key."""
+        try:
+            statics, by_value = self._statics or Statics(), self._statics is None
+            key = variant_of(args, kwargs, statics, by_value=by_value)
+            known = self._known.get(key)
+        except Exception:
+            # jax says better than we could what is wrong with the arguments.
+            return None
+        if known is None or known.variant.open:
+            known = self._new(key, args, kwargs)
+        return None if self._alone else known
 
     def _new(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Variant:
+    ) -> _Known:
         with self._lock:
-            found = self._variants.get(key)
+            known = self._known.get(key)
+            if known is not None and not known.variant.open:
+                return known
+            _tuned.add(self)
+            if not _watched:
+                _watched.append(True)
+                _watch_caches()
+            stages = Stages.of(self._function_to_lower, self._statics, args, kwargs)
+            devices = stages.devices(args, kwargs)
+            program = (_digest(stages.lowered), devices)
+            variant = self._variants.get(program)
+            if variant is not None:
+                # The same program from other arguments, as numpy arrays.
+                known = _Known(variant, variant.form(stages))
+            else:
+                variant = Variant(_name(self), self._options, self._cache)
+                known = _Known(variant, variant.form(stages))
+            if known.variant is not self._variants.get(program) or variant.open:
+                others = tuple(self._variants.values())
+                self._variants[program] = variant
+                try:
+                    variant.decide(known.form, devices, others)
+                except BaseException:
+                    if not variant.open:
+                        # The next call looks for a plan again.
+                        del self._variants[program]
+                    raise
+                self._alone = variant.leaves_all_alone
+            self._known[key] = known
+            return known
+
+    @property
+    def _function_to_lower(self) -> Any:
+        stage = isinstance(self._function, jax.stages.Lowered)
+        return self._function if stage else self._jitted
+
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The compiled program for arguments that may be shapes only."""
+        known = self._find(args, kwargs)
+        return None if known is None else known.variant.program(known.form).compiled
+
+    def _divided(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Hashable, tuple[Any, ...], dict[str, Any]]:
+        if not self._has_statics or self._statics is None:
+            return None, args, kwargs
+        return self._statics.divided(args, kwargs)
+
+    def _settle(
+        self,
+        known: _Known,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        fixed: Hashable,
+    ) -> None:
+        """Lets the next calls with such arguments go straight to their program."""
+        built = known.variant.settled(known.form)
+        if built is None or not built.exact:
+            return
+        with self._lock:
+            facts = facts_of(jax.tree.leaves((args, kwargs)))
+            by_path = dict(zip(paths_of(args, kwargs), facts, strict=True))
+            new = _Quick(fixed, by_path, built.run)
+            self._quick = [one for one in self._quick if one.run is not built.run]
+            for other in self._quick:
+                if _key(other, self._probes) == _key(new, self._probes):
+                    self._probes += _telling(other, new)
+            self._quick.append(new)
+            self._table = {_key(one, self._probes): one.run for one in self._quick}
+            alone = len(self._quick) == 1 and not self._has_statics
+            self._run = built.run if alone else None
+
+
+def _key(one: _Quick, probes: Sequence[tuple[Any, ...]]) -> Hashable:
+    return (one.fixed, *(one.facts.get(path) for path in probes))
+
+
+def _telling(one: _Quick, other: _Quick) -> list[tuple[Any, ...]]:
+    """A place where the arguments of two programs differ."""
+    for path, fact in one.facts.items():
+        if path and path in other.facts and fact != other.facts[path]:
+            return [path]
+    return []
+
+
+class LoweredWithPlan:
+    """A lowered step that looks for a plan when it is compiled."""
+
+    def __init__(self, lowered: Any, compiled: Callable[[], Any]) -> None:
+        """Takes the stage as jax has it, and the means to compile it with a plan."""
+        self._lowered, self._compiled = lowered, compiled
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Any:
+        """Compiles it: with a plan, unless the caller has options of his own."""
+        if compiler_options is None:
+            found = self._compiled()
             if found is not None:
                 return found
-            variant = Variant(self._source(), self._options, self._cache)
-            variant.decide(args, kwargs)
-            self._alone = variant.leaves_all_alone
-            self._variants[key] = variant
-            return variant
+        return self._lowered.compile(compiler_options=compiler_options)
 
-    def _settle(self, variant: Variant) -> None:
-        """Lets the next calls go straight to jax, if they are probably the last's."""
-        self._alike = self._alike + 1 if variant is self._last else 0
-        self._last = variant
-        often = len(self._variants) == 1 or self._alike >= _ALIKE
-        if often and variant.settled and not self._mixed and is_jitted(self._jitted):
-            run = variant.run
-            self._shortcut = _Shortcut(run, run._cache_size, run._cache_size(), variant)
-        else:
-            self._shortcut = None
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is jax's."""
+        return getattr(self._lowered, name)
 
-    def _look_again(
-        self, shortcut: _Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """After a call that made jax compile, as for arguments of another sharding."""
-        if self._find(args, kwargs)[1] is shortcut.variant:
-            self._shortcut = shortcut._replace(known=shortcut.programs())
-        else:
-            # This one has run with another's options. jax cannot tell them apart, so
-            # from now on all calls are looked at first.
-            self._shortcut, self._mixed = None, True
+
+def _options_of(given: Mapping[str, Any] | Options) -> Options:
+    return given if isinstance(given, Options) else resolve(given)
+
+
+def _name(tuned: Tuned) -> str:
+    return str(getattr(tuned, "__name__", "the step"))
+
+
+def _digest(lowered: Any) -> str:
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _attributes_of(function: Any) -> dict[str, Any]:
@@ -223,35 +374,29 @@ def _attributes_of(function: Any) -> dict[str, Any]:
     }
 
 
-def _source_of(function: Any, mode: Mode) -> tuple[Any, Callable[[], ProgramSource]]:
-    """A jitted function, or what takes its place, and what programs are made of."""
+def _jitted_of(function: Any, *, off: bool) -> Any:
+    """A jitted function, or what takes its place."""
     if isinstance(function, jax.stages.Compiled):
         raise OptionTypeError(
             "a compiled step cannot be compiled otherwise: give lagom_jax.tune the "
             "function, or what .lower(...) returned"
         )
     if isinstance(function, jax.stages.Lowered):
-        stage = function
-        return _Once(stage), functools.partial(StageSource, stage)
-    if is_jitted(function):
-        return function, functools.partial(JittedSource, function)
+        return _Once(function)
     plain = isinstance(function, types.FunctionType)
     if plain and hasattr(function, "lower") and not hasattr(function, "trace"):
-        if mode == "off":
-            return function, functools.partial(LoweredSource, function)
+        if off:
+            return function
         raise OptionError(
             "what jax.pmap made is a program for each device, not one for all of them: "
             "give lagom_jax.tune a function that jax.jit made, with shardings"
         )
-    if hasattr(function, "lower"):
-        return function, functools.partial(LoweredSource, function)
     if not callable(function):
         raise OptionTypeError(
             f"lagom_jax.tune takes a function, not an object of type "
             f"{type(function).__name__}"
         )
-    jitted = jax.jit(function)
-    return jitted, functools.partial(JittedSource, jitted)
+    return function if hasattr(function, "lower") else jax.jit(function)
 
 
 class _Once:

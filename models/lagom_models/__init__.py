@@ -14,7 +14,7 @@ except ImportError as error:
         f'lagom_models needs flax and optax ({error}): pip install "lagom_jax[models]"'
     ) from error
 
-from lagom_models.build import build, parallelisms
+from lagom_models.build import build, build_on, parallelisms
 from lagom_models.configs import CONFIGS, ModelConfig, ModelError, names
 from lagom_models.step import (
     TrainingStep,
@@ -33,6 +33,7 @@ __all__ = [
     "TrainState",
     "TrainingStep",
     "build",
+    "build_on",
     "names",
     "parallelisms",
     "sharded_gradient",

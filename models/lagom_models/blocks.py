@@ -28,11 +28,11 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, layout: Layout) -> tuple[jax.Array, jax.Array]:
         """Returns the layer's output and its balance loss."""
-        read = layout.enter(self.norm(x))
+        read = layout.enter(self.norm(x), fused=True)
         attended = self.attention(read, layout)
         if self.forward_norm is not None:
             x = x + self._leave(attended, self.attention_bias, layout)
-            read = layout.enter(self.forward_norm(x))
+            read = layout.enter(self.forward_norm(x), fused=True)
             fed, balance = self._feed(read, layout)
             return x + self._leave(fed, self.forward_bias, layout), balance
         # Both halves are added up before they travel: one collective, not two.
@@ -43,10 +43,10 @@ class Block(nnx.Module):
     def _feed(self, x: jax.Array, layout: Layout) -> tuple[jax.Array, jax.Array]:
         if isinstance(self.forward, Mixture):
             return self.forward(x, layout)
-        return self.forward(x), jnp.zeros(())
+        return self.forward(x, layout), jnp.zeros(())
 
     def _leave(self, x: jax.Array, bias: nnx.Param | None, layout: Layout) -> jax.Array:
-        return _shift(layout.leave(x), bias)
+        return _shift(layout.leave(x, fused=True), bias)
 
 
 class Outer(nnx.Module):

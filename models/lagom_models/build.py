@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from lagom_jax import decompose
+from lagom_jax.mesh.sizes import MeshSizes, StepBatch
 from lagom_models.configs import ModelConfig, ModelError, config_for
 from lagom_models.configs import tiny as shrink
 from lagom_models.layout import PARALLELISMS, Layout
@@ -44,7 +46,12 @@ def build(
     model_axis: int | None = None,
     shard_data: bool | None = None,
     micro_batches: int | None = None,
+    accumulate: int = 1,
     capacity_factor: float | None = None,
+    tp: str | None = None,
+    sp: str | None = None,
+    form: decompose.Form | None = None,
+    attention: str = "plain",
     learning_rate: float = 3e-4,
 ) -> TrainingStep:
     """Builds a training step on a mesh without devices.
@@ -66,7 +73,15 @@ def build(
             unless under `dp`.
         micro_batches: How many micro batches follow each other in a pipeline; two
             for each stage.
+        accumulate: How many micro batches the gradients of a step are added up over,
+            where there is no pipeline.
         capacity_factor: Slots of each expert over its even share of the tokens; 1.25.
+        tp: `commfuse` fuses the all-reduces of `tp` with the matmuls before them.
+        sp: `commfuse` fuses the all-gathers and reduce-scatters of `tp-sp` with the
+            matmuls next to them.
+        form: The form in which they are fused; by default rings.
+        attention: `plain` writes the scores to memory; `cudnn` is one kernel of the
+            library, as long sequences are trained.
         learning_rate: Of adamw.
 
     Raises:
@@ -91,18 +106,106 @@ def build(
     if capacity_factor is not None and config.experts is not None:
         experts = dataclasses.replace(config.experts, capacity_factor=capacity_factor)
         config = dataclasses.replace(config, experts=experts)
+    if attention == "cudnn":
+        if config.rotary is None:
+            raise ModelError(
+                f"{name} has ALiBi positions, a bias as large as the scores: its "
+                "attention is plain"
+            )
+        config = dataclasses.replace(config, attention="cudnn")
+    elif attention != "plain":
+        raise ModelError(f"attention is plain or cudnn, not {attention!r}")
     sequence = min(2048, config.sequence) if sequence is None else sequence
     batch = config.micro_batch[parallelism.split("-")[0]] if batch is None else batch
     layout = _layout(parallelism, devices, model_axis, shard_data)
+    fused = _fused(config, parallelism, tp, sp, form)
+    layout = dataclasses.replace(layout, fused=fused)
     count = (micro_batches or 2 * layout.model) if layout.pipeline else 1
+    if accumulate < 1 or (accumulate > 1 and layout.pipeline):
+        raise ModelError(
+            f"accumulate={accumulate}: at least 1, and 1 in a pipeline, whose "
+            "micro_batches are added up"
+        )
     _check(config, layout, batch=batch, sequence=sequence, micro_batches=count)
     replicas = layout.data if layout.pipeline else layout.replicas
     return TrainingStep.assemble(
-        f"{name} {parallelism}",
-        Model.create(config, layout, scan=scan, remat=remat, micro_batches=count),
-        batch=batch * count * replicas,
+        f"{name} {parallelism}{'' if fused is None else ' commfuse'}",
+        Model.create(
+            *(config, layout),
+            scan=scan,
+            remat=remat,
+            micro_batches=count,
+            accumulate=accumulate,
+        ),
+        batch=batch * count * accumulate * replicas,
         sequence=sequence,
         learning_rate=learning_rate,
+    )
+
+
+def build_on(
+    name: str,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    *,
+    layers: int | None = None,
+    tiny: bool = False,
+) -> TrainingStep:
+    """Builds a training step on a mesh that `lagom_jax.mesh` chose.
+
+    Args:
+        name: The model; see `names`.
+        sizes: The mesh. One of `tensor`, `pipeline` and `expert` may be above 1, and
+            one of `data` and `fsdp`.
+        batch: What a step is trained on.
+        layers: How many layers, if not as published.
+        tiny: Shrinks the model to a size that trains on a CPU.
+
+    Raises:
+        ModelError: No step can be built so.
+
+    Example:
+        >>> from lagom_jax.mesh import MeshSizes, StepBatch
+        >>> step = build_on("llama-3-8b", MeshSizes(fsdp=8), StepBatch(16, 2048))
+        >>> step.batch, step.model.accumulate
+        (16, 2)
+    """
+    inner = [n for n in ("tensor", "pipeline", "expert") if getattr(sizes, n) > 1]
+    other = [
+        words
+        for words, met in (
+            ("sequence above 1", sizes.sequence > 1),
+            ("both data and fsdp above 1", sizes.data > 1 and sizes.fsdp > 1),
+            (f"{' and '.join(inner)} at once", len(inner) > 1),
+            ("interleaved stages", sizes.interleave > 1),
+            ("the selective remat", sizes.remat == "selective"),
+        )
+        if met
+    ]
+    if other:
+        raise ModelError(f"models of the zoo are not built with {', '.join(other)}")
+    count = batch.micro_batches(sizes)
+    if not count:
+        raise ModelError(
+            f"{batch.sequences} sequences do not divide over {sizes.replicas} replicas "
+            f"with micro batches of {sizes.micro_batch}"
+        )
+    ways = {"tensor": "tp-sp" if sizes.tensor_sequence else "tp", "expert": "ep"}
+    alone = "fsdp" if sizes.sharded else "dp"
+    way = ways.get(inner[0], "pp") if inner else alone
+    return build(
+        name,
+        devices=sizes.devices,
+        parallelism=way,
+        layers=layers,
+        batch=sizes.micro_batch,
+        sequence=batch.length,
+        remat=sizes.remat == "full",
+        tiny=tiny,
+        model_axis=getattr(sizes, inner[0]) if inner else None,
+        shard_data=sizes.sharded,
+        micro_batches=count if way == "pp" else None,
+        accumulate=1 if way == "pp" else count,
     )
 
 
@@ -130,6 +233,34 @@ def _layout(
     return Layout(parallelism, devices // model, model, shard_data)
 
 
+def _fused(
+    config: ModelConfig,
+    parallelism: str,
+    tp: str | None,
+    sp: str | None,
+    form: decompose.Form | None,
+) -> decompose.Form | None:
+    for option, asked, way in (("tp", tp, "tp"), ("sp", sp, "tp-sp")):
+        if asked in (None, "plain"):
+            continue
+        if asked != "commfuse":
+            raise ModelError(f"{option} is plain or commfuse, not {asked!r}")
+        if parallelism != way:
+            raise ModelError(
+                f"{option}='commfuse' (--{option}) goes with --parallelism {way}, "
+                f"not {parallelism}"
+            )
+        if config.experts is not None:
+            raise ModelError(
+                f"{option}='commfuse' (--{option}): the collectives of a mixture's "
+                "experts are not fused; choose a dense model"
+            )
+        return decompose.Form() if form is None else form
+    if form is not None:
+        raise ModelError("a form is of use with tp='commfuse' or sp='commfuse' only")
+    return None
+
+
 def _check(
     config: ModelConfig,
     layout: Layout,
@@ -149,7 +280,7 @@ def _check(
     if layout.tensor:
         wanted.append(("key-value heads", config.kv_heads, axis, "model_axis"))
         wanted.append(("vocabulary", config.vocabulary, axis, "model_axis"))
-    if layout.sequence:
+    if layout.sequence or (layout.tensor and layout.fused is not None):
         wanted.append(("sequence", sequence, axis, "model_axis"))
     if layout.expert and config.experts is not None:
         wanted.append(("experts", config.experts.count, axis, "model_axis"))

@@ -1,14 +1,16 @@
 """The five models, by the shapes their authors published.
 
-Every record names the page its numbers were read from. `tiny` shrinks a record to
-a size that trains on a CPU and keeps what makes the model itself: the kind of norm,
-of positions and of feed-forward, shared key-value heads, shared and routed experts.
+The dimensions are those of `lagom_jax.mesh`, with the pages they were read from.
+`tiny` shrinks a record to a size that trains on a CPU and keeps what makes the model
+itself: the kind of norm, of positions and of feed-forward, shared key-value heads,
+shared and routed experts.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from lagom_jax.errors import LagomError
+from lagom_jax.mesh.model_shape import ExpertShape, ModelShape, published_shape
 
 
 class ModelError(LagomError, ValueError):
@@ -56,6 +58,8 @@ class ModelConfig:
             are added together, instead of one after the other.
         micro_batch: Sequences in one micro batch of one replica, by parallelism.
         source: Where the numbers were read.
+        attention: `plain`: the scores are written to memory; `cudnn`: one kernel of the
+            library, which keeps them on the chip.
 
     Example:
         >>> config = CONFIGS["llama-3-8b"]
@@ -84,11 +88,40 @@ class ModelConfig:
     qk_norm: bool = False
     experts: Experts | None = None
     dense_layers: int = 0
+    attention: Literal["plain", "cudnn"] = "plain"
 
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.width // self.heads
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its dimensions, as `lagom_jax.mesh` takes them."""
+        experts = self.experts
+        return ModelShape(
+            name=self.name,
+            vocabulary=self.vocabulary,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            hidden=self.hidden,
+            gated=self.gated,
+            bias=self.bias,
+            layer_norm=self.norm == "layer",
+            parallel_block=self.parallel_block,
+            tied=self.tied,
+            qk_norm=self.qk_norm,
+            experts=experts
+            and ExpertShape(
+                *(experts.count, experts.top_k, experts.hidden, experts.shared),
+                experts.capacity_factor,
+            ),
+            dense_layers=self.dense_layers,
+            sequence=self.sequence,
+            source=self.source,
+        )
 
     @property
     def norm_bias(self) -> bool:
@@ -99,84 +132,51 @@ class ModelConfig:
 _DENSE = {"dp": 1, "fsdp": 1, "tp": 4, "pp": 1}
 _MIXTURE = {"dp": 2, "fsdp": 2, "tp": 2, "ep": 2, "pp": 2}
 
+
+def _config(name: str, micro_batch: dict[str, int], **more: Any) -> ModelConfig:
+    """A record of a published model: its dimensions, and what only training needs."""
+    shape = published_shape(name)
+    experts = shape.experts
+    if experts is not None:
+        experts = Experts(
+            experts.count,
+            top_k=experts.top_k,
+            hidden=experts.hidden,
+            shared=experts.shared,
+            balance_weight=more.pop("balance_weight"),
+            capacity_factor=experts.capacity_factor,
+        )
+    return ModelConfig(
+        name=name,
+        source=shape.source,
+        vocabulary=shape.vocabulary,
+        width=shape.width,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        hidden=shape.hidden,
+        sequence=shape.sequence,
+        micro_batch=micro_batch,
+        norm="layer" if shape.layer_norm else "rms",
+        gated=shape.gated,
+        bias=shape.bias,
+        parallel_block=shape.parallel_block,
+        tied=shape.tied,
+        qk_norm=shape.qk_norm,
+        experts=experts,
+        dense_layers=shape.dense_layers,
+        **more,
+    )
+
+
 CONFIGS: dict[str, ModelConfig] = {
     config.name: config
     for config in (
-        ModelConfig(
-            name="phi-2",
-            source="https://huggingface.co/microsoft/phi-2/blob/main/config.json",
-            vocabulary=51_200,
-            width=2560,
-            layers=32,
-            heads=32,
-            kv_heads=32,
-            hidden=10_240,
-            sequence=2048,
-            micro_batch={"dp": 2, "fsdp": 2, "tp": 8, "pp": 2},
-            rotary=0.4,
-            norm="layer",
-            gated=False,
-            bias=True,
-            parallel_block=True,
-        ),
-        ModelConfig(
-            name="llama-3-8b",
-            source="https://huggingface.co/meta-llama/Meta-Llama-3-8B/blob/main/config.json",
-            vocabulary=128_256,
-            width=4096,
-            layers=32,
-            heads=32,
-            kv_heads=8,
-            hidden=14_336,
-            sequence=8192,
-            micro_batch=_DENSE,
-            rotary_base=500_000.0,
-        ),
-        ModelConfig(
-            name="mpt-7b",
-            source="https://huggingface.co/mosaicml/mpt-7b/blob/main/config.json",
-            vocabulary=50_432,
-            width=4096,
-            layers=32,
-            heads=32,
-            kv_heads=32,
-            hidden=16_384,
-            sequence=2048,
-            micro_batch={**_DENSE, "tp": 2},
-            rotary=None,
-            norm="layer",
-            gated=False,
-            tied=True,
-        ),
-        ModelConfig(
-            name="deepseek-moe-16b",
-            source="https://huggingface.co/deepseek-ai/deepseek-moe-16b-base/blob/main/config.json",
-            vocabulary=102_400,
-            width=2048,
-            layers=28,
-            heads=16,
-            kv_heads=16,
-            hidden=10_944,
-            sequence=4096,
-            micro_batch=_MIXTURE,
-            epsilon=1e-6,
-            experts=Experts(64, top_k=6, hidden=1408, shared=2, balance_weight=0.001),
-            dense_layers=1,
-        ),
-        ModelConfig(
-            name="olmoe-1b-7b",
-            source="https://huggingface.co/allenai/OLMoE-1B-7B-0924/blob/main/config.json",
-            vocabulary=50_304,
-            width=2048,
-            layers=16,
-            heads=16,
-            kv_heads=16,
-            hidden=1024,
-            sequence=4096,
-            micro_batch=_MIXTURE,
-            qk_norm=True,
-            experts=Experts(64, top_k=8, hidden=1024, shared=0, balance_weight=0.01),
-        ),
+        _config("phi-2", {"dp": 2, "fsdp": 2, "tp": 8, "pp": 2}, rotary=0.4),
+        _config("llama-3-8b", _DENSE, rotary_base=500_000.0),
+        _config("mpt-7b", {**_DENSE, "tp": 2}, rotary=None),
+        _config("deepseek-moe-16b", _MIXTURE, epsilon=1e-6, balance_weight=0.001),
+        _config("olmoe-1b-7b", _MIXTURE, balance_weight=0.01),
     )
 }
 

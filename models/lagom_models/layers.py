@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lagom_jax import decompose
 from lagom_models.configs import ModelConfig
 from lagom_models.layout import Layout
 
@@ -116,20 +117,31 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
         """Returns this device's part of the output, not yet added up."""
-        query = _add(x @ self.query[...], self.query_bias)
-        key = _add(x @ self.key[...], self.key_bias)
-        value = _add(x @ self.value[...], self.value_bias)
+        query, key, value = layout.columns(
+            x, self.query[...], self.key[...], self.value[...]
+        )
+        query = _add(query, self.query_bias)
+        key = _add(key, self.key_bias)
+        value = _add(value, self.value_bias)
+        shape = query.shape
         if self.norms is not None:
             query, key = self.norms(query, key, layout)
         query, key, value = (self._heads(t) for t in (query, key, value))
         bias = None
         if (rotary := self.config.rotary) is None:
-            bias = alibi(self.config.heads, query.shape[2], x.shape[1], layout)
+            bias = alibi(self.config.heads, query.shape[2], shape[1], layout)
         else:
             base = self.config.rotary_base
             query, key = (rotate(t, rotary, base) for t in (query, key))
-        mixed = jax.nn.dot_product_attention(query, key, value, bias, is_causal=True)
-        return mixed.reshape(*x.shape[:2], -1) @ self.out[...]
+        mixed = jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            bias,
+            is_causal=True,
+            implementation=None if self.config.attention == "plain" else "cudnn",
+        )
+        return layout.rows(mixed.reshape(shape), self.out[...])
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:2], -1, self.config.head_width)
@@ -147,12 +159,24 @@ class FeedForward(nnx.Module):
             hidden, c.width, tensor=0, scale=(2 * c.layers) ** -0.5
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns this device's part of the output, not yet added up."""
-        hidden = _add(x @ self.up[...], self.up_bias)
-        if self.gate is None:
-            return jax.nn.gelu(hidden) @ self.down[...]
-        return (jax.nn.silu(x @ self.gate[...]) * hidden) @ self.down[...]
+    def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
+        """Returns this device's part of the output, which `leave` adds up."""
+        wide = [self.up] if self.gate is None else [self.up, self.gate]
+        bias = None if self.up_bias is None else self.up_bias[...]
+
+        def hidden(up: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+            up = up if bias is None else up + bias
+            return jax.nn.gelu(up) if gate is None else jax.nn.silu(gate) * up
+
+        matrices = [matrix[...] for matrix in wide]
+        if layout.sequence and layout.fused is not None:
+            # Slices go straight on, and are never put together.
+            ring, slices = decompose.gather_matmul_slices(
+                x, matrices, "model", dimension=1, form=layout.fused
+            )
+            made = tuple(hidden(*several) for several in slices)
+            return decompose.scatter_matmul_slices(ring, made, self.down[...])
+        return layout.rows(hidden(*layout.columns(x, *matrices)), self.down[...])
 
 
 def _add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:

@@ -22,6 +22,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
+from lagom_jax import decompose
 from lagom_models.configs import ModelError
 
 PARALLELISMS = ("dp", "fsdp", "tp", "tp-sp", "tp-sliced", "ep", "pp")
@@ -55,6 +56,14 @@ class Placement:
 class Layout:
     """A parallelism on a mesh of `data` x `model` devices.
 
+    Attributes:
+        parallelism: One of `PARALLELISMS`.
+        data: Devices along the data axis.
+        model: Devices along the model axis.
+        shard_data: Whether weights are cut over the data axis as well.
+        fused: The form in which tensor parallelism's collectives are fused with the
+            matmuls next to them; None where they are not.
+
     Example:
         >>> layout = Layout("tp-sp", data=8, model=8, shard_data=True)
         >>> layout.mesh.axis_names, layout.mesh.size
@@ -67,6 +76,7 @@ class Layout:
     data: int
     model: int
     shard_data: bool
+    fused: decompose.Form | None = None
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -222,14 +232,47 @@ class Layout:
         # however many times the layer reads the weight.
         return vary(weight, placement.varying)
 
-    def enter(self, x: jax.Array) -> jax.Array:
-        """Before matrices cut by columns: every device needs all of `x`."""
+    def enter(self, x: jax.Array, *, fused: bool = False) -> jax.Array:
+        """Before matrices cut by columns: every device needs all of `x`.
+
+        Args:
+            x: What the layers keep between them.
+            fused: Whether `columns` comes next, and may gather by itself.
+        """
         if self.sequence:
+            if fused and self.fused is not None:
+                return x
             return lax.all_gather(x, "model", axis=1, tiled=True)
         return vary(x, self.model_axis) if self.tensor else x
 
-    def leave(self, x: jax.Array) -> jax.Array:
-        """After matrices cut by rows: adds up the devices' parts of `x`."""
+    def columns(self, x: jax.Array, *matrices: jax.Array) -> tuple[jax.Array, ...]:
+        """The products of all rows with matrices that are cut by columns."""
+        if self.sequence and self.fused is not None:
+            return decompose.all_gather_matmul(
+                x, matrices, "model", dimension=1, form=self.fused
+            )
+        return tuple(x @ matrix for matrix in matrices)
+
+    def rows(self, x: jax.Array, matrix: jax.Array) -> jax.Array:
+        """The product with a matrix that is cut by rows; `leave` comes next."""
+        if self.fused is None or not self.tensor:
+            return x @ matrix
+        fused = (
+            decompose.matmul_reduce_scatter
+            if self.sequence
+            else decompose.matmul_all_reduce
+        )
+        return fused(x, matrix, "model", dimension=1, form=self.fused)
+
+    def leave(self, x: jax.Array, *, fused: bool = False) -> jax.Array:
+        """After matrices cut by rows: adds up the devices' parts of `x`.
+
+        Args:
+            x: The parts.
+            fused: Whether they come from `rows`, which may have added them up.
+        """
+        if fused and self.tensor and self.fused is not None:
+            return checkpoint_name(x, MOVED)
         if self.sequence:
             x = lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True)
         elif self.tensor:

@@ -53,7 +53,7 @@ class Mixture(nnx.Module):
         answers = answers.get(mode="fill", fill_value=0, unique_indices=True)
         mixed = (answers * weights[:, None]).reshape(-1, *x.shape).sum(0)
         if self.shared is not None:
-            mixed = mixed + self.shared(x)
+            mixed = mixed + self.shared(x, layout)
         return mixed, balance
 
     def _route(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -33,6 +33,7 @@ class Model:
         scan: Whether the layers are the body of one loop.
         remat: Whether the backward pass computes each layer's forward again.
         micro_batches: How many parts of the batch follow each other in a pipeline.
+        accumulate: How many micro batches the gradients of a step are added up over.
         graphs: The structure of each group's module.
         placements: Where each group's weights live; a tree for one module.
     """
@@ -42,6 +43,7 @@ class Model:
     scan: bool
     remat: bool
     micro_batches: int
+    accumulate: int
     graphs: dict[str, nnx.GraphDef]
     placements: dict[str, Tree]
 
@@ -54,6 +56,7 @@ class Model:
         scan: bool = True,
         remat: bool = True,
         micro_batches: int = 1,
+        accumulate: int = 1,
     ) -> "Model":
         """Traces one module of each kind, without making any weight."""
         graphs, placements = {}, {}
@@ -63,7 +66,10 @@ class Model:
             repeated = group == "layers"
             stacked = repeated and (scan or layout.pipeline)
             placements[group] = _place(state, layout, staged=repeated, stacked=stacked)
-        return cls(config, layout, scan, remat, micro_batches, graphs, placements)
+        return cls(
+            *(config, layout, scan, remat, micro_batches, accumulate),
+            *(graphs, placements),
+        )
 
     @property
     def stacked(self) -> bool:

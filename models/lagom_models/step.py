@@ -119,11 +119,16 @@ class TrainingStep:
         return jax.jit(make, out_shardings=shardings)(seed)
 
     def describe(self) -> str:
-        """One line: what is trained, on what, in which parts."""
+        """Name and summary in one line."""
+        return f"{self.name}: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """Weights, layers, mesh and batch in one line."""
         model = self.model
         mesh = " x ".join(f"{axis}={n}" for axis, n in self.mesh.shape.items())
         return (
-            f"{self.name}: {self.parameters / 1e9:.3g} billion weights, "
+            f"{self.parameters / 1e9:.3g} billion weights, "
             f"{'cut' if model.layout.shard_data else 'whole'} along the data axis; "
             f"{model.config.layers} layers, "
             f"{'scanned' if model.scan else 'unrolled'}, "
@@ -146,11 +151,28 @@ def sharded_gradient(model: Model) -> Callable[[Any, jax.Array], tuple[jax.Array
     """Loss and gradient as functions of whole weights and tokens, likewise."""
     specs = model.specs()
     return jax.shard_map(
-        jax.value_and_grad(model.loss),
+        _accumulated(model) if model.accumulate > 1 else jax.value_and_grad(model.loss),
         mesh=model.layout.mesh,
         in_specs=(specs, model.batch_spec()),
         out_specs=(PartitionSpec(), specs),
     )
+
+
+def _accumulated(model: Model) -> Callable[[Any, jax.Array], tuple[jax.Array, Any]]:
+    """Loss and gradient of a shard's sequences, one micro batch after the other."""
+
+    def gradient(weights: Any, tokens: jax.Array) -> tuple[jax.Array, Any]:
+        parts = tokens.reshape(model.accumulate, -1, tokens.shape[-1])
+
+        def add(total: Any, part: jax.Array) -> tuple[Any, None]:
+            found = jax.value_and_grad(model.loss)(weights, part)
+            return jax.tree.map(jnp.add, total, found), None
+
+        nothing = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights))
+        total, _ = jax.lax.scan(add, nothing, parts)
+        return jax.tree.map(lambda value: value / model.accumulate, total)
+
+    return gradient
 
 
 def state_shapes(model: Model, optimizer: optax.GradientTransformation) -> TrainState:

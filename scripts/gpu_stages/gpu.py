@@ -7,11 +7,10 @@ package imports without them. A dry run has stand-ins with the same functions.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -72,12 +71,9 @@ class Libraries:
 
             return cls(cupy, nccl)
         try:
-            if request.nccl:
-                # What is loaded under this name already is not searched for.
-                ctypes.CDLL(str(request.nccl), mode=ctypes.RTLD_GLOBAL)
             import cupy  # pyright: ignore[reportMissingImports]
             from nccl import core  # pyright: ignore[reportMissingImports]
-        except (ImportError, OSError) as error:
+        except ImportError as error:
             raise CannotRunError(
                 f"CuPy and nccl4py are needed ({error}): {INSTALL}"
             ) from None
@@ -94,6 +90,10 @@ class Libraries:
             raise CannotRunError(f"no NCCL here: {INSTALL}")
         return tuple(int(part) for part in str(library.version).split("."))
 
+    def release_name(self) -> str:
+        """The same as text: 2.30.4."""
+        return ".".join(map(str, self.nccl_release()))
+
 
 class Gpu:
     """The GPU of this process."""
@@ -101,14 +101,11 @@ class Gpu:
     def __init__(self, libraries: Libraries, patience: float) -> None:
         """Starts CUDA.
 
-        Args:
-            libraries: CuPy and nccl4py.
-            patience: Seconds after which something that is waited for counts as hung.
-
         Raises:
             CannotRunError: There is no GPU.
         """
         self.libraries = libraries
+        # In seconds: what is waited for longer counts as hung.
         self.patience = patience
         self._cupy = libraries.cupy
         try:
@@ -127,7 +124,7 @@ class Gpu:
         return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
 
     def zeros(self, nbytes: int) -> Any:
-        """An array of f32 zeros, ready for any stream."""
+        """An array of zeros in f32, ready for any stream."""
         array = self._cupy.zeros(nbytes // 4, np.float32)
         self._cupy.cuda.runtime.deviceSynchronize()
         return array
@@ -202,46 +199,32 @@ class Gpu:
 
 
 class Ranks:
-    """The ranks of one communicator that are in this process, all on its GPU."""
+    """The ranks of one communicator, all in this process and on its GPU."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        unique_id: bytes,
-        world: int,
-        mine: Sequence[int],
-        *,
-        channels: int,
-        most_bytes: int,
-    ) -> None:
-        """Makes the communicator, with all other processes that have its ranks.
+    def __init__(self, gpu: Gpu, world: int, *, channels: int, most_bytes: int) -> None:
+        """Makes the communicator.
 
-        Args:
-            gpu: What they run on.
-            unique_id: NCCL's, from `new_unique_id`.
-            world: Ranks of the communicator.
-            mine: Those that are here.
-            channels: Of the communicator; calls use as many or fewer.
-            most_bytes: Of the largest call, as a tuner counts them.
+        No call has more channels or more bytes, as a tuner counts them.
 
         Raises:
             HungError: The ranks do not find each other.
         """
         self.world = world
-        self.streams = tuple(gpu.stream(urgent=True) for _ in mine)
+        self.streams = tuple(gpu.stream(urgent=True) for _ in range(world))
         self._nccl = nccl = gpu.libraries.nccl
         self._patience = gpu.patience
-        self._sends = [gpu.zeros(most_bytes) for _ in mine]
-        self._receives = [gpu.zeros(most_bytes) for _ in mine]
+        self._sends = [gpu.zeros(most_bytes) for _ in self.streams]
+        self._receives = [gpu.zeros(most_bytes) for _ in self.streams]
         self._members: list[Any] = []
 
         def connect() -> None:
-            name = nccl.UniqueId.from_bytes(unique_id)
+            name = nccl.get_unique_id()
             # The lower bound is not set by NCCL_MIN_CTAS, which would bind the plugin.
             config = nccl.NCCLConfig(min_ctas=channels, max_ctas=channels)
             with nccl.group():
                 self._members += [
-                    nccl.Communicator.init(world, rank, name, config) for rank in mine
+                    nccl.Communicator.init(world, rank, name, config)
+                    for rank in range(world)
                 ]
 
         within(self._patience, "making a communicator", connect)
@@ -260,19 +243,17 @@ class Ranks:
             for send, receive, member, stream in zip(
                 self._sends, self._receives, self._members, self.streams, strict=True
             ):
-                match function:
-                    case "broadcast":
-                        member.broadcast(send[:few], receive[:few], 0, stream=stream)
-                    case "reduce":
-                        member.reduce(send[:few], receive[:few], plus, 0, stream=stream)
-                    case "all-gather":
-                        member.allgather(send[:few], receive[:many], stream=stream)
-                    case "reduce-scatter":
-                        member.reduce_scatter(
-                            send[:many], receive[:few], plus, stream=stream
-                        )
-                    case _:
-                        member.allreduce(send[:few], receive[:few], plus, stream=stream)
+                part, sums = receive[:few], {"op": plus, "stream": stream}
+                if function == "broadcast":
+                    member.broadcast(send[:few], part, 0, stream=stream)
+                elif function == "reduce":
+                    member.reduce(send[:few], part, root=0, **sums)
+                elif function == "all-gather":
+                    member.allgather(send[:few], receive[:many], stream=stream)
+                elif function == "reduce-scatter":
+                    member.reduce_scatter(send[:many], part, **sums)
+                else:
+                    member.allreduce(send[:few], part, **sums)
 
     def launch_first(self, function: str, per_rank: int) -> None:
         """`launch` where NCCL may have to connect the ranks in a new way.
@@ -294,22 +275,10 @@ class Ranks:
                 raise RuntimeError(f"a collective failed: NCCL's error {result}")
 
     def abort(self) -> None:
-        """Ends the communicator, whatever its ranks are doing.
-
-        Where even that hangs or fails, nothing is left to be done about it, and what
-        was measured before stays true.
-        """
+        """Ends the communicator, whatever its ranks are doing."""
+        # Where even that fails, what was measured before stays true.
         with contextlib.suppress(Exception):
-            within(
-                _AT_ABORT,
-                "aborting the communicators",
-                lambda: [member.abort() for member in self._members],
-            )
-
-
-def new_unique_id(libraries: Libraries) -> bytes:
-    """A name for a new communicator, for all of its ranks."""
-    return bytes(libraries.nccl.get_unique_id())
+            within(_AT_ABORT, "abort", lambda: [one.abort() for one in self._members])
 
 
 def within(seconds: float, what: str, do: Callable[[], T]) -> T:

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +16,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from machine import processor
 
-_PACKAGES: Final = ("jax", "jaxlib", "numpy", "lagom_jax")
-_PREFIXES: Final = ("jax-cuda", "nvidia-", "cupy-", "nccl4py")
+_PACKAGES: Final = ("jax", "nvidia-", "cupy-", "nccl4py", "numpy", "lagom_jax")
 _ASKED: Final = ("name", "driver_version", "memory.total", "clocks.max.sm")
 
 
@@ -33,22 +31,18 @@ def gpu_here() -> dict[str, str]:
             "no nvidia-smi here, so no NVIDIA driver: run this on a machine with a "
             "GPU, or try it with --dry-run"
         )
+    query = f"--query-gpu={','.join(_ASKED)}"
     asked = subprocess.run(
-        [
-            "nvidia-smi",
-            f"--id={visible_gpu()}",
-            f"--query-gpu={','.join(_ASKED)}",
-            "--format=csv,noheader",
-        ],
+        ["nvidia-smi", f"--id={visible_gpu()}", query, "--format=csv,noheader"],
         capture_output=True,
         text=True,
         check=False,
     )
     words = [word.strip() for word in asked.stdout.split(",")]
     if asked.returncode or len(words) != len(_ASKED):
-        said = (asked.stdout + asked.stderr).strip() or "nothing"
+        answer = (asked.stdout + asked.stderr).strip() or "nothing"
         raise CannotRunError(
-            f"nvidia-smi finds no GPU {visible_gpu()}; it says: {said}"
+            f"nvidia-smi finds no GPU {visible_gpu()}; it says: {answer}"
         )
     return dict(zip(_ASKED, words, strict=True))
 
@@ -72,36 +66,47 @@ def record_of(name: str) -> str:
         ) from error
 
 
-def machine(command: Sequence[str], gpu: dict[str, str]) -> dict[str, str]:
-    """Provenance of a result: command, date, GPU, processor, versions, commit."""
-    return {
-        "command": " ".join(command),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **gpu,
-        "processor": f"{os.cpu_count()} cores of a {processor()}",
-        "system": platform.release(),
-        "Python": platform.python_version(),
-        "source": _source(),
-        **_packages(),
-    }
+def cluster_of(gpu: str, gpus: int = 1) -> Cluster:
+    """The host that so many GPUs of a record would make up.
+
+    Raises:
+        CannotRunError: No system has such GPUs.
+
+    Example:
+        >>> cluster_of("h200", 8).name, cluster_of("gb200").name
+        ('h200:1x8', 'gb200-nvl72:1x1')
+    """
+    # Hosts that one rents have such GPUs too; the GPU's own system comes first.
+    for system in sorted(Cluster.names(), key=lambda name: not name.startswith(gpu)):
+        if Cluster.parse(system).gpu.name == gpu:
+            return Cluster.parse(f"{system}:1x{gpus}")
+    raise CannotRunError(
+        f"no system has GPUs with the record '{gpu}'; name one of "
+        + ", ".join(sorted({Cluster.parse(name).gpu.name for name in Cluster.names()}))
+        + ", as in --gpu=h100"
+    )
 
 
-def _packages() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        name = distribution.name.lower()
-        if name in _PACKAGES or name.startswith(_PREFIXES):
-            found[name] = distribution.version
-    return dict(sorted(found.items()))
-
-
-def _source() -> str:
-    """Commit of the sources; `unknown` outside a clone."""
-    asked = subprocess.run(
+def machine(gpu: dict[str, str]) -> dict[str, str]:
+    """Provenance of results: date, GPU, processor, versions, commit."""
+    commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip() or "unknown"
+    packages = {
+        one.name.lower(): one.version
+        for one in importlib.metadata.distributions()
+        if one.name.lower().startswith(_PACKAGES)
+    }
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **gpu,
+        "processor": f"{os.cpu_count()} cores of a {processor()}",
+        "system": platform.release(),
+        "Python": platform.python_version(),
+        "source": commit.stdout.strip() or "unknown",
+        **dict(sorted(packages.items())),
+    }

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from lagom_jax.nccl_plugin.rules import FUNCTIONS
 from lagom_jax.plan.setting import PROTOCOLS
-from lagom_jax.tuner.rules import ALGORITHMS, FUNCTIONS
+from lagom_jax.plan.transport import Transport
 
 _FUNCTIONS: Final[dict[str, str]] = dict(
     zip(
         ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"),
         FUNCTIONS,
-        strict=True,
-    )
-)
-# As the head of NCCL's table has them.
-_TITLES: Final[dict[str, str]] = dict(
-    zip(
-        ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"),
-        ALGORITHMS,
         strict=True,
     )
 )
@@ -32,9 +25,14 @@ _RAN: Final = re.compile(
     r"channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}"
 )
 _CLAMPED: Final = re.compile(
-    rf"NCCL INFO ({_NAME}): tuner chunk size (\d+) exceeds buffer max (\d+)"
+    rf"NCCL INFO ({_NAME}): tuner chunk size (\d+) exceeds buffer max"
 )
-_HEAD: Final = re.compile(r"NCCL INFO\s+Algorithm\s+\|(.*)")
+_OFF_RINGS: Final = re.compile(
+    rf"NCCL INFO ({_NAME}|AlltoAll) \[(Symmetric|Copy Engine)\]: (\d+) Bytes -> "
+    r"(?:Kernel (\w+) nchannels (\d+))?"
+)
+_MULTICAST: Final = re.compile(r"MC(_|$)")
+_HEAD: Final = re.compile(r"NCCL INFO\s+Algorithm\s+\|\s*Tree\s*\|\s*Ring\s*\|")
 _LINE: Final = re.compile(rf"NCCL INFO\s+({_NAME}) \|(.*)")
 _CELL: Final = re.compile(r"[\d.]+/\s*([\d.]+)\s*\|")
 _CHANNELS: Final = re.compile(r"NCCL INFO (\d+) coll channels")
@@ -58,14 +56,21 @@ class Ran:
         plural = "s" * (self.channels > 1)
         return f"{self.algorithm}/{self.protocol}, {self.channels} channel{plural}"
 
+    @property
+    def setting(self) -> tuple[str, str, str, int]:
+        """Function, algorithm, protocol and channels."""
+        return self.function, self.algorithm, self.protocol, self.channels
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Clamped:
-    """A chunk of the plugin's that NCCL cut, as its buffer does not hold it."""
+class OffRingsLine:
+    """One call that NCCL ran off the rings."""
 
     function: str
-    chunk: int
-    most: int
+    bytes: int
+    transport: Transport
+    blocks: int
+    """SMs that it holds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,36 +125,77 @@ def ran(lines: Iterable[str]) -> list[Ran]:
     ]
 
 
-def clamped(lines: Iterable[str]) -> list[Clamped]:
-    """Chunks that NCCL has cut to its buffers."""
-    return [
-        Clamped(_FUNCTIONS[found[1]], int(found[2]), int(found[3]))
-        for found in map(_CLAMPED.search, lines)
-        if found
-    ]
+def off_rings(lines: Iterable[str]) -> list[OffRingsLine]:
+    """Calls that NCCL ran by symmetric kernels, by the switch or by copy engines.
+
+    Example:
+        >>> line = ("gpu:7:7 [0] NCCL INFO AllGather [Symmetric]: 4096 Bytes -> Kernel "
+        ...     "AllGather_STMC nchannels 2 nthreads 512 nWorks 1")
+        >>> off_rings([line])[0].transport, off_rings([line])[0].blocks
+        ('switch', 2)
+    """
+    found: list[OffRingsLine] = []
+    for match in filter(None, map(_OFF_RINGS.search, lines)):
+        name, how, nbytes, kernel, blocks = match.groups()
+        transport: Transport = "copy engines"
+        if how == "Symmetric":
+            multicast = _MULTICAST.search(kernel or "")
+            transport = "switch" if multicast else "symmetric kernels"
+        function = _FUNCTIONS.get(name, "all-to-all")
+        found.append(OffRingsLine(function, int(nbytes), transport, int(blocks or 0)))
+    return found
+
+
+def run_otherwise(
+    asked: Mapping[str, Transport], lines: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Kinds that NCCL ran by other transports than asked for, and by which.
+
+    Args:
+        asked: By kind of collective.
+        lines: Of NCCL's log, with NCCL_DEBUG_SUBSYS=TUNING.
+
+    Example:
+        >>> run_otherwise({"all-gather": "copy engines"}, [])
+        {'all-gather': ()}
+    """
+    seen: dict[str, set[str]] = {kind: set() for kind in asked}
+    for one in off_rings(lines):
+        seen.setdefault(one.function, set()).add(one.transport)
+    for one in ran(lines):
+        seen.setdefault(one.function, set()).add("rings")
+    return {
+        kind: tuple(sorted(seen[kind]))
+        for kind, transport in asked.items()
+        if seen[kind] != {transport}
+    }
+
+
+def clamped(lines: Iterable[str]) -> set[tuple[str, int]]:
+    """Functions, and chunks of the plugin's that NCCL's buffers did not hold."""
+    found = map(_CLAMPED.search, lines)
+    return {(_FUNCTIONS[one[1]], int(one[2])) for one in found if one}
 
 
 def offer(lines: Iterable[str]) -> Offer:
     """The table that NCCL writes when it makes a communicator.
 
     An algorithm has no bandwidth in NCCL's table where a communicator does not have
-    it; a tuner finds -1 there.
+    it; a tuner finds -1 there. The first part of the table has trees and rings.
     """
-    channels, asks_plugin = 0, False
+    channels, asks_plugin, first_part = 0, False, False
     offered: set[tuple[str, str, str]] = set()
-    titles: list[str] = []
+    entries = [(a, p) for a in ("tree", "ring") for p in PROTOCOLS]
     for line in lines:
         asks_plugin = asks_plugin or _PLUGIN.search(line) is not None
         if found := _CHANNELS.search(line):
             channels = int(found[1])
-        elif found := _HEAD.search(line):
-            titles = [name for name in re.findall(r"\w+", found[1]) if name in _TITLES]
-        elif found := _LINE.search(line):
-            entries = [(_TITLES[name], p) for name in titles for p in PROTOCOLS]
+        elif "Algorithm" in line:
+            first_part = _HEAD.search(line) is not None
+        elif first_part and (found := _LINE.search(line)):
             rates = map(float, _CELL.findall(found[2]))
-            function = _FUNCTIONS[found[1]]
             offered |= {
-                (function, *entry)
+                (_FUNCTIONS[found[1]], *entry)
                 for entry, rate in zip(entries, rates, strict=False)
                 if rate > 0
             }

@@ -2,157 +2,95 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.clusters import cluster_of
-from gpu_stages.result import Result, StageResult, shown
-from gpu_stages.stage import STAGES, Check, Row
+from gpu_stages.stage import STAGES, Check, Outcome, StageResult
 
-# The rest of a table is in the JSON file.
+# All rows are in the stages' own files.
 _MOST_ROWS: Final = 24
-_DRY: Final = (
-    "**A dry run: there was no GPU, and stand-ins took its place. The figures mean "
-    "nothing.**"
-)
 
 
-def write(result: Result, folder: Path) -> list[Path]:
-    """Writes the page and the result itself.
-
-    Returns:
-        The files.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    page = folder / f"{result.gpu}.md"
-    data = page.with_suffix(".json")
-    result.write(data)
-    page.write_text("\n".join(_page(result, data)) + "\n")
-    return [page, data]
-
-
-def _page(result: Result, data: Path) -> Iterator[str]:
-    machine = result.machine
-    yield f"# {machine.get('name', result.gpu)}"
-    yield ""
-    if result.dry:
-        yield from (_DRY, "")
-    yield f"Made by `{machine['command']}` on {machine['date']}; all of it in"
-    yield f"[{data.name}]({data.name}). Errors are predicted over measured, less one."
-    yield ""
-    yield "| question | verdict |"
-    yield "|---|---|"
-    for name, stage in result.stages.items():
-        yield f"| {STAGES[name].text} | **{stage.verdict}** |"
-    yield ""
-    for name, stage in result.stages.items():
-        yield from _stage(name, stage, result)
-    yield "## Versions"
-    yield ""
-    yield "| what | version |"
-    yield "|---|---|"
+def write(
+    path: Path,
+    machine: Mapping[str, str],
+    stages: Mapping[str, StageResult],
+    cluster: str,
+) -> None:
+    """Writes the page of all stages that ran so far."""
+    lines = [f"# {machine['name']}\n"]
+    answers = [
+        (STAGES[name].text, f"**{one.verdict}**") for name, one in stages.items()
+    ]
+    lines += _table(("question", "verdict"), answers)
     versions = dict(machine)
-    for stage in result.stages.values():
-        versions |= stage.versions
-    for what, version in versions.items():
-        if what not in _OF_THE_HEAD:
-            yield f"| {what} | {_cell(version)} |"
+    for name, stage in stages.items():
+        lines += [f"## {name.capitalize()}: {stage.verdict}\n", STAGES[name].text]
+        if stage.verdict == "refuted":
+            lines.append(f"**No.** {STAGES[name].if_refuted}")
+        lines.append("")
+        if stage.status != "ran":
+            lines.append(f"**{stage.status.capitalize()}**: {stage.why}\n")
+        lines += _outcome(name, stage.outcome, cluster)
+        versions |= dict(stage.outcome.versions)
+    lines += ["## Versions\n", *_table(("part", "version"), versions.items())]
+    path.write_text("\n".join(lines))
 
 
-_OF_THE_HEAD: Final = ("command", "date")
+def shown(value: float, unit: str = "") -> str:
+    """A number for people.
+
+    Example:
+        >>> shown(0.0432, "%"), shown(1234.5, "us"), shown(0.0312, "s")
+        ('4.3 %', '1234 us', '0.0312 s')
+    """
+    if unit == "%":
+        return f"{100 * value:.1f} %"
+    if value == int(value):
+        return f"{value:.0f} {unit}".strip()
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f} {unit}".strip()
 
 
-def _stage(name: str, stage: StageResult, result: Result) -> Iterator[str]:
-    yield f"## {name.capitalize()}: {stage.verdict}"
-    yield ""
-    yield STAGES[name].text
-    if stage.verdict == "refuted":
-        yield f"**No.** {STAGES[name].if_refuted}"
-    yield ""
-    if stage.status != "ran":
-        yield f"**{stage.status.capitalize()}**: {stage.why}"
-        yield ""
-        return
-    if stage.checks:
-        yield "| check | value | goal | met |"
-        yield "|---|--:|--:|---|"
-        yield from map(_check, stage.checks)
-        yield ""
+def _outcome(name: str, outcome: Outcome, cluster: str) -> Iterator[str]:
+    if outcome.checks:
+        head = ("check", "value", "at most", "met")
+        yield from _table(head, map(_check, outcome.checks))
+    commands = [
+        f"`lagom calibrate --cluster {cluster} {words} --output my.json`, in {name}/"
+        for words in outcome.calibrate
+    ]
     for heading, lines in (
-        ("What disagrees", stage.findings),
-        ("Not measured", stage.left_out),
-        ("Constants measured", [f"{n} = {v}" for n, v in stage.constants.items()]),
-        ("To calibrate with, in the folder of --keep", _commands(name, stage, result)),
+        ("Disagreements", outcome.findings),
+        ("Not measured", outcome.left_out),
+        ("To calibrate with", commands),
     ):
         if lines:
-            yield f"{heading}:"
-            yield ""
-            yield from (f"- {line}" for line in lines)
-            yield ""
-    rows = sorted(stage.rows, key=lambda row: row.series)
-    for series, members in itertools.groupby(rows, key=lambda row: row.series):
-        yield from _table(series, list(members))
+            yield f"{heading}:\n"
+            yield "\n".join(f"- {line}" for line in lines) + "\n"
+    for listing in outcome.listings:
+        rows = listing.rows[:_MOST_ROWS]
+        yield f"### {listing.title}\n"
+        if len(rows) < len(listing.rows):
+            yield f"The first {len(rows)} of {len(listing.rows)}:\n"
+        yield from _table(listing.head, rows)
 
 
-def _commands(name: str, stage: StageResult, result: Result) -> list[str]:
-    cluster = cluster_of(result.gpu).name
-    return [
-        f"`lagom calibrate --cluster {cluster} {table.option} {name}/{table.path} "
-        + "".join(f"{word} " for word in table.more)
-        + "--output my.json`"
-        for table in stage.tables
-    ]
-
-
-def _check(check: Check) -> str:
-    goals = [
-        f"{word} {shown(goal, check.unit)}"
-        for word, goal in (("at most", check.at_most), ("at least", check.at_least))
-        if goal is not None
-    ]
+def _check(check: Check) -> tuple[str, ...]:
+    goal = "" if check.at_most is None else shown(check.at_most, check.unit)
     met = {None: "", True: "yes", False: "**no**"}[check.met]
-    value = shown(check.value, check.unit)
-    return f"| {_cell(check.what)} | {value} | {', '.join(goals)} | {met} |"
+    return check.title, shown(check.value, check.unit), goal, met
 
 
-def _table(series: str, rows: Sequence[Row]) -> Iterator[str]:
-    worst = sorted(rows, key=lambda row: -abs(row.error or 0.0))[:_MOST_ROWS]
-    more = list(dict.fromkeys(name for row in worst for name in row.details))
-    columns: dict[str, Callable[[Row], str]] = {
-        "what": lambda row: _cell(row.what),
-        "measured": lambda row: shown(row.measured.median, row.unit),
-        "quartiles": _quartiles,
-        "predicted": lambda row: (
-            "" if row.predicted is None else shown(row.predicted, row.unit)
-        ),
-        "error": lambda row: "" if row.error is None else f"{100 * row.error:+.1f} %",
-        **{
-            name: lambda row, name=name: _cell(row.details.get(name, ""))
-            for name in more
-        },
-    }
-    cells = {head: [cell(row) for row in worst] for head, cell in columns.items()}
-    cells = {head: listed for head, listed in cells.items() if any(listed)}
-    yield f"### {series[0].upper()}{series[1:]}"
+def _table(
+    head: tuple[str, ...], rows: Iterable[tuple[str | float, ...]]
+) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        cells = [cell if isinstance(cell, str) else shown(cell) for cell in row]
+        escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+        yield f"| {' | '.join(escaped)} |"
     yield ""
-    if len(worst) < len(rows):
-        chosen = "that the model is furthest from" if worst[0].error else "first"
-        yield f"Of {len(rows)} the {len(worst)} {chosen}:"
-        yield ""
-    yield f"| {' | '.join(cells)} |"
-    yield f"|---|{'--:|' * (len(cells) - 1)}"
-    yield from (f"| {' | '.join(line)} |" for line in zip(*cells.values(), strict=True))
-    yield ""
-
-
-def _quartiles(row: Row) -> str:
-    spread = row.measured
-    if spread.low == spread.high:
-        return ""
-    return f"{shown(spread.low, row.unit)} to {shown(spread.high, row.unit)}"
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")

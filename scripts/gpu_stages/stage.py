@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
+import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
+
+from lagom_jax.files import write_whole
+from lagom_jax.typed_json import parse_object, plain, typed
 
 
 class CannotRunError(Exception):
@@ -29,8 +31,9 @@ STAGES: Final = {
     "contention": Question(
         "Do NCCL and kernels slow each other as the model says?",
         "Predicted steps with overlap are off on this GPU, and with them what a plan "
-        "prefers. If constants were fitted and still miss, the law itself is wrong; "
-        "else put them into the record with --update.",
+        "prefers. Its pairs.csv has what constants in "
+        "lagom_jax/cost/constants/measured would be fitted to; where none fit, the law "
+        "itself is wrong.",
     ),
     "obeyed": Question(
         "Does NCCL do what the tuner plugin says, call by call?",
@@ -46,22 +49,18 @@ STAGES: Final = {
         "Does a job train as before behind `--lagom=tune`?",
         "Do not tune jobs with this version: leave `--lagom` off.",
     ),
-    "calibration": Question(
-        "Does a calibration from one real step bring other steps nearer?",
-        "Do not use `lagom calibrate --profile` here, but single operations.",
-    ),
 }
 """All stages, in the order in which they run; each is a module of this package."""
 
 
 def say(line: str) -> None:
     """Reports the progress of a stage to whoever waits for it."""
-    print(line, file=sys.stderr, flush=True)
+    print(f"    {line}", file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What a stage is asked with."""
+    """A stage's input."""
 
     gpu: str
     """Record of the GPU, as in `lagom clusters`: `h100`."""
@@ -70,99 +69,45 @@ class Request:
     seconds: float
     """Time limit, the start included. What does not fit is left out and listed, so
     measurements come in order of importance."""
-    folder: Path
-    """An empty folder of the stage's own, for logs and tables."""
-    nccl: Path | None = None
-    """A library in the place of the NCCL that is installed."""
+    folder: str
+    """A folder of the stage's own, for logs and tables."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder)
 
     @property
     def patience(self) -> float:
         """Seconds after which something that is waited for counts as hung.
 
         Example:
-            >>> Request("h100", False, 280.0, Path(".")).patience
+            >>> Request("h100", False, 280.0, ".").patience
             20.0
         """
         # Something that hangs must leave enough time to report it.
         return min(20.0, 0.1 * self.seconds)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Clock:
-    """Remaining time of a stage.
-
-    Example:
-        >>> Clock.of(Request("h100", True, 60, Path("."))).left() > 59
-        True
-    """
-
-    end: float
-
     @classmethod
-    def of(cls, request: Request) -> Clock:
-        """A clock that starts now."""
-        return cls(time.monotonic() + request.seconds)
+    def read(cls, folder: str) -> Request:
+        """The request that lies in a stage's folder."""
+        return typed(cls, json.loads((Path(folder) / "request.json").read_text()))
+
+    def write(self) -> None:
+        """Makes the folder, and writes the request into it."""
+        self.path.mkdir(parents=True)
+        (self.path / "request.json").write_text(json.dumps(plain(self)))
+
+
+class Clock:
+    """Remaining time of a stage, from now on."""
+
+    def __init__(self, request: Request) -> None:
+        self._end = time.monotonic() + request.seconds
 
     def left(self) -> float:
         """Seconds; negative once it is over."""
-        return self.end - time.monotonic()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spread:
-    """Median and quarters of repeated measurements.
-
-    Example:
-        >>> Spread.of([3.0, 1.0, 2.0, 2.0, 9.0])
-        Spread(median=2.0, low=2.0, high=3.0, count=5)
-    """
-
-    median: float
-    low: float
-    """Lower quartile."""
-    high: float
-    """Upper quartile."""
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
-        quarters = (
-            statistics.quantiles(values, method="inclusive")
-            if len(values) > 1
-            else [*values] * 3
-        )
-        return cls(quarters[1], quarters[0], quarters[2], len(values))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """One measured number, with the prediction for it.
-
-    Example:
-        >>> Row("steps", "phi-2", Spread(2.0, 2.0, 2.0, 5), "ms", 1.5).error
-        -0.25
-    """
-
-    series: str
-    """Title of the table that it belongs to."""
-    what: str
-    """Name within its series."""
-    measured: Spread
-    unit: str
-    predicted: float | None = None
-    """By the model; None where it predicts nothing."""
-    kept_out: bool = False
-    """Nothing was fitted to it."""
-    details: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """More numbers and words, by the column's title."""
-
-    @property
-    def error(self) -> float | None:
-        """Relative error of the prediction."""
-        if self.predicted is None:
-            return None
-        return self.predicted / self.measured.median - 1
+        return self._end - time.monotonic()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,49 +121,83 @@ class Check:
         True
     """
 
-    what: str
+    title: str
     value: float
     at_most: float | None = None
-    at_least: float | None = None
     unit: str = ""
     """`%` for shares, which are parts of one here."""
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None where there is none."""
-        if self.at_most is None and self.at_least is None:
-            return None
-        return (self.at_most is None or self.value <= self.at_most) and (
-            self.at_least is None or self.value >= self.at_least
-        )
+        return None if self.at_most is None else self.value <= self.at_most
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Table:
-    """A file that `lagom calibrate` reads."""
+class Listing:
+    """A table of the page."""
 
-    option: str
-    """Option that takes it, such as `--matmuls`."""
-    path: str
-    """Place below the stage's folder."""
-    more: tuple[str, ...] = ()
-    """Options that go with it; a word that names a file is below the same folder."""
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str | float, ...], ...]
+    """The most interesting first; the page may not have all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a stage found."""
+    """A stage's output."""
 
-    checks: Sequence[Check] = ()
-    rows: Sequence[Row] = ()
-    findings: Sequence[str] = ()
+    checks: tuple[Check, ...] = ()
+    listings: tuple[Listing, ...] = ()
+    findings: tuple[str, ...] = ()
     """Each disagreement with the model or the plan, as a sentence for people."""
-    left_out: Sequence[str] = ()
-    """What was not measured, and why."""
-    constants: dict[str, float | bool] = dataclasses.field(
-        default_factory=dict[str, float | bool]
-    )
-    """Constants of `cost.sharing` as measured here, by name."""
-    tables: Sequence[Table] = ()
-    versions: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
+    left_out: tuple[str, ...] = ()
+    """Measurements that were not made, and why."""
+    calibrate: tuple[str, ...] = ()
+    """Arguments of `lagom calibrate` for what was measured, from the stage's folder."""
+    versions: tuple[tuple[str, str], ...] = ()
     """Versions that only the stage knows, such as the NCCL that it loaded."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageResult:
+    """The end of one stage."""
+
+    status: Literal["ran", "cannot run", "failed"]
+    seconds: float
+    why: str = ""
+    """Reason why it did not run to its end."""
+    outcome: Outcome = Outcome()
+
+    @property
+    def verdict(self) -> str:
+        """The answer: `refuted`, `holds` or `open`.
+
+        Refuted if a goal is missed, holding if there are goals and all are met, open if
+        nothing could be judged.
+
+        Example:
+            >>> missed = Outcome(checks=(Check("a", 1.0, at_most=0.5),))
+            >>> StageResult("ran", 1.0, outcome=missed).verdict
+            'refuted'
+            >>> StageResult("failed", 1.0, "it hung").verdict
+            'open'
+        """
+        met = [check.met for check in self.outcome.checks if check.met is not None]
+        if self.status != "ran" or not met:
+            return "open"
+        return "holds" if all(met) else "refuted"
+
+    def write(self, folder: Path) -> None:
+        """Writes it into a stage's folder."""
+        text = json.dumps(plain(self), indent=1)
+        write_whole(folder / "outcome.json", text.encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> StageResult:
+        """The result that lies in a stage's folder.
+
+        Raises:
+            FormError: It is damaged.
+        """
+        return typed(cls, parse_object((folder / "outcome.json").read_text()))

@@ -8,59 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpu_stages import gpu as gpus
 from gpu_stages import nccl_log
 from gpu_stages.gpu import FIRST_WITH_SHARED_GPUS, INSTALL, Gpu, Ranks
 from gpu_stages.stage import CannotRunError
 from lagom_jax.errors import TunerError
-from lagom_jax.tuner import Control, Rules, built, exchange, pack
-from lagom_jax.tuner.control import Agree
-from lagom_jax.tuner.installed import PLUGIN
+from lagom_jax.nccl_plugin import Control, Rules, built, exchange, pack
+from lagom_jax.nccl_plugin.installed import PLUGIN
 
 RANKS: Final = 2
 """Of a communicator on the one GPU. Each of their channels holds an SM, and each rank
 waits for the other: if not all fit at a time, they wait for ever. Two ranks of 32
 channels hold as many SMs as one rank can at most, and leave some to kernels."""
 MOST_CHANNELS: Final = 32
-ON_ONE_HOST: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+ON_ONE_GPU: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 """Lets NCCL have several ranks on one GPU, from 2.30 on."""
-OVER_LOOPBACK: Final = {
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_NET": "Socket",
-    "NCCL_IB_DISABLE": "1",
-    "NCCL_MNNVL_ENABLE": "0",
-}
-"""The network of ranks that NCCL takes for hosts."""
-
-
-def as_host(rank: int) -> dict[str, str]:
-    """Variables that make NCCL take a rank for a host of its own.
-
-    Example:
-        >>> as_host(1)["NCCL_HOSTID"]
-        'gpu_check-1'
-    """
-    return {"NCCL_HOSTID": f"gpu_check-{rank}", **OVER_LOOPBACK}
-
-
-def check_release(release: tuple[int, ...]) -> None:
-    """Refuses a release without ranks of one process that share a GPU.
-
-    Raises:
-        CannotRunError: It is such a one.
-
-    Example:
-        >>> check_release((2, 28, 9))
-        Traceback (most recent call last):
-        ...
-        gpu_stages.stage.CannotRunError: NCCL 2.28.9 has no ranks that share a GPU, 2.30
-        has: pip install 'lagom_jax[gpu-check]'
-    """
-    if release < FIRST_WITH_SHARED_GPUS:
-        name, first = (".".join(map(str, x)) for x in (release, FIRST_WITH_SHARED_GPUS))
-        raise CannotRunError(
-            f"NCCL {name} has no ranks that share a GPU, {first} has: {INSTALL}"
-        )
 
 
 class Steering:
@@ -69,13 +30,8 @@ class Steering:
     To be made before CUDA or NCCL is loaded: both read their settings once.
     """
 
-    def __init__(self, log: Path, settings: Mapping[str, str], agree: Agree) -> None:
-        """Sets the environment.
-
-        Args:
-            log: File that NCCL writes to.
-            settings: More variables for NCCL.
-            agree: How the processes of the communicator agree on rules.
+    def __init__(self, log: Path, settings: Mapping[str, str]) -> None:
+        """Sets the environment: NCCL's log, our plugin, and more settings.
 
         Raises:
             CannotRunError: There is no plugin.
@@ -84,7 +40,6 @@ class Steering:
             plugin = built()
         except TunerError as error:
             raise CannotRunError(str(error)) from None
-        self._agree = agree
         self._control = Control()
         self.log = nccl_log.Log(log)
         os.environ.update(
@@ -96,19 +51,16 @@ class Steering:
                 "NCCL_DEBUG": "INFO",
                 "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
                 "NCCL_DEBUG_FILE": str(log),
+                **ON_ONE_GPU,
                 **self._control.environment(),
                 **settings,
             }
         )
 
     def hold(self, rules: Rules) -> None:
-        """Lets rules hold from the next call on, in all processes.
-
-        Raises:
-            RuntimeError: The processes do not have the same.
-        """
-        if not exchange(self._control, pack(rules), self._agree):
-            raise RuntimeError("the processes do not agree on the rules")
+        """Lets rules hold from the next call on."""
+        # There is no other process that could have others.
+        exchange(self._control, pack(rules), lambda _point, _state: True)
 
     def offer(self) -> nccl_log.Offer:
         """Everything that the communicator that was made last can do.
@@ -127,58 +79,25 @@ class Steering:
         return found
 
 
-def alone(point: str, state: str) -> bool:
-    """Agreement where one process has all ranks.
-
-    Example:
-        >>> alone("after 0", "1:00000abc")
-        True
-    """
-    return True
-
-
-def check_room(sms: int) -> None:
-    """Refuses a GPU that does not hold all ranks at a time.
-
-    Raises:
-        CannotRunError: There are too few SMs.
-
-    Example:
-        >>> check_room(132)
-        >>> check_room(60)
-        Traceback (most recent call last):
-        ...
-        gpu_stages.stage.CannotRunError: 2 ranks of 32 channels do not fit 60 SMs, and
-        would wait for each other for ever: use a GPU with more of them
-    """
-    if sms <= RANKS * MOST_CHANNELS:
-        raise CannotRunError(
-            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {sms} SMs, and "
-            "would wait for each other for ever: use a GPU with more of them"
-        )
-
-
 @contextlib.contextmanager
-def all_ranks_here(gpu: Gpu, most_bytes: int) -> Iterator[Ranks]:
-    """All ranks of a communicator in this process, aborted at the end.
-
-    Args:
-        gpu: The GPU that they share.
-        most_bytes: Of the largest call, as a tuner counts them.
+def all_ranks(gpu: Gpu, most_bytes: int) -> Iterator[Ranks]:
+    """All ranks of a communicator, aborted at the end.
 
     Raises:
         CannotRunError: They do not fit the GPU, or NCCL is too old.
     """
-    check_release(gpu.libraries.nccl_release())
-    check_room(gpu.sm_count)
-    ranks = Ranks(
-        gpu,
-        gpus.new_unique_id(gpu.libraries),
-        RANKS,
-        range(RANKS),
-        channels=MOST_CHANNELS,
-        most_bytes=most_bytes,
-    )
+    if gpu.libraries.nccl_release() < FIRST_WITH_SHARED_GPUS:
+        first = ".".join(map(str, FIRST_WITH_SHARED_GPUS))
+        raise CannotRunError(
+            f"NCCL {gpu.libraries.release_name()} has no ranks that share a GPU, "
+            f"{first} has: {INSTALL}"
+        )
+    if gpu.sm_count <= RANKS * MOST_CHANNELS:
+        raise CannotRunError(
+            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "
+            "and would wait for each other for ever: use a GPU with more of them"
+        )
+    ranks = Ranks(gpu, RANKS, channels=MOST_CHANNELS, most_bytes=most_bytes)
     try:
         yield ranks
     finally:

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from lagom_jax.compile.toolchain import Toolchain
-from lagom_jax.plan import HoldsFor, from_json, save, to_json
+from lagom_jax.plan import (
+    HoldsFor,
+    Needs,
+    ProcessVariable,
+    Refusal,
+    from_json,
+    save,
+    to_json,
+)
 from lagom_jax.plan.pinned import stated
 from xla_flags import pinned_by_environment, pinned_by_xla_flags
 
@@ -187,3 +195,39 @@ def test_the_plan_on_the_page_is_one(capsys, tmp_path):
         code, out, _ = plan(capsys, *wanted)
         assert code == 0
         assert [line.rstrip() for line in out.splitlines()] == block.splitlines()
+
+
+def needing(folder):
+    variable = ProcessVariable("NCCL_CTA_POLICY", "2", "copy engines", 0.5)
+    refusal = Refusal("copy engines", "no reduction", "copy engines cannot add")
+    return saved(
+        folder,
+        variables=(variable,),
+        needs=Needs("2.29.0", "12.5", 2_000_000_000),
+        refusals=(refusal,),
+    )
+
+
+def test_what_a_process_needs_is_shown_and_set(capsys, tmp_path):
+    other = needing(tmp_path)
+    _, out, _ = plan(capsys, "show", other)
+    assert "NCCL_CTA_POLICY=2: copy engines; without it 500 ms a step" in out
+    assert "NCCL 2.29.0 or newer" in out
+    assert "driver for CUDA 12.5 or newer" in out
+    assert "copy engines: copy engines cannot add" in out
+    _, out, _ = plan(capsys, "env", other)
+    assert "export NCCL_CTA_POLICY=2" in out.splitlines()
+
+
+def test_check_names_variables_and_a_pool_without_room(capsys, tmp_path, nothing_set):
+    other = needing(tmp_path)
+    _, out, _ = plan(capsys, "check", other, "--json")
+    texts = [one["text"] for one in json.loads(out)["findings"]]
+    assert any("NCCL_CTA_POLICY is not 2 here" in text for text in texts)
+    nothing_set.setenv("NCCL_CTA_POLICY", "2")
+    nothing_set.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.99")
+    code, out, _ = plan(capsys, "check", other, "--json")
+    assert code == 1
+    texts = [one["text"] for one in json.loads(out)["findings"]]
+    assert not any("NCCL_CTA_POLICY is not" in text for text in texts)
+    assert any("leaves no room for 2.00 GB" in text for text in texts)

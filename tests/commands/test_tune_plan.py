@@ -139,7 +139,7 @@ def test_next_to_no_memory_is_what_the_step_takes_anyway(capsys, own):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--levers", "options,magic"], "no lever 'magic'; known are options, costs"),
+        (["--levers", "options,magic"], "no lever 'magic'; known are options, transp"),
         (["--levers", ""], "no lever"),
         (["--compiles", "0"], "'0' is not a whole number above 0"),
         (["--seconds", "soon"], "'soon' is not a whole number above 0"),

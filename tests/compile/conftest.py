@@ -1,5 +1,6 @@
 """A target that does not depend on the cluster room, and small sharded arrays."""
 
+import os
 import re
 
 import jax
@@ -9,6 +10,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax.compile import Target
+
+# Meshes of devices, beside abstract ones.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 TARGET_TEXT = """
 gpu_device_info {

@@ -55,7 +55,7 @@ def passes(mesh):
         compiled(*overlapping_step(mesh), OPTIONS)
     count = kinds.count("parameter")
     return {
-        "outcome": applied.outcome,
+        "outcome": str(applied.outcome),
         "order was obeyed": {*moved.computations[-1].opcodes[:count]} == {"parameter"},
         "next compile is as without": after == plain != moved,
         "next compile went by": applied.fingerprint is not None,

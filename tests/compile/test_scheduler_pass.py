@@ -27,6 +27,7 @@ from lagom_jax.compile import (
 from lagom_jax.compile.scheduler_pass import SchedulerPass, scheduler_pass
 from lagom_jax.compile.schema import message_class
 from lagom_jax.plan import ScheduleEdit
+from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome
 from tests.compile import overlapping
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
 from tests.compile.overlapping import OPTIONS, STARTS, overlapping_step
@@ -128,13 +129,13 @@ def test_the_final_module_has_the_captured_instructions_in_the_captured_order(
 def test_a_captured_order_in_place_changes_nothing(lowered, plain, order):
     size = len(entry(order).opcodes)
     again = compile_step(lowered, TARGET, OPTIONS, order=edit_of(order, range(size)))
-    assert again.order_outcome == "applied"
+    assert again.order_outcome == APPLIED
     assert same(again.module_bytes, plain.module_bytes)
     assert again.memory == plain.memory
 
 
 def test_a_hoisted_collective_is_obeyed(plain, order, hoisted):
-    assert hoisted.order_outcome == "applied"
+    assert hoisted.order_outcome == APPLIED
     assert hoisted.notes == ()
     assert hoisted.schedule_fingerprint == order.fingerprint
     assert hoisted.scheduled_bytes is None
@@ -196,7 +197,9 @@ def test_an_impossible_order_is_left_out_with_a_note(lowered, plain, order, impo
     assert note.startswith("the order of instructions was left out: ")
     assert re.search(message, note)
     known = edit.fingerprint == order.fingerprint
-    assert compiled.order_outcome == (note.partition(": ")[2] if known else "not met")
+    reason = note.partition(": ")[2]
+    refused = OrderOutcome("refused", reason) if known else NOT_MET
+    assert compiled.order_outcome == refused
     assert compiled.schedule_fingerprint == order.fingerprint
 
 
@@ -301,7 +304,7 @@ def test_a_training_step_with_loops_and_donation(llama):
     )
     assert not edit.keeps_everything
     moved = compile_step(llama, TARGET, order=edit)
-    assert moved.order_outcome == "applied"
+    assert moved.order_outcome == APPLIED
     final = ScheduledOrder.of(moved.module_bytes)
     assert entry(final).opcodes != entry(order).opcodes
     parameters = places(entry(final), ("parameter",))
@@ -343,14 +346,14 @@ class TestThePassItself:
     def test_bytes_that_are_no_module_are_left_alone(self):
         seen = SchedulerPass(ScheduleEdit("ab12", {}), capture=True)
         assert seen.transform(b"\xff\xff\xff") is None
-        assert seen.outcome.startswith("the pass failed: DecodeError")
+        assert seen.outcome.why.startswith("the pass failed: DecodeError")
 
     def test_what_xla_refuses_is_left_alone(self, captured, order, monkeypatch):
         monkeypatch.setattr(ScheduledOrder, "objection", lambda *_: None)
         size = len(entry(order).opcodes)
         seen = SchedulerPass(edit_of(order, reversed(range(size))), capture=False)
         assert seen.transform(captured.scheduled_bytes) is None
-        assert "is not scheduled after its operand" in seen.outcome
+        assert "is not scheduled after its operand" in seen.outcome.why
 
     def test_ctrl_c_waits_for_the_end_of_the_compile(self, captured, monkeypatch):
         def interrupt(_):

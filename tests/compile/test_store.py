@@ -295,7 +295,11 @@ def test_without_a_store_nothing_is_kept(h100, tmp_path, monkeypatch):
 def test_a_dump_is_asked_for_every_time(h100, compiler, monkeypatch, tmp_path):
     lowered = lower(double, jnp.ones((64, 64)))
     compile_step(lowered, h100, compiler=compiler)
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'dump'}")
+    # What the environment asks for is the user's own program's, and not for this one.
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'own'}")
+    asked = {"xla_dump_to": str(tmp_path / "dump")}
     with Compiler(store=compiler.store.folder) as another:
-        assert not compile_step(lowered, h100, compiler=another).stored
+        assert not compile_step(lowered, h100, asked, compiler=another).stored
+        assert not compile_step(lowered, h100, asked, compiler=another).stored
     assert list((tmp_path / "dump").iterdir())
+    assert not (tmp_path / "own").exists()

@@ -9,8 +9,9 @@ from lagom_jax.compile import ScheduledOrder, Target, compile_step, lower
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.hlo import read_module
 from lagom_jax.plan import ScheduleEdit
-from lagom_jax.schedule.build import build_program
-from lagom_jax.schedule.program import Launch, Stream
+from lagom_jax.plan.order import APPLIED
+from lagom_jax.program.build import build_program
+from lagom_jax.program.program import Launch, Stream
 from tests.compile.conftest import TARGET_TEXT, hlo_text, mesh
 from tests.compile.overlapping import OPTIONS, STARTS, overlapping_step
 
@@ -93,7 +94,7 @@ def test_what_is_set_aside_runs_on_the_second_stream(lowered, order, tmp_path):
     edit = edited(order, [launched(plain, order)])
     options = {**OPTIONS, "xla_dump_to": str(tmp_path)}
     compiled = compile_step(lowered, TARGET, options, order=edit)
-    assert compiled.order_outcome == "applied"
+    assert compiled.order_outcome == APPLIED
     assert hlo_text(compiled.module_bytes).count(f'{STREAM_ATTRIBUTE}="1"') == 1
     seen = streams_in(tmp_path)
     assert seen.keys() == {"0", "1"}
@@ -114,7 +115,7 @@ def test_a_stream_alone_is_an_edit(lowered, order):
     edit = ScheduleEdit(order.fingerprint, {}, {len(order.computations) - 1: (place,)})
     assert not edit.keeps_everything
     compiled = compile_step(lowered, TARGET, OPTIONS, order=edit)
-    assert compiled.order_outcome == "applied"
+    assert compiled.order_outcome == APPLIED
     assert hlo_text(compiled.module_bytes).count(f'{STREAM_ATTRIBUTE}="1"') == 1
 
 
@@ -129,5 +130,5 @@ def test_what_has_no_stream_is_refused(lowered, order, place, told):
     number = len(order.computations) - 1
     edit = ScheduleEdit(order.fingerprint, {}, {number: (place,)})
     compiled = compile_step(lowered, TARGET, OPTIONS, order=edit)
-    assert re.search(told, compiled.order_outcome)
+    assert re.search(told, compiled.order_outcome.why)
     assert STREAM_ATTRIBUTE not in hlo_text(compiled.module_bytes)

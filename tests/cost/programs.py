@@ -8,7 +8,7 @@ from lagom_jax.cost.prices import Price
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.work import Work
-from lagom_jax.schedule.program import Kernel, Launch, Program, Run, Stream, Wait
+from lagom_jax.program.program import Kernel, Launch, Program, Run, Stream, Wait
 
 
 @dataclasses.dataclass(frozen=True)

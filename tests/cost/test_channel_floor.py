@@ -78,6 +78,20 @@ def test_ll_on_one_channel_for_112_mib_among_512_is_no_bargain():
     assert found > 3 * collective_seconds("all-gather", 112 << 20, span, cluster)
 
 
+@pytest.mark.parametrize("hosts", [2, 8, 64, 128])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ll_between_hosts_is_no_faster_than_nccl_has_it(kind, hosts):
+    """Its flags are polled, and NCCL's own limit is a tenth of eight cards' rate."""
+    cluster, span = Cluster.parse(f"h100:{hosts}x8"), Span(8 * hosts, hosts, 8)
+    nbytes, most = 1 << 30, 45e9 if hosts == 2 else 35e9
+    setting = Setting("ring", "ll", 16, 512, 32768)
+    found = collective_seconds(kind, nbytes, span, cluster, setting)
+    if (kind, hosts) == ("all-reduce", 2):
+        assert found > nbytes / most
+    else:
+        assert found > sent(kind, "ring", nbytes, span.size) / most
+
+
 @pytest.mark.parametrize("hosts", [2, 8, 64])
 def test_latency_over_hosts_is_a_ring_s_and_the_same_for_every_setting(hosts):
     """Each host more adds a network hop and seven inside, whatever the setting."""

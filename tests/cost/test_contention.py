@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.replay import replay
-from lagom_jax.schedule.program import Loop, Stream
+from lagom_jax.program.program import Loop, Stream
 
 from .programs import ByName, launch, program, run, wait
 from .test_replay import BLOCKS, PRICES

@@ -16,7 +16,7 @@ from lagom_jax.cost.model import CostModel, arrays_of
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting
-from lagom_jax.schedule.program import Kernel
+from lagom_jax.program.program import Kernel
 
 from .programs import collective
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.collective import collective_seconds
-from lagom_jax.cost.nccl_default import nccl_default, offered
+from lagom_jax.cost.nccl_default import default_of, nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_seconds
 from lagom_jax.cost.peers import default_parts, parts_on
@@ -50,8 +50,15 @@ def test_channels_of_a_small_message_are_those_it_fills():
 
 def test_simple_fills_all_channels_from_768_kib():
     """24 channels of 512 threads with 64 bytes each; below it, one less."""
-    facts = nccl_facts(H100)
-    assert facts.channels * 512 * facts.bytes_per_thread["simple"] == 768 << 10
+
+    def channels(nbytes):
+        # A kind for which NCCL has rings only.
+        kind, facts = "collective-broadcast", nccl_facts(H100)
+        return default_of(kind, float(nbytes), HOST, facts, "simple").channels
+
+    assert channels(768 << 10) == 24
+    assert channels((768 << 10) - 1) == 23
+    assert channels((736 << 10) - 1) == 22
 
 
 def test_the_ranking_of_the_worked_case():

@@ -10,7 +10,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting
-from lagom_jax.schedule.program import Kernel, Launch, Loop, Run, Stream
+from lagom_jax.program.program import Kernel, Launch, Loop, Run, Stream
 
 from .programs import collective, program, wait
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagom_jax.cost.replay import replay
-from lagom_jax.schedule.program import Branch, Launch, Loop, Run, Stream
+from lagom_jax.program.program import Branch, Launch, Loop, Run, Stream
 
 from .programs import ByName, collective, launch, program, run, wait
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lagom_jax.analysis import report_scheduled
+from lagom_jax.api import report_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import nccl_default
 from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
@@ -10,7 +10,7 @@ from lagom_jax.cost.span import span_of
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.text import parse_text
 from lagom_jax.plan import Cap, Setting
-from lagom_jax.schedule.build import build_program
+from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import Scheduled
 
 from ..plan.plans import made_by_hand

@@ -10,9 +10,10 @@ import lagom_jax
 from lagom_jax.compile import Toolchain
 from lagom_jax.environment import init
 from lagom_jax.errors import PlanError, TunerError
-from lagom_jax.plan import save
-from lagom_jax.tuner import Answer, Rule, Rules, Scope, built
-from lagom_jax.tuner import save as save_rules
+from lagom_jax.nccl_plugin import Answer, Rule, Rules, Scope, built
+from lagom_jax.nccl_plugin import save as save_rules
+from lagom_jax.nccl_plugin.process_here import ProcessHere
+from lagom_jax.plan import Needs, ProcessVariable, load, save
 from xla_flags import pinned_by_xla_flags
 
 from ..plan.plans import made_by_hand
@@ -139,3 +140,38 @@ def test_too_late_is_said(plan, started):
     assert (done.returncode == 0) == (not started), done.stderr
     assert ("jax has started a backend" in done.stderr) == started
     assert lagom_jax.init is init
+
+
+def needing(plan, **more):
+    variable = ProcessVariable("NCCL_CTA_POLICY", "2", "copy engines", 0.5)
+    made = dataclasses.replace(load(plan), variables=(variable,), **more)
+    save(made, plan)
+    return plan
+
+
+def test_variables_of_the_process_are_set(plan):
+    environ = {}
+    made = init(needing(plan), environ=environ)
+    assert environ["NCCL_CTA_POLICY"] == "2"
+    assert ("NCCL_CTA_POLICY", "2") in made.variables
+
+
+def test_a_policy_of_the_user_s_own_stays_and_is_told(plan):
+    environ = {"NCCL_CTA_POLICY": "1"}
+    made = init(needing(plan), environ=environ)
+    assert environ["NCCL_CTA_POLICY"] == "1"
+    assert "NCCL_CTA_POLICY" not in dict(made.variables)
+    assert any("NCCL_CTA_POLICY=1 is set and stays" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("nccl", "driver", "told"),
+    [("2.28.9", "13.0", "NCCL 2.29.0"), ("2.29.7", "12.4", "CUDA 12.5")],
+)
+def test_what_is_too_old_for_a_plan_sets_nothing(plan, monkeypatch, nccl, driver, told):
+    here = ProcessHere({}, nccl, driver)
+    monkeypatch.setattr(ProcessHere, "probe", classmethod(lambda cls, environ: here))
+    environ = {}
+    with pytest.raises(PlanError, match=told):
+        init(needing(plan, needs=Needs("2.29.0", "12.5")), environ=environ)
+    assert environ == {}

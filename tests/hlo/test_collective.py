@@ -4,7 +4,7 @@ import pytest
 
 from lagom_jax.hlo.collective import KINDS, collective_kind, read_collective
 from lagom_jax.hlo.module import Module
-from lagom_jax.schedule.build import build_program
+from lagom_jax.program.build import build_program
 
 from ..texts import parse
 

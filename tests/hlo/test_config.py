@@ -8,7 +8,7 @@ from lagom_jax.compile.schema import message_class
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import read_collective
 from lagom_jax.hlo.config import backend_config, section
-from lagom_jax.schedule.build import build_program
+from lagom_jax.program.build import build_program
 
 from ..texts import parse
 

@@ -10,6 +10,7 @@ import pytest
 from lagom_jax.compile.schema import message_class
 from lagom_jax.errors import HloError
 from lagom_jax.hlo import read_bytes, read_module
+from lagom_jax.hlo.files import read_program
 from lagom_jax.hlo.protofile import module_in
 from lagom_jax.hlo.text import parse_text
 
@@ -136,9 +137,11 @@ def test_a_folder_with_two_large_modules_lists_them(tmp_path):
 def test_a_folder_without_a_compiled_module_says_what_to_do(tmp_path):
     with pytest.raises(HloError, match="--xla_dump_to"):
         read_bytes(tmp_path)
-    (tmp_path / "module_1.jit_f.before_optimizations.txt").touch()
-    with pytest.raises(HloError, match="the compilation did not end"):
+    before = tmp_path / "module_1.jit_f.before_optimizations.txt"
+    before.write_text(UNSCHEDULED_TEXT)
+    with pytest.raises(HloError, match="not scheduled"):
         read_bytes(tmp_path)
+    assert read_program(tmp_path).path == str(before)
     below = tmp_path / "rank0"
     below.mkdir()
     (below / f"{FINAL}.txt").write_text(TEXT)

@@ -9,13 +9,13 @@ from lagom_jax.compile import lower
 from lagom_jax.compile.deviceless import compile_step
 from lagom_jax.errors import ClusterError, LagomError, StepError
 from lagom_jax.plan.setting import Cap, Setting, SettingError
-from lagom_jax.planning import Budget
-from lagom_jax.planning.budget import BudgetError
-from lagom_jax.planning.make import LeverError, Planner
+from lagom_jax.planner import Budget
+from lagom_jax.planner.budget import BudgetError
+from lagom_jax.planner.make import LeverError, Planner
 from lagom_jax.runtime.options import OptionError, Options
 from lagom_jax.scheduled import cluster_named
-from lagom_jax.search.controls import ControlsError, named
-from lagom_jax.search.tuning import PolicyError, policy_named
+from lagom_jax.settings.controls import ControlsError, named
+from lagom_jax.settings.tuning import PolicyError, policy_named
 
 
 def planner():

@@ -12,6 +12,7 @@ FLAGS = PACKAGE.parent / "xla_flags"
 ROOMS = (
     "errors",
     "files",
+    "markup",
     "processes",
     "typed_json",
     "units",
@@ -20,44 +21,48 @@ ROOMS = (
     "plan",
     "compile",
     "hlo",
-    "schedule",
+    "program",
     "cost",
-    "search",
-    "ordering",
-    "levers",
-    "tuner",
-    "environment",
-    "measure",
-    "report",
-    "scheduled",
-    "analysis",
+    "decompose",
     "settings",
-    "planning",
+    "order",
+    "options",
+    "nccl_plugin",
+    "environment",
+    "measurements",
+    "report",
+    "dumped",
+    "scheduled",
+    "api",
+    "planner",
+    "mesh",
     "flags",
     "runtime",
     "commands",
     "cli",
 )
-# Rooms that must work where jax is not installed or must not be touched. The measure
+# Rooms that must work where jax is not installed or must not be touched. The measurements
 # room imports it, but only to read a profile.
 WITHOUT_JAX = (
     "errors",
     "files",
+    "markup",
     "processes",
     "typed_json",
     "units",
     "cluster",
     "plan",
     "hlo",
-    "schedule",
+    "program",
     "cost",
-    "search",
-    "ordering",
-    "levers",
-    "tuner",
+    "settings",
+    "order",
+    "options",
+    "nccl_plugin",
     "report",
+    "mesh",
 )
-LONGEST_FILE = 500
+LONGEST_FILES = {"lagom_jax": 472, "xla_flags": 400, "models": 400, "scripts": 452}
 
 
 def room_of(path: Path) -> str:
@@ -112,10 +117,10 @@ def test_every_file_belongs_to_a_room():
     assert folders <= set(ROOMS)
 
 
-@pytest.mark.parametrize("folder", ["lagom_jax", "xla_flags", "models", "scripts"])
-def test_no_file_is_too_long_to_read(folder):
+@pytest.mark.parametrize(("folder", "most"), LONGEST_FILES.items())
+def test_no_file_is_too_long_to_read(folder, most):
     for path in (PACKAGE.parent / folder).rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= LONGEST_FILE, path
+        assert len(path.read_text().splitlines()) <= most, path
 
 
 def run_python(code: str) -> str:

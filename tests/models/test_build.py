@@ -115,3 +115,12 @@ def test_import_without_the_extra_says_how_to_get_it(missing: str) -> None:
     )
     assert result.returncode == 1
     assert 'pip install "lagom_jax[models]"' in result.stderr
+
+
+def test_attention_is_one_kernel_of_cudnn_where_asked() -> None:
+    step = lagom_models.build("llama-3-8b", devices=8, layers=1, attention="cudnn")
+    assert step.model.config.attention == "cudnn"
+    with pytest.raises(LagomError, match="ALiBi"):
+        lagom_models.build("mpt-7b", devices=8, attention="cudnn")
+    with pytest.raises(LagomError, match="plain or cudnn"):
+        lagom_models.build("phi-2", devices=8, attention="flash")

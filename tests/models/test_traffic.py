@@ -9,7 +9,7 @@ import lagom_models
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import compile_step, lower
 from lagom_jax.hlo import read_module
-from lagom_jax.schedule.build import build_program
+from lagom_jax.program.build import build_program
 from lagom_models.traffic import flows, total_bytes
 
 CASES = [

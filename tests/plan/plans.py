@@ -5,6 +5,7 @@ from lagom_jax.plan import (
     Cap,
     Evidence,
     HoldsFor,
+    Interval,
     Lever,
     Pinned,
     Plan,
@@ -14,6 +15,7 @@ from lagom_jax.plan import (
     Setting,
     SiteSetting,
     StepParts,
+    Uncertainty,
 )
 
 ALL_GATHER = "xla_gpu_enable_pipelined_all_gather"
@@ -142,6 +144,14 @@ def made_by_hand() -> Plan:
             ),
             compiles=3,
             seconds=20.5,
+            uncertainty=Uncertainty(
+                models=20,
+                within=18,
+                default=Interval(0.096, 0.1, 0.108),
+                tuned=Interval(0.085, 0.09, 0.099),
+                speedup=Interval(1.06, 0.1 / 0.09, 1.13),
+                slower=1,
+            ),
         ),
         pricing="made by hand",
         notes=("how often the loop while.1 runs is not known; it is counted once",),

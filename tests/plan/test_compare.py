@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lagom_jax.plan import Plan, PlanControls
+from lagom_jax.plan import Needs, Plan, PlanControls, ProcessVariable, Refusal, Rewrite
 from lagom_jax.plan.compare import _differences, differences
 
 from .plans import ALL_GATHER, THRESHOLD, made_by_hand
@@ -102,8 +102,21 @@ def test_every_part_of_a_plan_is_compared():
         controls=PlanControls("caps", "nothing", "none"),
         pricing="another",
         notes=("one", "two"),
+        variables=(ProcessVariable("NCCL_CTA_POLICY", "2", "why", 0.1),),
+        needs=Needs("2.29.0"),
+        refusals=(Refusal("copy engines", "one domain", "two of them"),),
+        rewrite=Rewrite("sliced", 2, True, ("a.py:1",), "0f" * 32, -0.01, 0),
     )
-    places = [difference.place for difference in differences(PLAN, other)]
-    assert places == ["controls", "pricing", "notes"]
+    found = [difference.place for difference in differences(PLAN, other)]
+    places = list(dict.fromkeys(place.partition(".")[0] for place in found))
+    assert places == [
+        "controls",
+        "pricing",
+        "notes",
+        "variables",
+        "needs",
+        "refusals",
+        "rewrite",
+    ]
     covered = {"holds_for", "levers", "costs", "order", "settings", "evidence", *places}
     assert covered == {field.name for field in dataclasses.fields(Plan)}

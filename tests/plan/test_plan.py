@@ -12,13 +12,13 @@ from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import Lever, SiteSetting
 from lagom_jax.plan.setting import Cap, Setting
-from lagom_jax.schedule.program import Program, Run
-from lagom_jax.search.controls import PRESETS, named
-from lagom_jax.search.space import space_of
+from lagom_jax.program.program import Program, Run
+from lagom_jax.settings.controls import PRESETS, named
+from lagom_jax.settings.space import space_of
 from lagom_jax.typed_json import plain, typed
 from xla_flags import in_effect, pinned_by_environment
 
-from ..search.programs import site
+from ..settings.programs import site
 from .plans import ALL_GATHER, THRESHOLD, made_by_hand
 
 PLAN = made_by_hand()
@@ -112,6 +112,9 @@ def test_recovered_and_speedup():
     assert PLAN.evidence.recovered == pytest.approx(10 / 24)
     nothing = dataclasses.replace(PLAN.evidence, bound_seconds=0.1)
     assert nothing.recovered is None
+    # One that also takes work away.
+    tuned = dataclasses.replace(PLAN.evidence.tuned, step_seconds=0.001)
+    assert dataclasses.replace(PLAN.evidence, tuned=tuned).recovered == 1.0
 
 
 def test_only_what_the_compiler_took_may_round_differently():

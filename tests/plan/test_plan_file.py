@@ -25,6 +25,9 @@ from lagom_jax.plan import (
     Plan,
     PlanCandidate,
     PlanControls,
+    ProcessVariable,
+    Refusal,
+    Rewrite,
     ScheduleEdit,
     Setting,
     SiteSetting,
@@ -123,6 +126,26 @@ controls = st.builds(
 )
 
 
+rewrites = st.builds(
+    Rewrite,
+    st.just("sliced"),
+    st.integers(2, 9),
+    st.booleans(),
+    st.tuples(texts),
+    texts,
+    numbers,
+    st.none() | counts,
+)
+
+
+variables = st.just(()) | st.tuples(
+    st.builds(ProcessVariable, st.just("NCCL_CTA_POLICY"), st.just("2"), texts, numbers)
+)
+refusals = st.just(()) | st.tuples(
+    st.builds(Refusal, st.just("copy engines"), st.just("one domain"), texts)
+)
+
+
 @st.composite
 def plans(draw):
     costs = draw(st.none() | texts)
@@ -160,6 +183,9 @@ def plans(draw):
         ),
         draw(texts),
         tuple(draw(st.lists(texts, max_size=2))),
+        variables=draw(variables),
+        refusals=draw(refusals),
+        rewrite=draw(st.none() | rewrites),
     )
 
 
@@ -176,7 +202,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 4
+    assert json.loads(TEXT)["format_version"] == 5
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -354,8 +380,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 5.*install"):
-        from_json(changed(("format_version",), 5), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 6.*install"):
+        from_json(changed(("format_version",), 6), "mine.json")
 
 
 def older(number):
@@ -423,6 +449,16 @@ def test_an_older_plan_names_no_more_options_than_a_new_one():
     document["levers"][0] |= {"name": "xla_gpu_cuda_data_dir", "value": "evil"}
     with pytest.raises(PlanError, match="xla_gpu_cuda_data_dir is not an option"):
         from_json(json.dumps(document))
+
+
+def test_plans_of_format_4_say_nothing_of_how_sure_they_are():
+    text = older("4").read_text()
+    plan = from_json(text)
+    assert plan.evidence.uncertainty is None
+    assert from_json(to_json(plan)) == plan
+    assert plan == dataclasses.replace(
+        PLAN, evidence=dataclasses.replace(PLAN.evidence, uncertainty=None)
+    )
 
 
 def test_a_plan_that_is_too_old_says_what_to_do():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lagom_jax.analysis import analyze_dump
+from lagom_jax.api import analyze_dump
 from lagom_jax.cluster import Cluster, topology
 from lagom_jax.cost.between_regions import wan_bytes, wan_price
 from lagom_jax.errors import ClusterError

@@ -1,14 +1,15 @@
 """Reports of programs made by hand: every figure has its place."""
 
+import dataclasses
 import json
 
 import pytest
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.program.program import Branch, Launch, Loop, Run, Stream
 from lagom_jax.report import report_program
 from lagom_jax.report.document import FORMAT_VERSION, to_document
 from lagom_jax.report.text import to_text
-from lagom_jax.schedule.program import Branch, Launch, Loop, Run, Stream
 
 from ..cost.programs import ByName, collective, program, run, wait
 
@@ -141,11 +142,28 @@ def test_the_table_fits_its_screen(width):
 
 def test_rows_are_cut_and_counted():
     report = reported(
-        *(Run(collective(f"c{i}")) for i in range(20)),
+        *(Run(collective(f"c{i}", nbytes=1024 * (i + 1))) for i in range(20)),
         seconds={f"c{i}": 1e-3 for i in range(20)},
     )
     assert "and 15 more" in to_text(report, rows=5)
     assert "more" not in to_text(report, rows=None)
+
+
+def test_collectives_that_are_alike_are_one_row():
+    report = reported(
+        *(Run(collective(f"c{i}", source="step.py:12")) for i in range(20)),
+        seconds={f"c{i}": 1e-3 for i in range(20)},
+    )
+    text = to_text(report, rows=5)
+    assert "20 × all-gather" in text
+    assert "20.0 ms" in text
+    assert "more" not in text
+    assert len(report.collectives) == 20
+
+
+def test_cautions_stand_in_the_first_lines():
+    report = dataclasses.replace(half_hidden(), cautions=("another program",))
+    assert str(report).splitlines()[1] == "CAUTION: another program"
 
 
 def test_a_program_without_collectives():

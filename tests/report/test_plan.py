@@ -21,8 +21,8 @@ def test_the_headline_says_what_is_won():
     shown = lines(plan_to_text(PLAN))
     assert shown[0] == "train_step on h100:1x8 (8 devices)"
     assert (
-        "  predicted step 100 ms → 90.0 ms, 1.111× as fast as with the defaults"
-        in shown
+        "  predicted step 100 ms → 90.0 ms (85.0 ms to 99.0 ms); 1.11 times as fast "
+        "(1.06 to 1.13 in 18 of 20 models; slower in 1)" in shown
     )
     assert (
         "  with all communication hidden, as free of charge, the program as it was "
@@ -89,6 +89,6 @@ def test_a_plan_that_tells_nobody_anything():
     shown = plan_to_text(plan)
     assert "the compiler is told nothing" in shown
     assert "NCCL is told nothing" in shown
-    assert "1.000× as fast" in shown
+    assert "1.00 times as fast" in shown
     assert "could be won" not in shown
     assert "memory at the fullest" not in shown

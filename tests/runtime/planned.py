@@ -4,12 +4,12 @@ import dataclasses
 
 from lagom_jax.compile import Toolchain
 from lagom_jax.plan import Evidence, HoldsFor, Lever, Plan, PlanControls, StepParts
-from lagom_jax.planning import Planner
+from lagom_jax.planner import Planner
 
 OPTION = "xla_gpu_enable_while_loop_double_buffering"
 
 
-def made(planner: Planner, *, options=(OPTION,), measured=None) -> Plan:
+def made(planner: Planner, *, options=(OPTION,), measured=None, peak=1 << 30) -> Plan:
     """A plan for a planner's step, with options that the CPU takes and ignores."""
     parts = StepParts(0.1, 0.08, 0.0, 0.05, 0.02, 0.0)
     return Plan(
@@ -35,8 +35,8 @@ def made(planner: Planner, *, options=(OPTION,), measured=None) -> Plan:
             tuned=dataclasses.replace(parts, step_seconds=0.09),
             bound_seconds=0.08,
             bound="computation alone",
-            default_peak=1 << 30,
-            tuned_peak=1 << 30,
+            default_peak=peak,
+            tuned_peak=peak,
             memory_limit=80 << 30,
             candidates=(),
             compiles=2,

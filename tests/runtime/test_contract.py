@@ -18,7 +18,7 @@ from flax import nnx
 import lagom_jax
 from lagom_jax.compile import _jax_internals
 from lagom_jax.errors import ClusterError, PlanError
-from lagom_jax.runtime import place, programs, variant
+from lagom_jax.runtime import guard, place, programs, wrapper
 from lagom_jax.runtime.options import OptionError
 from lagom_jax.runtime.say import LagomWarning
 from tests.runtime.planned import OPTION
@@ -602,8 +602,7 @@ def test_another_thread_does_not_trace_what_nobody_decided(plans):
 
     step = lagom_jax.tune(jax.jit(function), cluster="h100:1x1", strict=True)
     step(jnp.ones(2))
-    source = next(iter(step._variants.values()))._source
-    thread = threading.Thread(target=lambda: source.trace((jnp.ones(3),), {}))
+    thread = threading.Thread(target=lambda: step.trace(jnp.ones(3)))
     thread.start()
     assert inside.wait(10)
     sizes.clear()
@@ -618,14 +617,14 @@ def test_another_thread_does_not_trace_what_nobody_decided(plans):
 
 
 def test_measured_in_threads(plans, monkeypatch):
-    complete = variant._Guarded.complete.fget
+    complete = guard.Turns.complete.fget
 
-    def slowly(guarded):
-        found = complete(guarded)
+    def slowly(turns):
+        found = complete(turns)
         time.sleep(0.002)
         return found
 
-    monkeypatch.setattr(variant._Guarded, "complete", property(slowly))
+    monkeypatch.setattr(guard.Turns, "complete", property(slowly))
     step = measured(jax.jit(lambda x: x + 1))
     x = jnp.ones(3)
     step(x)
@@ -647,7 +646,7 @@ def test_measured_in_threads(plans, monkeypatch):
     # Steps at the same time as another were not measured.
     for _ in range(30):
         step(x)
-    assert all(one.settled for one in step._variants.values())
+    assert all(one.variant.settled(one.form) for one in step._known.values())
 
 
 def test_a_program_that_cannot_be_built_again(plans, monkeypatch):
@@ -689,16 +688,37 @@ def test_the_devices_that_the_function_names(plans, monkeypatch):
     assert seen == [8]
 
 
-def test_phases_go_straight_to_jax(plans):
-    step = with_a_plan(jax.jit(lambda x: x + 1))
-    train, test = jnp.ones(3), jnp.ones(4)
-    for _ in range(20):
-        for batch in (*[train] * 20, test):
-            step(batch)
-    for _ in range(20):
-        step(train)
-    assert step._shortcut is not None
-    assert plans.made == 2
+@pytest.mark.parametrize("statics", [False, True])
+def test_known_arguments_are_not_looked_at_one_by_one(plans, monkeypatch, statics):
+    step = with_a_plan(jax.jit(lambda x, n=1: x["a"] + n, static_argnames="n"))
+    train, test = {"a": jnp.ones(3), "b": 0}, {"a": jnp.ones(4), "b": 0}
+    calls = [
+        functools.partial(step, batch, **kwargs)
+        for batch in (train, test)
+        for kwargs in ([{}, {"n": 2}] if statics else [{}])
+    ]
+    for call in calls * 3:
+        call()
+    monkeypatch.setattr(wrapper, "variant_of", None)
+    for call in calls * 3:
+        assert call().shape in ((3,), (4,))
+    assert plans.made == len(calls)
+
+
+def test_arguments_that_only_look_known(plans):
+    # What jax.stages.Compiled would take, and jax.jit compiles another program for.
+    jitted = jax.jit(lambda x, y: x["a"] * y)
+    step = with_a_plan(jitted)
+    half, ones = jnp.bfloat16(2), jnp.ones(3, jnp.bfloat16)
+    strong, weak = jnp.float32(2), 2.0
+    committed = jax.device_put(ones, jax.devices()[0])
+    for _ in range(3):
+        for value in (strong, weak, half, np.float32(2)):
+            for x in (ones, committed):
+                found, expected = step({"a": x}, value), jitted({"a": x}, value)
+                assert found.dtype == expected.dtype
+                assert found.weak_type == expected.weak_type
+                assert found.committed == expected.committed
 
 
 def test_a_lowered_step(plans):

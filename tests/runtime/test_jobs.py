@@ -63,7 +63,10 @@ def test_process_0_plans_and_keeps_and_tells(trained, outcomes):
         came = trained(name)
         planned(came)
         assert each(came, "made") == made
-        (summary,), others = each(came, "told")
+        (*planning, summary), others = each(came, "told")
+        assert ["planning for h100:2x4" in line for line in planning] == made[
+            :1
+        ] * made[0]
         assert "predicted 100 ms -> 90.0 ms a step" in summary
         assert others == []
     assert each(outcomes("files"), "found") == [True, False]
@@ -79,17 +82,14 @@ def test_a_slow_process_is_waited_for(trained):
 
 def test_a_process_that_is_too_slow_costs_the_plan_and_never_again_time(trained):
     came = trained("too slow")
-    left_alone(came, "within 3 s of the first; no word from process 1")
-    came = trained("after that")
-    left_alone(came, "within 3 s of the first")
-    assert each(came, "made") == [0, 0]
+    left_alone(came, "not all 2 processes came; no word from process 1")
+    planned(trained("after that"))
 
 
-def test_one_process_without_tuning_costs_the_others_their_patience_once(trained):
+def test_one_process_without_tuning_costs_the_others_their_patience(trained):
     came = trained("one", "one_is_off")
     left_alone(came, "no word from process 1")
     assert max(each(came, "seconds")) < LIMIT + PATIENCE
-    left_alone(trained("both", "one_is_off"), "no word from process 1")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_processes_that_were_started_otherwise(trained, name, of_first, of_other
 
 
 def test_what_does_not_arrive_as_it_was_sent(trained):
-    left_alone(trained("changed"), "process 1: ", "was changed on the way")
+    left_alone(trained("changed"), "process 1 does not know what was decided")
 
 
 def test_process_0_cannot_plan(trained):
@@ -121,12 +121,12 @@ def test_process_0_cannot_plan(trained):
 
 def test_one_process_cannot_compile_the_plan(trained):
     came = trained("not built")
-    left_alone(came, "process 1: PlanError", "RESOURCE_EXHAUSTED: no room")
+    left_alone(came, "process 1: PlanError: RESOURCE_EXHAUSTED: no room")
     assert each(came, "made") == [1, 0]
 
 
 def test_other_collectives(trained):
-    left_alone(trained("collectives"), "differ in the compiled program", "1 has")
+    left_alone(trained("collectives"), "processes differ", "1 has collectives others")
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,13 @@ def test_the_clock_of_process_0_decides(trained):
     assert "measured 1.00 s a step before and 2.00 s" in came[0]["told"][-1]
     came = trained("slower, kept")
     assert each(came, "plans") == [0, 0]
-    assert came[0]["told"] == ["the plan was measured before, and was not faster"]
+    assert came[0]["told"][-1] == "the plan was measured before, and was not faster"
 
 
-def test_what_was_measured_and_not_heard_by_all(trained):
-    left_alone(trained("not told"), "process 1: ", "'what was measured'")
+def test_a_process_that_does_not_hear_what_was_measured_stops(outcomes):
+    came = outcomes("not told")
+    assert "raised" not in came[0]
+    assert "InDoubtError: process 1 cannot know whether" in came[1]["raised"]
 
 
 def test_failures_leave_the_next_decision_alone(trained):

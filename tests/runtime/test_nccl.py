@@ -8,12 +8,7 @@ import pytest
 
 import lagom_jax
 from lagom_jax.errors import TunerError
-from lagom_jax.runtime import decision, nccl, place
-from lagom_jax.runtime.agreement import NoAgreementError, Peers
-from lagom_jax.runtime.guard import schedule
-from lagom_jax.runtime.nccl import Nccl, merged
-from lagom_jax.runtime.say import LagomWarning
-from lagom_jax.tuner import (
+from lagom_jax.nccl_plugin import (
     Answer,
     InDoubtError,
     Place,
@@ -23,10 +18,20 @@ from lagom_jax.tuner import (
     built,
     pack,
 )
-from lagom_jax.tuner.installed import CHAIN, CONTROL, PLUGIN, RULES
-from lagom_jax.tuner.library import Communicator, opened
+from lagom_jax.nccl_plugin.installed import CHAIN, CONTROL, PLUGIN, RULES
+from lagom_jax.nccl_plugin.library import Communicator, opened
+from lagom_jax.runtime import decision, nccl, place
+from lagom_jax.runtime.guard import schedule
+from lagom_jax.runtime.nccl import Nccl, merged
+from lagom_jax.runtime.say import LagomWarning
 
-ALONE = Peers(0, 1)
+
+class Owner:
+    """Whoever has rules; they go with him."""
+
+
+def alone(point, said):
+    return True
 
 
 def wants(channels, nbytes=4096, ranks=8):
@@ -42,49 +47,64 @@ def channels(communicator, nbytes=4096):
 def test_rules_hold_once_they_are_told_and_go_again():
     environ = {}
     here = Nccl(environ)
-    assert here.tell("one", wants(3), ALONE)
+    one, another = Owner(), Owner()
+    assert here.tell(one, wants(3), alone)
     assert environ[PLUGIN] == str(built())
     with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
         communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
         assert channels(communicator) == 3
-        assert here.tell("one", wants(5), ALONE)
+        assert here.tell(one, wants(5), alone)
         assert channels(communicator) == 5
-        assert here.tell("another", wants(7, nbytes=8192), ALONE)
+        assert here.tell(another, wants(7, nbytes=8192), alone)
         assert (channels(communicator), channels(communicator, 8192)) == (5, 7)
-        assert here.tell("another", wants(6), ALONE)
+        assert here.tell(another, wants(6), alone)
         assert channels(communicator) is None
-        assert here.tell("another", None, ALONE)
+        assert here.tell(another, None, alone)
         assert channels(communicator) == 5
-        assert here.tell("one", None, ALONE)
+        assert here.tell(one, None, alone)
         assert channels(communicator) is None
 
 
-class Divided(Peers):
-    """Processes that do not say the same, or nothing."""
-
-    def gather(self, topic, said, *, seconds):
-        if self.index:
-            raise NoAgreementError("too late")
-        return (said, "something else")
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_what_not_all_have_never_holds(index):
+def test_rules_go_with_the_function_that_they_are_for():
     environ = {}
-    here = Nccl(environ)
-    assert here.tell("one", wants(3), ALONE)
-    assert not here.tell("one", wants(4), Divided(index, 2))
-    assert not here.tell("other", wants(5, nbytes=8192), Divided(index, 2))
+    here, other = Nccl(environ), Owner()
+    assert here.tell(other, wants(3), alone)
+    first, second = Owner(), Owner()
+    assert here.tell(first, wants(4), alone)
+    with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
+        communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        assert channels(communicator) is None
+        # What ran for a first step only is withdrawn.
+        assert here.tell(second, wants(4, nbytes=8192), alone, gone=[first])
+        assert (channels(communicator), channels(communicator, 8192)) == (3, 4)
+        del other
+        assert here.tell(second, wants(5, nbytes=8192), alone)
+        assert (channels(communicator), channels(communicator, 8192)) == (None, 5)
+
+
+def test_arrays_that_another_thread_donates_meanwhile(monkeypatch):
+    gone, real = jax.numpy.ones(3), jax.live_arrays
+    gone.delete()
+    monkeypatch.setattr(jax, "live_arrays", lambda: [*real(), gone])
+    assert Nccl({}).tell(Owner(), wants(3), alone)
+
+
+def test_what_not_all_have_never_holds():
+    environ = {}
+    here, one, other = Nccl(environ), Owner(), Owner()
+    assert here.tell(one, wants(3), alone)
+    assert not here.tell(one, wants(4), lambda point, said: False)
+    assert not here.tell(other, wants(5, nbytes=8192), lambda point, said: False)
     with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
         communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
         assert channels(communicator) == 3
-        assert here.tell("one", wants(4), ALONE)
+        assert here.tell(one, wants(4), alone)
         assert (channels(communicator), channels(communicator, 8192)) == (4, None)
 
 
 def test_another_tuner_is_asked_where_there_is_no_rule():
     environ = {PLUGIN: "site.so"}
-    assert Nccl(environ).tell("one", wants(3), ALONE)
+    assert Nccl(environ).tell(Owner(), wants(3), alone)
     assert (environ[PLUGIN], environ[CHAIN]) == (str(built()), "site.so")
 
 
@@ -93,7 +113,7 @@ def test_another_tuner_is_asked_where_there_is_no_rule():
     [
         ({PLUGIN: "none"}, "forbids"),
         ({RULES: "rules"}, f"{RULES} is set"),
-        ({CONTROL: "/proc/self/fd/9"}, f"{CONTROL} is set"),
+        ({CONTROL: "/dev/shm/page"}, f"{CONTROL} is set"),
     ],
 )
 def test_what_the_user_has_set_stays(environ, told):
@@ -123,7 +143,7 @@ def test_our_own_page_is_no_objection(monkeypatch):
     monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl.so.2")
     monkeypatch.setattr(nccl, "read_nccl", lambda path: New())
     here = Nccl({})
-    assert here.tell("one", wants(1), ALONE)
+    assert here.tell(Owner(), wants(1), alone)
     assert here.objection() == ""
 
 
@@ -154,7 +174,7 @@ class Listening(Nccl):
     def objection(self):
         return ""
 
-    def tell(self, who, rules, peers):
+    def tell(self, who, rules, agree, gone=()):
         self.heard.append(rules)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -2,7 +2,7 @@ import pytest
 
 import lagom_jax
 from lagom_jax.errors import ClusterError
-from lagom_jax.planning import Budget
+from lagom_jax.planner import Budget
 from lagom_jax.runtime.options import NAMES, OptionError, Options, resolve
 
 

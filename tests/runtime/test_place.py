@@ -69,4 +69,4 @@ def test_shardings_without_devices_say_nothing_of_where_a_step_runs():
     mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
     nowhere = NamedSharding(mesh, PartitionSpec("data"))
     here = jnp.ones(2)
-    assert devices_of((here,), {}, (nowhere,)) == tuple(here.devices())
+    assert devices_of((here.sharding, nowhere)) == tuple(here.devices())

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import types
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from gpu_stages.standin.clock import (
-    FLOPS_PER_S,
-    GPU,
-    MEMORY_BYTES_PER_S,
-    SMS,
-    Hold,
-    Kernel,
-    Moment,
-)
+from gpu_stages.standin.clock import GPU, Hold, Moment, Part, Task, Work
 
+_SMS: Final = 132
 _LAUNCH_SECONDS: Final = 3e-6
-_ARITHMETIC_SHARE, _MEMORY_SHARE = 0.7, 0.9
-_TILE, _BF16_BYTES = 128, 2
+_MEMORY_BYTES_PER_S, _FLOPS_PER_S = 3e12, 7e14
+_BF16_BYTES: Final = 2
 
 
 class Stream:
@@ -31,7 +24,8 @@ class Stream:
     def __init__(
         self, null: bool = False, non_blocking: bool = False, priority: int = 0
     ) -> None:
-        self.tasks = GPU.stream()
+        self.tasks: deque[Task] = deque()
+        GPU.streams.append(self.tasks)
         self.ptr = id(self)
         _STREAMS[self.ptr] = self
 
@@ -78,7 +72,7 @@ class Device:
     """The one device."""
 
     def __init__(self, device: int = 0) -> None:
-        self.attributes = {"MultiProcessorCount": SMS}
+        self.attributes = {"MultiProcessorCount": _SMS}
 
     def use(self) -> None:
         """Makes it the current one."""
@@ -114,13 +108,12 @@ class RawKernel:
     ) -> None:
         """Launches it on the current stream."""
         _fail("RawKernel")
-        ideal = 48.0 * float(args[-1]) / MEMORY_BYTES_PER_S
-        seconds = _LAUNCH_SECONDS + ideal / _MEMORY_SHARE
-        GPU.push(_CURRENT[-1].tasks, Kernel(seconds, ideal / seconds))
+        seconds = _LAUNCH_SECONDS + 48.0 * float(args[-1]) / _MEMORY_BYTES_PER_S
+        GPU.push(_CURRENT[-1].tasks, Part(Work(seconds)))
 
 
 class _Cublas:
-    """cuBLAS with products whose tiles are dealt out to SMs."""
+    """cuBLAS, with products that arithmetic or memory limits."""
 
     def __init__(self) -> None:
         self._streams: dict[int, Stream] = {}
@@ -136,21 +129,10 @@ class _Cublas:
     ) -> None:
         _fail("gemmEx")
         assert len(_) == 13
-        down, across = math.ceil(m / _TILE), math.ceil(n / _TILE)
         nbytes = _BF16_BYTES * (m * k + k * n + m * n)
-        by_tiles = _BF16_BYTES * k * (m * across + n * down)
-        rounds = math.ceil(down * across / SMS)
-        flops = rounds * SMS * 2.0 * _TILE * _TILE * k
-        arithmetic = flops / (FLOPS_PER_S * _ARITHMETIC_SHARE)
-        memory = nbytes / (MEMORY_BYTES_PER_S * _MEMORY_SHARE)
-        seconds = _LAUNCH_SECONDS + max(arithmetic, memory)
-        kernel = Kernel(
-            seconds,
-            min(1.0, nbytes / (MEMORY_BYTES_PER_S * seconds)),
-            max(0.0, by_tiles / nbytes - 1),
-            down * across if arithmetic > memory else 0,
-        )
-        GPU.push(self._streams[handle].tasks, kernel)
+        limits = (2.0 * m * n * k / _FLOPS_PER_S, nbytes / _MEMORY_BYTES_PER_S)
+        work = Work(_LAUNCH_SECONDS + max(limits))
+        GPU.push(self._streams[handle].tasks, Part(work))
 
 
 def _fail(function: str) -> None:

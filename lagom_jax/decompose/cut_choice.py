@@ -1,0 +1,227 @@
+"""The choice of the dimension that a program is cut along, and of what gains by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax import lax
+
+from lagom_jax.decompose.flat_program import Classes, FlatProgram, Node, Step
+from lagom_jax.decompose.form import cut_evenly
+from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul, site_of
+
+_SERVES = 0.25
+"""The share of the bytes that can be cut at all, which a dimension has to serve."""
+
+
+@dataclasses.dataclass(slots=True)
+class Slicing:
+    """A cut that was asked for, and what became of it.
+
+    Attributes:
+        slices: Parts.
+        asked: Chooses sites.
+        whole_sums: Whether sums over the cut dimension are made whole; otherwise over
+            each slice, and then added.
+        local: Whether arrays are shards of one device. Elsewhere slices are taken from
+            every shard, so that none has to move.
+        cut: The sites that were cut.
+        seen: All sites, for messages.
+    """
+
+    slices: int
+    asked: Callable[[CommunicatedMatmul], bool]
+    whole_sums: bool = True
+    local: bool = False
+    cut: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
+    seen: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
+
+    def nothing(self) -> str:
+        """A message for those who asked for what is not there."""
+        if not self.seen:
+            return (
+                "there is nothing to cut: the function has no matmul whose operands or "
+                "results are communicated"
+            )
+        listed = dict.fromkeys(f"{site.kind} at {site.line}" for site in self.seen)
+        shown = ", ".join([*listed][:8])
+        return (
+            f"nothing could be cut in {self.slices} slices: none of the sites was "
+            "chosen, or none has a dimension of that many indices that nothing sums; "
+            f"there are: {shown}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """A dimension in slices.
+
+    Attributes:
+        classes: The program's dimensions.
+        chosen: The class that is cut.
+        unit: The size that all its dimensions are multiples of.
+        parts: Starts and sizes, in that unit.
+        local: As `Slicing` has it.
+        places: The steps that run in slices; the others could, but gain nothing.
+    """
+
+    classes: Classes
+    chosen: Node
+    unit: int
+    parts: tuple[tuple[int, int], ...]
+    local: bool
+    places: frozenset[int] = frozenset()
+
+    def take(self, x: Any, d: int, part: int) -> Any:
+        """One slice."""
+        start, size = self.parts[part]
+        times = x.shape[d] // self.unit
+        if self.local:
+            return lax.slice_in_dim(x, start * times, (start + size) * times, axis=d)
+        count = len(self.parts)
+        split = (*x.shape[:d], self.unit // count, count, times, *x.shape[d + 1 :])
+        one = lax.index_in_dim(x.reshape(split), part, axis=d + 1, keepdims=False)
+        return one.reshape(*x.shape[:d], size * times, *x.shape[d + 1 :])
+
+    def join(self, pieces: Sequence[Any], d: int) -> Any:
+        """All slices, as they were."""
+        if self.local:
+            return lax.concatenate(pieces, d)
+        count, shape = len(pieces), pieces[0].shape
+        times = shape[d] * count // self.unit
+        split = (*shape[:d], self.unit // count, 1, times, *shape[d + 1 :])
+        whole = lax.concatenate([piece.reshape(split) for piece in pieces], d + 1)
+        return whole.reshape(*shape[:d], shape[d] * count, *shape[d + 1 :])
+
+    def dimension(self, number: int) -> int | None:
+        """The dimension of a value that is cut."""
+        return self.classes.dimension(number, self.chosen)
+
+
+def could_be(step: Step, cut: Cut, place: int) -> dict[int, int] | None:
+    """The dimension of each value that a step could be cut along; None if it cannot."""
+    at: dict[int, int] = {}
+    for group in cut.classes.groups[place]:
+        if group and cut.classes.of(group[0]) == cut.chosen:
+            at.update(group)
+    if not step.outputs or any(cut.dimension(n) is None for n in step.outputs):
+        return None
+    return at if all(number in at for number in step.outputs) else None
+
+
+def is_carried(cut: Cut, one: int, other: int) -> bool:
+    """True if a loop can keep a value in slices from round to round."""
+    return cut.dimension(one) is not None and cut.dimension(one) == cut.dimension(other)
+
+
+def choose(
+    program: FlatProgram, slicing: Slicing, carry: Mapping[int, int] | None = None
+) -> Cut | None:
+    """The dimension along which most of what is communicated can be cut.
+
+    Args:
+        program: What is run.
+        slicing: What was asked for.
+        carry: Of a loop's body: the inputs that are the outputs of the round before.
+    """
+    kinds = {step.equation.primitive.name for step in program.steps}
+    if slicing.slices == 1 or "dot_general" not in kinds:
+        return None
+    wanted = kinds & COMMUNICATING if slicing.local else {"dot_general"}
+    places = [
+        place
+        for place, step in enumerate(program.steps)
+        if step.equation.primitive.name in wanted
+    ]
+    sites = {
+        place: site_of(program.steps[place].equation, program.steps[place].line)
+        for place in places
+    }
+    slicing.seen += sites.values()
+    sites = {place: site for place, site in sites.items() if slicing.asked(site)}
+    if not sites:
+        return None
+    classes = Classes(program)
+    worth: dict[Node, int] = {}
+    for place, site in sites.items():
+        mine = {classes.of(group[0]) for group in classes.groups[place] if group}
+        for one in mine:
+            worth[one] = worth.get(one, 0) + site.bytes
+    cuts = [_cut_of(program, classes, chosen, slicing) for chosen in worth]
+    # Of those that serve much of what is communicated, the one along which most can
+    # run: a batch goes through a whole layer, columns end at the next norm.
+    most = max(worth.values(), default=0)
+    serving = [cut for cut in cuts if cut and worth[cut.chosen] >= _SERVES * most]
+    for cut in sorted(serving, key=lambda cut: -_bytes_along(program, cut)):
+        done = {p for p in sites if could_be(program.steps[p], cut, p)}
+        ready = [n for n, m in (carry or {}).items() if is_carried(cut, n, m)]
+        able = {p for p, s in enumerate(program.steps) if could_be(s, cut, p)}
+        # What is summed slice by slice need not be put together, and the more there is
+        # in slices, the more there is to hide one's collectives behind.
+        places = frozenset(able)
+        if slicing.whole_sums:
+            places = _worth_it(program, cut, done, ready)
+        kinds = {program.steps[p].equation.primitive.name for p in places}
+        if done and "dot_general" in kinds:
+            slicing.cut += [sites[place] for place in done]
+            return dataclasses.replace(cut, places=places)
+    return None
+
+
+def _bytes_along(program: FlatProgram, cut: Cut) -> int:
+    """Bytes of all results that could be made in slices."""
+    return sum(
+        math.prod(program.avals[number].shape) * program.avals[number].dtype.itemsize
+        for place, step in enumerate(program.steps)
+        if could_be(step, cut, place)
+        for number in step.outputs
+    )
+
+
+def _worth_it(
+    program: FlatProgram, cut: Cut, sites: set[int], ready: Sequence[int]
+) -> frozenset[int]:
+    """The steps that gain from running in slices.
+
+    Those that need what arrives in slices, since they can begin with the first of
+    them; and those that a collective waits for, unless it waits for what arrives
+    anyway. The rest, as a forward pass that is computed again, would only have to be
+    put together for the gradients of weights.
+    """
+    arrived, chosen = set(ready), set[int]()
+    needed: set[int] = set()
+    for place, step in enumerate(program.steps):
+        if could_be(step, cut, place) is None:
+            continue
+        waits = any(number in arrived for number in step.inputs)
+        if place in sites and not waits:
+            needed.update(step.inputs)
+        if place in sites or waits:
+            chosen.add(place)
+            arrived.update(step.outputs)
+    for place in range(len(program.steps) - 1, -1, -1):
+        step = program.steps[place]
+        if place in chosen or not any(number in needed for number in step.outputs):
+            continue
+        if could_be(step, cut, place) is not None:
+            chosen.add(place)
+            needed.update(step.inputs)
+    return frozenset(chosen)
+
+
+def _cut_of(
+    program: FlatProgram, classes: Classes, chosen: Node, slicing: Slicing
+) -> Cut | None:
+    sizes = [
+        aval.shape[d]
+        for number, aval in enumerate(program.avals)
+        if (d := classes.dimension(number, chosen)) is not None
+    ]
+    unit = math.gcd(*sizes) if sizes else 0
+    if unit < slicing.slices or (unit % slicing.slices and not slicing.local):
+        return None
+    parts = cut_evenly(unit, slicing.slices)
+    return Cut(classes, chosen, unit, parts, slicing.local)

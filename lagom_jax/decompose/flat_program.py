@@ -1,0 +1,182 @@
+"""A jaxpr as a flat list of steps, and the dimensions that stay apart through it.
+
+Calls of jitted functions are written out, so that every value has one name. Two
+dimensions of two values are linked where an equation treats them alike, index by
+index: then a slice of the one gives that slice of the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend import core
+
+from lagom_jax.decompose.dimension_rules import links
+from lagom_jax.decompose.sites import line_of
+
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+_CUSTOM = {
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+Node = tuple[int, int]
+"""A value's number, and one of its dimensions."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """An equation, and the numbers of the values that it takes and gives."""
+
+    equation: Any
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    debug: Any
+    """jax's knowledge of the function that the equation is from."""
+    line: str
+    """Its place in the user's source, as far as it is known."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class FlatProgram:
+    """The steps of a jaxpr.
+
+    Attributes:
+        steps: In order.
+        avals: The type of every value.
+        constants: The values that are known.
+        inputs: The numbers of the arguments.
+        outputs: The numbers of the results.
+    """
+
+    steps: list[Step]
+    avals: list[Any]
+    constants: dict[int, Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
+    """Writes a closed jaxpr out.
+
+    Args:
+        closed: The jaxpr.
+        through_rules: Whether functions with custom rules, and rematerialised ones,
+            are written out as well; for looking only, since it loses the rules.
+    """
+    program = FlatProgram([], [], {}, (), ())
+    debug = closed.jaxpr.debug_info.with_unknown_names()
+    calls = _CALLS | (_CUSTOM if through_rules else {})
+
+    def fresh(aval: Any) -> int:
+        program.avals.append(aval)
+        return len(program.avals) - 1
+
+    def known(value: Any, aval: Any) -> int:
+        number = fresh(aval)
+        program.constants[number] = value
+        return number
+
+    def walk(
+        jaxpr: Any, consts: Sequence[int], args: Sequence[int], caller: str
+    ) -> list[int]:
+        names: dict[Any, int] = dict(zip(jaxpr.constvars, consts, strict=True))
+        names.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> int:
+            if isinstance(atom, core.Literal):
+                return known(atom.val, atom.aval)
+            return names[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom) for atom in equation.invars]
+            inner = _called(equation, calls)
+            line = line_of(equation) or caller
+            if inner is not None:
+                body, values = inner
+                held = [
+                    known(v, c.aval)
+                    for v, c in zip(values, body.constvars, strict=True)
+                ]
+                outputs = walk(body, held, inputs, line)
+            else:
+                outputs = [fresh(variable.aval) for variable in equation.outvars]
+                program.steps.append(
+                    Step(equation, tuple(inputs), tuple(outputs), debug, line)
+                )
+            names.update(zip(equation.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    jaxpr = closed.jaxpr
+    consts = [
+        known(v, c.aval) for v, c in zip(closed.consts, jaxpr.constvars, strict=True)
+    ]
+    inputs = [fresh(variable.aval) for variable in jaxpr.invars]
+    program.inputs = tuple(inputs)
+    program.outputs = tuple(walk(jaxpr, consts, inputs, ""))
+    return program
+
+
+def _called(equation: Any, calls: dict[str, str]) -> tuple[Any, Sequence[Any]] | None:
+    key = calls.get(equation.primitive.name)
+    # What is jitted with shardings or donation of its own stays as it is.
+    if key is None or key not in equation.params or _has_shardings(equation):
+        return None
+    inner = equation.params[key]
+    if hasattr(inner, "consts"):
+        return inner.jaxpr, inner.consts
+    return (inner, ()) if not inner.constvars else None
+
+
+def _has_shardings(equation: Any) -> bool:
+    params = equation.params
+    named = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
+    return any(hasattr(one, "spec") for one in named) or any(
+        params.get("donated_invars", ())
+    )
+
+
+class Classes:
+    """Dimensions of values in classes of those that are linked."""
+
+    def __init__(self, program: FlatProgram) -> None:
+        self.program = program
+        self._parents: dict[Node, Node] = {}
+        self.groups: list[list[list[Node]]] = []
+        """For every step, what its equation links."""
+        for step in program.steps:
+            found = [
+                [(number, d) for number, d in _named(step, group)]
+                for group in links(step.equation)
+            ]
+            self.groups.append(found)
+            for group in found:
+                for node in group[1:]:
+                    self._join(group[0], node)
+
+    def of(self, node: Node) -> Node:
+        """The class of a dimension, named by one of its members."""
+        while (parent := self._parents.get(node, node)) != node:
+            node = parent
+        return node
+
+    def dimension(self, number: int, chosen: Node) -> int | None:
+        """The dimension of a value that is in a class; None where it is not one."""
+        shape = getattr(self.program.avals[number], "shape", ())
+        found = [d for d in range(len(shape)) if self.of((number, d)) == chosen]
+        return found[0] if len(found) == 1 else None
+
+    def _join(self, one: Node, other: Node) -> None:
+        one, other = self.of(one), self.of(other)
+        if one != other:
+            self._parents[other] = one
+
+
+def _named(step: Step, group: Sequence[Node]) -> Iterator[Node]:
+    """Places among operands (0, 1, ...) and results (-1, -2, ...) as values."""
+    for place, dimension in group:
+        numbers = step.inputs if place >= 0 else step.outputs
+        yield numbers[place if place >= 0 else -1 - place], dimension

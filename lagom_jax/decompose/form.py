@@ -1,0 +1,89 @@
+"""The form in which a collective and the matmul next to it are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from lagom_jax.errors import LagomError
+
+Kind = Literal["ring", "direct", "chunks"]
+KINDS: tuple[Kind, ...] = ("ring", "direct", "chunks")
+
+
+class DecomposeError(LagomError, ValueError):
+    """Sizes, axes or examples that cannot be cut as asked."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Form:
+    """A way to cut a collective and the matmul next to it.
+
+    Attributes:
+        kind: `ring`: messages between neighbours, each hidden behind the matmul of one
+            slice. `direct`: each rank sends to every other itself, for links between
+            all. `chunks`: collectives as they are, each for a part of the rows; with
+            one slice, the plain form.
+        slices: Parts that each rank's rows are cut into; the last ones are smaller
+            where that does not divide.
+        both_ways: Whether half of the slices go around the ring the other way, so that
+            both directions of each link are used.
+        keep_gathered: Whether what was gathered is kept for the backward pass, as the
+            plain form does; otherwise it is gathered again there, for less memory.
+        wide_sums: Whether what the ranks add up is added in float32 where the type is
+            shorter; otherwise it is rounded to the type at every rank, as NCCL does.
+
+    Example:
+        >>> Form("ring", slices=2).label
+        'ring, 2 slices'
+        >>> Form("ring", both_ways=True).parts
+        2
+    """
+
+    kind: Kind = "ring"
+    slices: int = 1
+    both_ways: bool = False
+    keep_gathered: bool = True
+    wide_sums: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise DecomposeError(f"no form {self.kind!r}; known are {', '.join(KINDS)}")
+        if self.slices < 1:
+            raise DecomposeError(f"slices must be 1 or more, not {self.slices}")
+        if self.both_ways and self.kind != "ring":
+            raise DecomposeError(
+                f"both_ways is about rings; leave it out of a form of {self.kind}"
+            )
+
+    @property
+    def parts(self) -> int:
+        """Parts of each rank's rows that travel by themselves."""
+        return self.slices * (2 if self.both_ways else 1)
+
+    @property
+    def label(self) -> str:
+        """Display label."""
+        if self.kind == "chunks" and self.slices == 1:
+            return "plain"
+        cut = f", {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.kind}{cut}{', both ways' if self.both_ways else ''}"
+
+
+PLAIN = Form("chunks")
+"""Collectives as they are, whole."""
+
+
+def cut_evenly(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """Starts and sizes of parts that differ by one row at most; none is empty.
+
+    Example:
+        >>> cut_evenly(7, 3)
+        ((0, 3), (3, 2), (5, 2))
+        >>> cut_evenly(2, 4)
+        ((0, 1), (1, 1))
+    """
+    parts = min(parts, rows)
+    whole, rest = divmod(rows, parts)
+    sizes = [whole + (part < rest) for part in range(parts)]
+    return tuple((sum(sizes[:part]), size) for part, size in enumerate(sizes))

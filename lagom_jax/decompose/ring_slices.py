@@ -1,0 +1,272 @@
+"""Slices of rows as ranks pass them on, and the two walks through them.
+
+All ranks hold blocks of rows of something larger. A rank counts blocks from its own:
+slice (i, j) is part j of the block i places upstream, which is the i-th to arrive. In
+these terms the program is the same on every rank, and nothing has to be looked up at an
+offset that only the rank knows. Gathering begins with the rank's own block, which
+needs no message; scattering ends with it, so that no message is left to wait for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
+
+Slices = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ring:
+    """The ranks of a mesh axis and the slices that travel between them.
+
+    Attributes:
+        axis_name: The mesh axis.
+        ranks: Ranks along it.
+        rows: Rows of each rank's block.
+        dimension: The dimension that rows are counted along.
+        form: How it is cut.
+
+    Example:
+        >>> ring = Ring("t", ranks=4, rows=5, dimension=0, form=Form("ring", slices=2))
+        >>> ring.cuts, ring.count
+        (((0, 3), (3, 2)), 8)
+    """
+
+    axis_name: str
+    ranks: int
+    rows: int
+    dimension: int
+    form: Form
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """Start and size of each part of a block."""
+        return cut_evenly(self.rows, self.form.parts)
+
+    @property
+    def steps(self) -> int:
+        """Blocks that arrive one after the other, the own included."""
+        return 1 if self.form.kind == "chunks" else self.ranks
+
+    @property
+    def count(self) -> int:
+        """Slices in all."""
+        return self.steps * len(self.cuts)
+
+    def direction(self, part: int) -> int:
+        """1 where a part is passed on to the next rank, -1 to the one before."""
+        return -1 if self.form.both_ways and part % 2 else 1
+
+    def pass_on(self, x: jax.Array, places: int) -> jax.Array:
+        """Sends `x` so many places on, and receives as much from there before."""
+        n = self.ranks
+        pairs = [(rank, (rank + places) % n) for rank in range(n)]
+        return lax.ppermute(x, self.axis_name, pairs)
+
+    def take(self, x: jax.Array, start: int | jax.Array, size: int) -> jax.Array:
+        """So many rows of `x`."""
+        return lax.dynamic_slice_in_dim(x, start, size, self.dimension)
+
+    def starts(self) -> list[tuple[int | jax.Array, int]]:
+        """The first row of every slice in the whole, and its rows."""
+        rank = lax.axis_index(self.axis_name)
+        found: list[tuple[int | jax.Array, int]] = []
+        for step in range(self.steps):
+            for part, (start, size) in enumerate(self.cuts):
+                block = (rank - step * self.direction(part)) % self.ranks
+                found.append((block * self.rows + start, size))
+        return found
+
+
+def gather_slices(
+    ring: Ring, x: jax.Array, work: Callable[[jax.Array], object]
+) -> tuple[list[object], list[jax.Array]]:
+    """Does some work on every slice that arrives, while the next is under way.
+
+    Args:
+        ring: The ranks and their slices.
+        x: The rank's own rows.
+        work: What to do with the rows of a slice.
+
+    Returns:
+        The results and the slices themselves, both in the order of arrival.
+    """
+    own = [ring.take(x, start, size) for start, size in ring.cuts]
+    held = own
+    results: list[object] = []
+    slices: list[jax.Array] = []
+    if ring.form.kind == "chunks":
+        held = [
+            lax.all_gather(piece, ring.axis_name, axis=ring.dimension, tiled=True)
+            for piece in own
+        ]
+    for step in range(ring.steps):
+        coming = held
+        if step < ring.steps - 1:
+            # Not before the last step's work is done: XLA would send all slices first.
+            last = results[-1] if results else None
+            coming = [
+                ring.pass_on(after(piece, last), ring.direction(part))
+                if ring.form.kind == "ring"
+                else ring.pass_on(after(own[part], last), step + 1)
+                for part, piece in enumerate(held)
+            ]
+        for piece in held:
+            last = results[-1] if results else None
+            results.append(work(after(piece, last)))
+        slices += held
+        held = coming
+    return results, slices
+
+
+def after(x: jax.Array, earlier: object) -> jax.Array:
+    """`x`, once something else has been computed.
+
+    Slices of one matmul that do not depend on each other are merged into one again by
+    XLA, which then waits for all of them. In this order they stay apart.
+    """
+    if earlier is None:
+        return x
+    return lax.optimization_barrier((x, earlier))[0]
+
+
+def scatter_slices(
+    ring: Ring, share: Callable[[int, jax.Array | None], jax.Array], kind: jnp.dtype
+) -> jax.Array:
+    """Adds up all ranks' results for each slice, where the slice belongs.
+
+    Args:
+        ring: The ranks and their slices.
+        share: The rank's own share of the result for the slice of that number, to be
+            computed `after` the one before it; what is more precise than `kind` is
+            added before it is rounded.
+        kind: The type of what travels, and of the result.
+
+    Returns:
+        The sums for the rank's own rows.
+    """
+    parts = len(ring.cuts)
+    earlier: jax.Array | None = None
+
+    def work(number: int) -> jax.Array:
+        nonlocal earlier
+        # Behind a barrier: what arrives would otherwise be an operand of the matmul,
+        # which then waits for it instead of hiding it.
+        (made,) = lax.optimization_barrier((share(number, earlier),))
+        earlier = made
+        return made
+
+    if ring.form.kind == "chunks":
+        sums = [
+            lax.psum_scatter(
+                work(part).astype(kind),
+                ring.axis_name,
+                scatter_dimension=ring.dimension,
+                tiled=True,
+            )
+            for part in range(parts)
+        ]
+    elif ring.form.kind == "ring":
+        sums = _passed_on(ring, work, kind)
+    else:
+        sums = _sent_home(ring, work, kind)
+    return lax.concatenate(sums, ring.dimension) if len(sums) > 1 else sums[0]
+
+
+def _passed_on(
+    ring: Ring, work: Callable[[int], jax.Array], kind: jnp.dtype
+) -> list[jax.Array]:
+    """Sums that grow on their way; the rank's own block comes last."""
+    parts = len(ring.cuts)
+    sums: list[jax.Array] = []
+    for step in range(ring.steps):
+        block = (step + 1) % ring.ranks
+        made = [work(block * parts + part) for part in range(parts)]
+        if step:
+            came = [
+                ring.pass_on(piece, ring.direction(part))
+                for part, piece in enumerate(sums)
+            ]
+            made = [
+                one.astype(two.dtype) + two for one, two in zip(came, made, strict=True)
+            ]
+        sums = [one.astype(kind) for one in made]
+    return sums
+
+
+def _sent_home(
+    ring: Ring, work: Callable[[int], jax.Array], kind: jnp.dtype
+) -> list[jax.Array]:
+    """Every share sent straight to its owner, who adds them up."""
+    parts = len(ring.cuts)
+    came = [
+        [
+            ring.pass_on(work(step * parts + part).astype(kind), -step)
+            for part in range(parts)
+        ]
+        for step in range(1, ring.steps)
+    ]
+    sums: list[jax.Array] = []
+    for part in range(parts):
+        total = work(part)
+        for arrived in came:
+            total = total + arrived[part].astype(total.dtype)
+        sums.append(total.astype(kind))
+    return sums
+
+
+def assembled(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
+    """The whole, with all rows where they belong."""
+    if ring.form.kind == "chunks":
+        return _interleaved(ring, slices)
+    first = slices[0]
+    shape = list(first.shape)
+    shape[ring.dimension] = ring.ranks * ring.rows
+    # Type and axes of the slices, without a read of their values.
+    whole = lax.full_like(first, 0, shape=tuple(shape)) if ring.count > 1 else first
+    for piece, (start, _) in zip(slices, ring.starts(), strict=True):
+        whole = lax.dynamic_update_slice_in_dim(whole, piece, start, ring.dimension)
+    return whole
+
+
+def taken_apart(ring: Ring, whole: jax.Array) -> Slices:
+    """The slices of a whole, in the order of arrival."""
+    if ring.form.kind != "chunks":
+        return tuple(ring.take(whole, start, size) for start, size in ring.starts())
+    d, shape = ring.dimension, whole.shape
+    blocks = whole.reshape(*shape[:d], ring.ranks, ring.rows, *shape[d + 1 :])
+    return tuple(
+        lax.slice_in_dim(blocks, start, start + size, axis=d + 1).reshape(
+            *shape[:d], ring.ranks * size, *shape[d + 1 :]
+        )
+        for start, size in ring.cuts
+    )
+
+
+def _interleaved(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
+    if len(slices) == 1:
+        return slices[0]
+    d, shape = ring.dimension, slices[0].shape
+    blocks = [
+        piece.reshape(*shape[:d], ring.ranks, size, *shape[d + 1 :])
+        for piece, (_, size) in zip(slices, ring.cuts, strict=True)
+    ]
+    whole = lax.concatenate(blocks, d + 1)
+    return whole.reshape(*shape[:d], ring.ranks * ring.rows, *shape[d + 1 :])
+
+
+def ring_of(axis_name: str, ranks: int, rows: int, dimension: int, form: Form) -> Ring:
+    """The ring for so many rows of each rank.
+
+    Raises:
+        DecomposeError: There is nothing to cut.
+    """
+    if rows < 1:
+        raise DecomposeError("there are no rows to cut: the dimension has size 0")
+    return Ring(axis_name, ranks, rows, dimension, form)

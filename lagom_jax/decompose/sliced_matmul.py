@@ -1,0 +1,263 @@
+"""Matmuls on slices that arrive or leave, with gradients that are cut the same way.
+
+The gradient of gathering is scattering, and the other way round: so the gradients of
+activations are computed in slices too, each while another is under way. The gradients
+of weights are one matmul each, over all slices together: they wait for nobody, and many
+small ones would have to be added up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lagom_jax.decompose.ring_slices import (
+    Ring,
+    Slices,
+    after,
+    assembled,
+    gather_slices,
+    scatter_slices,
+    taken_apart,
+)
+
+Several = tuple[jax.Array, ...]
+
+
+def times(x: jax.Array, w: jax.Array, kind: jnp.dtype | None = None) -> jax.Array:
+    """`x @ w`, over the last dimension of `x`; `kind` is the type of the sums."""
+    return lax.dot_general(
+        x, w, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=kind
+    )
+
+
+def times_transposed(x: jax.Array, w: jax.Array, kind: jnp.dtype) -> jax.Array:
+    """`x @ w.T`, likewise."""
+    return lax.dot_general(
+        x, w, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=kind
+    )
+
+
+def weight_gradient(x: jax.Array, dy: jax.Array, kind: jnp.dtype) -> jax.Array:
+    """The gradient of a weight: a sum over all rows at once.
+
+    Example:
+        >>> x, dy = jnp.ones((2, 3, 4)), jnp.ones((2, 3, 5))
+        >>> weight_gradient(x, dy, jnp.dtype("float32")).shape
+        (4, 5)
+    """
+    rows = tuple(range(x.ndim - 1))
+    found = lax.dot_general(
+        x, dy, ((rows, rows), ((), ())), preferred_element_type=jnp.float32
+    )
+    return found.astype(kind)
+
+
+def sums_of(ring: Ring, kind: jnp.dtype) -> jnp.dtype:
+    """The type in which ranks add up: float32 for shorter ones, unless asked not to.
+
+    What a collective adds up has the type that it sends.
+    """
+    if not ring.form.wide_sums or ring.form.kind == "chunks":
+        return jnp.dtype(kind)
+    short = jnp.issubdtype(kind, jnp.floating) and jnp.dtype(kind).itemsize < 4
+    return jnp.dtype(jnp.float32) if short else jnp.dtype(kind)
+
+
+def _total(parts: Sequence[jax.Array]) -> jax.Array:
+    return functools.reduce(lambda one, two: one + two, parts)
+
+
+def _joined(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
+    """All slices in the order of arrival, which is as good as any for a sum."""
+    if len(slices) == 1:
+        return slices[0]
+    return lax.concatenate(slices, ring.dimension)
+
+
+def _multiply(
+    ring: Ring, x: jax.Array, weights: Several
+) -> tuple[tuple[Several, ...], Slices]:
+    def work(piece: jax.Array) -> Several:
+        return tuple(times(piece, w) for w in weights)
+
+    results, slices = gather_slices(ring, x, work)
+    return tuple(cast("list[Several]", results)), tuple(slices)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gathered_times(ring: Ring, x: jax.Array, weights: Several) -> tuple[Several, ...]:
+    """For every slice that arrives, its products with the weights."""
+    return _multiply(ring, x, weights)[0]
+
+
+def _gather_forward(
+    ring: Ring, x: jax.Array, weights: Several
+) -> tuple[tuple[Several, ...], tuple[Slices, Several]]:
+    results, slices = _multiply(ring, x, weights)
+    return results, (slices if ring.form.keep_gathered else (x,), weights)
+
+
+def _gather_backward(
+    ring: Ring, kept: tuple[Slices, Several], dys: tuple[Several, ...]
+) -> tuple[jax.Array, Several]:
+    slices, weights = kept
+    if not ring.form.keep_gathered:
+        # Behind a barrier, so that it is not merged with that of the forward pass.
+        again = lax.optimization_barrier(slices[0])
+        slices = tuple(gather_slices(ring, again, lambda piece: None)[1])
+    kind = slices[0].dtype
+
+    def share(number: int, earlier: jax.Array | None) -> jax.Array:
+        return _total(
+            [
+                times_transposed(after(dy, earlier), w, sums_of(ring, kind))
+                for dy, w in zip(dys[number], weights, strict=True)
+            ]
+        )
+
+    dx = scatter_slices(ring, share, kind)
+    x = _joined(ring, slices)
+    return dx, tuple(
+        weight_gradient(x, _joined(ring, [dy[place] for dy in dys]), w.dtype)
+        for place, w in enumerate(weights)
+    )
+
+
+gathered_times.defvjp(_gather_forward, _gather_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def times_scattered(ring: Ring, slices: Slices, weight: jax.Array) -> jax.Array:
+    """The sum over ranks of the slices' products, where each slice belongs."""
+    kind = jnp.result_type(slices[0], weight)
+
+    def share(number: int, earlier: jax.Array | None) -> jax.Array:
+        return times(after(slices[number], earlier), weight, sums_of(ring, kind))
+
+    return scatter_slices(ring, share, kind)
+
+
+def _scatter_forward(
+    ring: Ring, slices: Slices, weight: jax.Array
+) -> tuple[jax.Array, tuple[Slices, jax.Array]]:
+    return times_scattered(ring, slices, weight), (slices, weight)
+
+
+def _scatter_backward(
+    ring: Ring, kept: tuple[Slices, jax.Array], dz: jax.Array
+) -> tuple[Slices, jax.Array]:
+    slices, weight = kept
+    kind = slices[0].dtype
+
+    def work(piece: jax.Array) -> jax.Array:
+        return times_transposed(piece, weight, kind)
+
+    results, dzs = gather_slices(ring, dz, work)
+    dw = weight_gradient(_joined(ring, slices), _joined(ring, dzs), weight.dtype)
+    return tuple(cast("list[jax.Array]", results)), dw
+
+
+times_scattered.defvjp(_scatter_forward, _scatter_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def put_together(ring: Ring, slices: Slices) -> jax.Array:
+    """`assembled`, with a gradient that takes apart."""
+    return assembled(ring, slices)
+
+
+put_together.defvjp(
+    lambda ring, slices: (assembled(ring, slices), None),
+    lambda ring, kept, whole: (taken_apart(ring, whole),),
+)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def take_apart(ring: Ring, whole: jax.Array) -> Slices:
+    """`taken_apart`, with a gradient that puts together."""
+    return taken_apart(ring, whole)
+
+
+take_apart.defvjp(
+    lambda ring, whole: (taken_apart(ring, whole), None),
+    lambda ring, kept, slices: (assembled(ring, slices),),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reduction:
+    """A sum over all ranks of a mesh axis, of rows in parts.
+
+    Attributes:
+        axis_name: The mesh axis.
+        ring: The ranks and their slices, where rows divide over them.
+    """
+
+    axis_name: str
+    ring: Ring
+
+
+def _reduced(reduction: Reduction, x: jax.Array, weight: jax.Array) -> jax.Array:
+    ring = reduction.ring
+    if ring.form.kind == "chunks":
+        parts = [
+            lax.psum(times(ring.take(x, start, size), weight), ring.axis_name)
+            for start, size in ring.cuts
+        ]
+        return _joined(ring, parts)
+    own = times_scattered(ring, taken_apart(ring, x), weight)
+    # Nothing is left to compute behind which messages could hide, and only this
+    # collective says that all ranks then hold the same.
+    return lax.all_gather(
+        own, ring.axis_name, axis=ring.dimension, tiled=True, to="invarying"
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def times_reduced(reduction: Reduction, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """The sum over ranks of `x @ weight`, on all of them."""
+    return _reduced(reduction, x, weight)
+
+
+def _reduce_forward(
+    reduction: Reduction, x: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _reduced(reduction, x, weight), (x, weight)
+
+
+def _reduce_backward(
+    reduction: Reduction, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, weight = kept
+    ring = reduction.ring
+
+    def plain(partial: jax.Array) -> jax.Array:
+        return lax.psum(partial, reduction.axis_name)
+
+    shape = jax.eval_shape(lambda: times(x, weight))
+    parts = ring.cuts if ring.form.kind == "chunks" else ((0, x.shape[ring.dimension]),)
+    dxs: list[jax.Array] = []
+    dys: list[jax.Array] = []
+    for start, size in parts:
+        aval = list(shape.shape)
+        aval[ring.dimension] = size
+        like = _like(shape, tuple(aval))
+        # jax knows whether the transpose is another sum or only a mark.
+        (part,) = jax.linear_transpose(plain, like)(ring.take(dy, start, size))
+        dys.append(part)
+        dxs.append(times_transposed(part, weight, x.dtype))
+    return _joined(ring, dxs), weight_gradient(x, _joined(ring, dys), weight.dtype)
+
+
+def _like(found: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return found.update(shape=shape)
+
+
+times_reduced.defvjp(_reduce_forward, _reduce_backward)

@@ -1,0 +1,326 @@
+"""Seconds of a training step on a mesh, in closed form.
+
+Work comes from dimensions, bytes from the flows, prices from the cost model; here they
+are put together: layers follow each other, collectives hide behind the kernels that do
+not wait for them, stages of a pipeline fill and drain. docs/explanation/mesh.md has the
+derivation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from lagom_jax.mesh.flows import Flow, flows, layers_here, micro_tokens, turns
+from lagom_jax.mesh.frameworks import Framework
+from lagom_jax.mesh.layer_work import (
+    ends_work,
+    layer_work,
+    optimizer_work,
+)
+from lagom_jax.mesh.mesh_memory import MeshMemory, held_weights, mesh_memory
+from lagom_jax.mesh.mesh_prices import MeshPrices
+from lagom_jax.mesh.model_shape import ModelShape
+from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
+
+_OF_WEIGHTS = frozenset({"weights", "gradients"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeshEstimate:
+    """Predicted seconds of a step and where they go."""
+
+    seconds: float
+    compute_seconds: float
+    """Of kernels, bubbles left out."""
+    bubble_seconds: float
+    """In which a stage of the pipeline has nothing to do."""
+    exposed: Mapping[str, float]
+    """Seconds of communication that nothing hides, by reason."""
+    sent: Mapping[str, float]
+    """Seconds of all communication, hidden or not, by reason."""
+    memory: MeshMemory
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Communication that nothing hides."""
+        return sum(self.exposed.values())
+
+    @property
+    def communication_share(self) -> float:
+        """Of the step, in which it waits for communication."""
+        return self.exposed_seconds / self.seconds
+
+
+def estimate(
+    shape: ModelShape,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    framework: Framework,
+    prices: MeshPrices,
+) -> MeshEstimate:
+    """Predicts a step.
+
+    Args:
+        shape: The model.
+        sizes: The mesh; the batch must divide over it.
+        batch: What a step is trained on.
+        framework: How the step is built.
+        prices: By which model of which cluster.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.model import CostModel
+        >>> from lagom_jax.mesh.frameworks import framework_named
+        >>> from lagom_jax.mesh.model_shape import published_shape
+        >>> prices = MeshPrices(CostModel.of(Cluster.parse("h100:2x8")))
+        >>> found = estimate(published_shape("llama-3-8b"), MeshSizes(fsdp=16),
+        ...                  StepBatch(16, 2048), framework_named("xla"), prices)
+        >>> 0.3 < found.seconds < 0.6
+        True
+    """
+    return _MeshStep(shape, sizes, batch, framework, prices).estimate()
+
+
+def kernel_bound(
+    shape: ModelShape,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    framework: Framework,
+    prices: MeshPrices,
+) -> float:
+    """Seconds of a step's kernels and bubbles alone: no estimate is below it."""
+    kernels = _kernels(shape, sizes, batch, framework, prices)
+    busy, bubble = _kernel_seconds(kernels, layers_here(shape, sizes), sizes, framework)
+    return framework.level * (batch.micro_batches(sizes) * busy + bubble)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LayerSeconds:
+    """Seconds of kernels for one micro batch: of one layer, and of the ends."""
+
+    entering: float
+    forward: float
+    backward: float
+    """With what is computed again."""
+    products: float
+    """Of the backward pass."""
+    ends: float
+
+
+def _kernels(
+    shape: ModelShape,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    framework: Framework,
+    prices: MeshPrices,
+) -> _LayerSeconds:
+    key = (
+        *(shape, framework, batch.length, batch.products, sizes.tensor, sizes.sequence),
+        *(sizes.expert, sizes.micro_batch, sizes.remat, sizes.tensor_sequence),
+        *(sizes.pipeline > 1, sizes.sharded),
+    )
+    known = prices.layers.get(key)
+    if known is None:
+        known = prices.layers[key] = _priced_layer(
+            shape, sizes, batch, framework, prices
+        )
+    return known
+
+
+def _priced_layer(
+    shape: ModelShape,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    framework: Framework,
+    prices: MeshPrices,
+) -> _LayerSeconds:
+    work = layer_work(shape, sizes, batch, framework)
+    ends = prices.kernels(ends_work(shape, sizes, batch, framework))
+    if shape.dense_layers:
+        dense = layer_work(shape, sizes, batch, framework, dense=True)
+        every = (*dense.forward, *dense.backward, *dense.again)
+        ends += shape.dense_layers * prices.kernels(every)
+    longer = 1 + framework.short_tokens / micro_tokens(sizes, batch)
+    return _LayerSeconds(
+        entering=longer * prices.kernels(work.entering),
+        forward=longer * prices.kernels(work.forward),
+        backward=longer * prices.kernels((*work.backward, *work.again)),
+        products=prices.kernels(one for one in work.backward if one.matmuls),
+        ends=ends,
+    )
+
+
+def _kernel_seconds(
+    kernels: _LayerSeconds, layers: int, sizes: MeshSizes, framework: Framework
+) -> tuple[float, float]:
+    """Of one micro batch on the slowest stage, and of all bubbles."""
+    stage = layers * (kernels.forward + kernels.backward)
+    stages = sizes.pipeline
+    if framework.looped_pipeline:
+        return stage + kernels.ends / stages, (stages - 1) * stage
+    # The last stage has the head, and the others wait for it.
+    fill = (stages - 1) / sizes.interleave
+    return stage + kernels.ends, fill * (stage + kernels.ends / stages)
+
+
+class _MeshStep:
+    """One step, taken apart."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        sizes: MeshSizes,
+        batch: StepBatch,
+        framework: Framework,
+        prices: MeshPrices,
+    ) -> None:
+        self.shape, self.sizes, self.batch = shape, sizes, batch
+        self.framework, self.prices = framework, prices
+        self.flows = flows(shape, sizes, batch, framework)
+        self.kernels = _kernels(shape, sizes, batch, framework, prices)
+        self.layers = layers_here(shape, sizes)
+        self.count = batch.micro_batches(sizes)
+        self.rounds = turns(sizes, batch, framework)
+        self.exposed: defaultdict[str, float] = defaultdict(float)
+        self.sent: defaultdict[str, float] = defaultdict(float)
+
+    def estimate(self) -> MeshEstimate:
+        busy, bubble = _kernel_seconds(
+            self.kernels, self.layers, self.sizes, self.framework
+        )
+        busy *= self.count
+        backward = self.kernels.backward
+        self._activations()
+        self._weights(backward)
+        self._once(self.kernels.forward + backward)
+        _, states = held_weights(self.shape, self.sizes, self.framework)
+        update = self.prices.kernel(optimizer_work(states, self.framework))
+        compute = busy + update
+        level = self.framework.level
+        exposed = {name: level * value for name, value in self.exposed.items()}
+        sent = {name: level * value for name, value in self.sent.items()}
+        seconds = level * (compute + bubble) + sum(exposed.values())
+        memory = mesh_memory(self.shape, self.sizes, self.batch, self.framework)
+        return MeshEstimate(
+            seconds, level * compute, level * bubble, exposed, sent, memory
+        )
+
+    def _pays(self, reason: str, seconds: float, exposed: float) -> None:
+        self.sent[reason] += seconds
+        self.exposed[reason] += max(0.0, exposed)
+
+    def _activations(self) -> None:
+        """Communication between kernels that wait for it."""
+        gradients = self.kernels.products
+        hidden = {"forward": 0.0, "backward": 0.0}
+        executed = max(1, self.layers * self.rounds)
+        for flow in self.flows:
+            if flow.reason in _OF_WEIGHTS or flow.phase == "once":
+                continue
+            seconds = flow.times * self.prices.flow(flow, self.sizes)
+            if flow.axes == ("tensor",):
+                seconds *= self.framework.tensor_stretch
+            free = 0.0
+            if flow.reason == "backward of entering":
+                # The products that give the weights' gradients do not wait for it.
+                free = executed * gradients / 2 - hidden["backward"]
+                hidden["backward"] += min(max(0.0, free), seconds)
+            self._pays(flow.reason, seconds, seconds - max(0.0, free))
+
+    def _weights(self, backward: float) -> None:
+        """Weights that are brought together, and gradients that are added up."""
+        weights = [flow for flow in self.flows if flow.reason in _OF_WEIGHTS]
+        if self.framework.once:
+            self._gradients_once(weights, backward)
+            return
+        layer = [flow for flow in weights if flow.phase in ("forward", "backward")]
+        loops = max((flow.times for flow in layer), default=0)
+        gathers = {
+            phase: sum(
+                self._together(f for f in layer if _gathers(f) and f.phase == phase)
+            )
+            for phase in ("forward", "backward")
+        }
+        reduced = sum(self._together(f for f in layer if not _gathers(f)))
+        prices = self.prices
+        first = self.kernels.entering
+        rest = self.kernels.forward - first
+        if self.framework.prefetches:
+            late = max(0.0, gathers["forward"] - first - rest)
+            both = gathers["backward"] + reduced
+            behind = max(0.0, both - backward)
+        else:
+            late = _late(gathers["forward"], self._share(), first, rest)
+            behind = _late(gathers["backward"], self._share(), first, backward - first)
+            behind += reduced
+        self._pays("weights", loops * sum(gathers.values()), loops * late)
+        self._pays("gradients", loops * reduced, loops * behind)
+        ends = [flow for flow in weights if flow.phase == "ends"]
+        for flow in ends:
+            self._pays(flow.reason, *[flow.times * prices.flow(flow, self.sizes)] * 2)
+
+    def _share(self) -> float:
+        """Of a layer's weights, those up to the output of attention."""
+        weights = self.shape.layer_weights()
+        early = [w.size for w in weights if w.name in ("query", "key", "value", "out")]
+        return sum(early) / sum(w.size for w in weights)
+
+    def _together(self, found: Iterable[Flow]) -> list[float]:
+        """Seconds of the flows of one layer, as the compiler combines them."""
+        sums: defaultdict[tuple[str, Axes], int] = defaultdict(int)
+        for flow in found:
+            sums[flow.kind, flow.axes] += flow.nbytes
+        return [
+            self.prices.collective(kind, nbytes, axes, self.sizes)
+            for (kind, axes), nbytes in sums.items()
+        ]
+
+    def _gradients_once(self, weights: list[Flow], backward: float) -> None:
+        """All weights' gradients, sent once: behind the last micro batch's backward."""
+        sums: defaultdict[tuple[str, Axes, str], int] = defaultdict(int)
+        for flow in weights:
+            sums[flow.kind, flow.axes, flow.reason] += flow.total
+        room = self.layers * backward if self.framework.prefetches else 0.0
+        for (kind, axes, reason), nbytes in sums.items():
+            seconds = self.prices.collective(kind, nbytes, axes, self.sizes)
+            self._pays(reason, seconds, seconds - room)
+            room = max(0.0, room - seconds)
+
+    def _once(self, layer: float) -> None:
+        """Communication of the step or its pipeline as a whole."""
+        for flow in self.flows:
+            if flow.phase != "once" or flow.reason in _OF_WEIGHTS:
+                continue
+            each = self.prices.flow(flow, self.sizes)
+            seconds = flow.times * each
+            exposed = seconds
+            if flow.reason == "handing on" and self.framework.prefetches:
+                # Behind another micro batch's layers, but for filling and draining.
+                late = max(0.0, each - self.layers * layer / 2)
+                edges = 2 * (self.sizes.pipeline - 1)
+                exposed = flow.times * late + edges * (each - late)
+            self._pays(flow.reason, seconds, exposed)
+
+
+def _gathers(flow: Flow) -> bool:
+    return flow.kind == "all-gather"
+
+
+def _late(gather: float, share: float, first: float, rest: float) -> float:
+    """Seconds for which a layer waits for its weights, all asked for at its start.
+
+    Args:
+        gather: Of all its weights, one after the other.
+        share: The part of them that is needed first.
+        first: Seconds of the kernels that need no others.
+        rest: Seconds of the other kernels.
+
+    Example:
+        >>> _late(1.0, 0.25, 0.5, 2.0)
+        0.5
+    """
+    del rest
+    start = gather * share
+    return max(start, gather - first)

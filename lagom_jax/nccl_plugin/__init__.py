@@ -1,0 +1,33 @@
+"""NCCL's tuner plugin, and the rules that it reads."""
+
+from lagom_jax.nccl_plugin.control import Control, Generation, InDoubtError, exchange
+from lagom_jax.nccl_plugin.from_plan import (
+    Compiled,
+    nearest_rules,
+    rules_by_size,
+    rules_of,
+)
+from lagom_jax.nccl_plugin.image import load, pack, save, unpack
+from lagom_jax.nccl_plugin.library import built
+from lagom_jax.nccl_plugin.rules import Answer, Place, Rule, Rules, Scope
+
+__all__ = [
+    "Answer",
+    "Compiled",
+    "Control",
+    "Generation",
+    "InDoubtError",
+    "Place",
+    "Rule",
+    "Rules",
+    "Scope",
+    "built",
+    "exchange",
+    "load",
+    "nearest_rules",
+    "pack",
+    "rules_by_size",
+    "rules_of",
+    "save",
+    "unpack",
+]

@@ -1,0 +1,146 @@
+"""Terms of tasks: seconds and loads under settings that change as a search goes on.
+
+Tasks have numbers, and so have the loads that they put on the GPU, where loads that are
+equal share one: replays in a search then look things up by small integers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from typing import Final
+
+from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
+from lagom_jax.cost.prices import Price
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.program.program import Kernel, Task
+from lagom_jax.settings.space import Choice
+from lagom_jax.settings.stage import Stage
+
+NOTHING: Final = 0
+"""The number of the load of what takes nothing of the GPU."""
+
+
+class Terms:
+    """Prices and contention of a stage's tasks under a choice, one group at a time.
+
+    It is a pricing and a contention model at once, so a replay can ask it for both.
+    """
+
+    def __init__(self, stage: Stage, choice: Choice) -> None:
+        """Begins with a choice.
+
+        Args:
+            stage: What can be set, and the model's answers.
+            choice: For each group of the stage its candidate.
+        """
+        self._stage = stage
+        self.choice = list(choice)
+        self.known: dict[Task, Price] = {}
+        """The prices under the present choice of all tasks that were asked for."""
+        self.seconds: list[float] = []
+        """By number of a task what it takes alone, under the present choice."""
+        self.loads: list[int] = []
+        """By number of a task its load on a stream of its own, likewise."""
+        self.speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        """Answers of `between`."""
+        self._group: dict[Collective, int] = {
+            site: number
+            for number, group in enumerate(stage.space.groups)
+            for site in group.sites
+        }
+        self._numbers: dict[Task, int] = {}
+        self._kernels: dict[Kernel, int] = {}
+        self._ids: dict[Hashable, int] = {None: NOTHING}
+        self._of_ids: list[KernelLoad | CollectiveLoad | None] = [None]
+        self._of_sites: dict[tuple[Collective, int], tuple[Price, int]] = {}
+
+    def under(self, choice: Choice) -> Terms:
+        """The same under another choice; what either works out, the other knows."""
+        other = copy.copy(self)
+        other.choice, other.known, other._numbers = list(choice), {}, {}
+        other.seconds, other.loads = [], []
+        return other
+
+    def group(self, site: Collective) -> int | None:
+        """The group of a collective; None where nothing can be set."""
+        return self._group.get(site)
+
+    def choose(self, group: int, candidate: int) -> None:
+        """Sets a group."""
+        self.choice[group] = candidate
+        for site in self._stage.space.groups[group].sites:
+            number = self._numbers.get(site)
+            if number is not None:
+                price, self.loads[number] = self._at(site, candidate)
+                self.known[site], self.seconds[number] = price, price.seconds
+
+    def number(self, task: Task) -> int:
+        """A task's number."""
+        number = self._numbers.get(task)
+        if number is None:
+            number = self._numbers[task] = len(self.seconds)
+            if isinstance(task, Kernel):
+                price, load = Price(self._stage.kernel(task)[0], ""), NOTHING
+            else:
+                group = self._group.get(task)
+                price, load = self._at(task, 0 if group is None else self.choice[group])
+            self.known[task] = price
+            self.seconds.append(price.seconds)
+            self.loads.append(load)
+        return number
+
+    def kernel_load(self, kernel: Kernel) -> int:
+        """The number of the load of a kernel on the compute stream."""
+        load = self._kernels.get(kernel)
+        if load is None:
+            load = self._kernels[kernel] = self._id(self._stage.kernel(kernel)[1])
+        return load
+
+    def between(self, loads: tuple[int, ...]) -> tuple[float, ...]:
+        """The speeds of what puts loads on the GPU at the same time.
+
+        Args:
+            loads: Their numbers, that of the compute stream first.
+        """
+        speeds = self.speeds.get(loads)
+        if speeds is None:
+            own, *others = (self._of_ids[number] for number in loads)
+            assert not isinstance(own, CollectiveLoad)
+            flying = tuple(o if isinstance(o, CollectiveLoad) else None for o in others)
+            rates = self._stage.between(own, flying)
+            speeds = self.speeds[loads] = (rates.kernel, *rates.flying)
+        return speeds
+
+    def kernel(self, kernel: Kernel) -> Price:
+        """The price of a kernel alone."""
+        self.number(kernel)
+        return self.known[kernel]
+
+    def collective(self, collective: Collective) -> Price:
+        """The price of a collective alone, as it is set."""
+        self.number(collective)
+        return self.known[collective]
+
+    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of a kernel and of the tasks under way on other streams."""
+        own = NOTHING if kernel is None else self.kernel_load(kernel)
+        beside = [self.loads[self.number(task)] for task in flying]
+        first, *others = self.between((own, *beside))
+        return Rates(first, tuple(others))
+
+    def _at(self, site: Collective, candidate: int) -> tuple[Price, int]:
+        known = self._of_sites.get((site, candidate))
+        if known is None:
+            price = self._stage.price(site, candidate)
+            known = price, self._id(self._stage.load(site, candidate))
+            self._of_sites[site, candidate] = known
+        return known
+
+    def _id(self, load: KernelLoad | CollectiveLoad) -> int:
+        known = self._ids.get(load)
+        if known is None:
+            known = self._ids[load] = len(self._of_ids)
+            self._of_ids.append(load)
+        return known

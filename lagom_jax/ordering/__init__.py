@@ -1,4 +1,0 @@
-"""In which order: a step's instructions put where collectives cost least."""
-
-from lagom_jax.ordering.find import Ordering as Ordering
-from lagom_jax.ordering.find import find_order as find_order

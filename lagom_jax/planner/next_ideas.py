@@ -1,0 +1,88 @@
+"""The ideas to try next: all at once, one more, or one less."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from lagom_jax.options import Idea
+from lagom_jax.planner.comparison import BETTER
+from lagom_jax.planner.judge import View
+from lagom_jax.planner.trial import Asked, Trial
+from xla_flags import known
+
+
+def together(ideas: Sequence[Idea]) -> list[Asked]:
+    """All ideas at once, and all about loops at once.
+
+    The more promising rules the other out.
+    """
+    first = [idea for idea in reversed(ideas) if idea.first]
+    found: list[Asked] = []
+    for chosen in (first, [idea for idea in first if idea.loops_only]):
+        together = Asked()
+        for idea in chosen:
+            together = together.with_(idea)
+        if together.ideas:
+            found.append(together)
+    return found
+
+
+def neighbours(
+    best: Trial,
+    first: Trial,
+    ideas: Sequence[Idea],
+    without_effect: Collection[object],
+) -> list[Asked]:
+    """One idea more or one less, those first that could give the most.
+
+    Last come those without an idea that changed nothing where it was tried.
+    """
+    options = best.asked.options
+    found = [
+        (idea.most_seconds, best.asked.with_(idea, best.label))
+        for idea in ideas
+        if any(options.get(name) != value for name, value in idea.options.items())
+    ]
+    assert best.view is not None
+    assert first.view is not None
+    # What an idea may have brought that is not wanted: work, and waiting for its kind.
+    work = _alone(best.view) - _alone(first.view)
+    least = BETTER * best.seconds
+    for idea in best.asked.ideas:
+        kinds = {kind for name in idea.options for kind in known()[name].kinds}
+        waiting = sum(
+            figures.exposed_seconds
+            for site, figures in best.view.timeline.collectives().items()
+            if site.kind in kinds and site.operand_count > 1
+        )
+        worth = max(0.0, work) + waiting
+        if idea.key in without_effect:
+            worth = max(worth, least)
+        found.append((worth, best.asked.without(idea, best.label)))
+    found.sort(key=lambda pair: -pair[0])
+    return [asked for most, asked in found if most >= least]
+
+
+def idle(trials: Iterable[Trial]) -> set[object]:
+    """Keys of ideas that changed nothing when they were added to some others."""
+    digests = {
+        trial.asked.keys: trial.view.structure.digest
+        for trial in trials
+        if trial.view is not None and trial.asked.costs is None
+    }
+    return {
+        key
+        for keys, digest in digests.items()
+        for key in keys
+        if digests.get(keys - {key}) == digest
+    }
+
+
+def key_of(asked: Asked) -> frozenset[str]:
+    """Options by which two candidates are the same."""
+    return frozenset(f"{name}={value!r}" for name, value in asked.options.items())
+
+
+def _alone(view: View) -> float:
+    totals = view.timeline.totals
+    return totals.compute_seconds - totals.contention_seconds

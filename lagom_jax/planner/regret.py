@@ -1,0 +1,99 @@
+"""Decisions among finished candidates by what each could cost: its regret.
+
+By every model of an ensemble a candidate's regret is how much longer its step takes
+than that of the best candidate by that model. The candidate with the least regret on
+average wins, unless it could cost too much at worst; and where what it gives over a
+simpler one drowns in what nobody knows, the simpler one does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+from lagom_jax.plan.interval import SAME, drowns
+
+WORST_REGRET: Final = 0.03
+"""The share of a step that a decision may cost by any model, if one costs less."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scored:
+    """A candidate's times."""
+
+    seconds: float
+    """By the likeliest model."""
+    by_model: tuple[float, ...]
+    """By each of the others, in the same order for all candidates."""
+    parts: int
+    """Things that it changes: of two that are alike, the one with fewer is simpler."""
+
+    def is_better_than(self, other: Scored) -> bool:
+        """True if it gives something that does not drown.
+
+        Example:
+            >>> one, other = Scored(1.0, (1.0, 2.0), 1), Scored(1.5, (2.0, 2.0), 0)
+            >>> one.is_better_than(other), other.is_better_than(one)
+            (True, False)
+        """
+        if not self.by_model:
+            return self.seconds < other.seconds * (1 - SAME)
+        pairs = zip(self.by_model, other.by_model, strict=True)
+        return not drowns([theirs - own for own, theirs in pairs], other.seconds)
+
+
+def regrets(candidates: Sequence[Scored]) -> list[tuple[float, ...]]:
+    """Each candidate's regret by each model, as a share of the best one's step.
+
+    Example:
+        >>> regrets([Scored(1.0, (1.0, 3.0), 0), Scored(1.0, (2.0, 2.0), 0)])
+        [(0.0, 0.5), (1.0, 0.0)]
+    """
+    least = [
+        min(times) for times in zip(*(c.by_model for c in candidates), strict=True)
+    ]
+    return [
+        tuple(
+            own / best - 1 if best else 0.0
+            for own, best in zip(candidate.by_model, least, strict=True)
+        )
+        for candidate in candidates
+    ]
+
+
+def least_regret(candidates: Sequence[Scored]) -> int:
+    """The place of the candidate to take.
+
+    Args:
+        candidates: At least one, all timed by the same models.
+
+    Example:
+        What one model of three calls a loss is no gain to rely on:
+
+        >>> simple = Scored(2.0, (2.0, 2.0, 2.0), 0)
+        >>> least_regret([simple, Scored(1.9, (1.8, 2.1, 1.9), 1)])
+        0
+        >>> least_regret([simple, Scored(1.9, (1.9, 1.8, 1.9), 1)])
+        1
+    """
+    found = regrets(candidates)
+    places = range(len(candidates))
+
+    def mean(place: int) -> float:
+        by_model = found[place]
+        return sum(by_model) / len(by_model) if by_model else 0.0
+
+    bounded = [p for p in places if max(found[p], default=0.0) <= WORST_REGRET]
+    best = min(
+        bounded or places,
+        key=lambda p: (mean(p), candidates[p].seconds, candidates[p].parts),
+    )
+    simpler = sorted(
+        (p for p in places if candidates[p].parts < candidates[best].parts),
+        key=lambda p: (candidates[p].parts, mean(p)),
+    )
+    for place in simpler:
+        if not candidates[best].is_better_than(candidates[place]):
+            return place
+    return best

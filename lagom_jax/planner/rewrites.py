@@ -1,0 +1,149 @@
+"""Plans for rewritten programs beside the plan for the program as it is written.
+
+The form of a program decides what can be hidden at all: where a collective stands
+between two matmuls that need it, no order and no setting hides it. So forms are
+candidates, too: each is planned for as any program, within the same limits of memory,
+and the shortest plan is taken, that of the program as it is among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lagom_jax.errors import LagomError
+from lagom_jax.plan import Plan, PlanCandidate
+from lagom_jax.plan.rewrite import Rewrite
+from lagom_jax.planner.budget import Budget
+from lagom_jax.units import in_bytes
+
+if TYPE_CHECKING:
+    from lagom_jax.planner.make import Planner
+
+WAYS = ((2, False), (2, True), (4, False))
+"""Numbers of slices that are tried, and whether gradients of weights stay whole."""
+_BETTER = 5e-4
+"""Less than this share of the step is no gain."""
+_LISTED = 6
+
+
+def with_rewrites(
+    as_written: tuple[Planner, Plan],
+    planner_of: Callable[[int, bool], tuple[Planner, Sequence[str]]],
+    planned: Callable[[Planner, Budget], Plan],
+    budget: Budget,
+    progress: Callable[[str], None],
+    *,
+    deterministic: bool = False,
+) -> tuple[Planner, Plan]:
+    """The shortest of a plan and those for the program in slices, and its planner.
+
+    Args:
+        as_written: The planner of the program as it is written, and its plan.
+        planner_of: What plans for the program in so many slices, with whole sums or
+            not, and the lines that are cut; raises LagomError where there is nothing
+            to cut.
+        planned: Makes a plan within a budget.
+        budget: Of the plan; each way may take half of its compiles.
+        progress: Called with a line for each thing that is done.
+        deterministic: Leaves out what may change the rounding of sums.
+    """
+    chosen, plan = as_written
+    best, tried = plan, list(plan.evidence.candidates)
+    compiles, seconds = plan.evidence.compiles, plan.evidence.seconds
+    share = dataclasses.replace(budget, compiles=max(2, budget.compiles // 2))
+    for slices, whole_sums in WAYS:
+        if deterministic and not whole_sums:
+            continue
+        name = _named(slices, whole_sums)
+        progress(f"planning for {name}")
+        try:
+            planner, lines = planner_of(slices, whole_sums)
+            other = planned(planner, share)
+        except LagomError as error:
+            why = str(error).partition("\n")[0]
+            tried.append(_candidate(name, "failed", why, None))
+            continue
+        compiles += other.evidence.compiles
+        seconds += other.evidence.seconds
+        status, why = _compared(other, plan, best)
+        tried.append(_candidate(name, status, why, other))
+        if status == "ok":
+            chosen = planner
+            best = dataclasses.replace(
+                other, rewrite=_rewrite(slices, whole_sums, lines, other, plan)
+            )
+    if best.rewrite is not None:
+        tried = [_demoted(one, best.rewrite.call) for one in tried]
+    evidence = dataclasses.replace(
+        best.evidence,
+        default=plan.evidence.default,
+        bound_seconds=plan.evidence.bound_seconds,
+        bound=plan.evidence.bound,
+        default_peak=plan.evidence.default_peak,
+        memory_limit=plan.evidence.memory_limit,
+        candidates=tuple(tried),
+        compiles=compiles,
+        seconds=seconds,
+    )
+    return chosen, dataclasses.replace(best, evidence=evidence)
+
+
+def _compared(other: Plan, plan: Plan, best: Plan) -> tuple[Any, str]:
+    """The status of a plan for a rewritten program, and why."""
+    peak, limit = other.evidence.tuned_peak, plan.evidence.memory_limit
+    if peak is not None and limit is not None and peak > limit:
+        return "over memory", f"takes {in_bytes(peak)}, and may {in_bytes(limit)}"
+    before = best.evidence.tuned.step_seconds
+    change = other.evidence.tuned.step_seconds / before - 1
+    if change > -_BETTER:
+        return "slower", f"{change:+.1%} beside the best so far, each with its own plan"
+    return "ok", ""
+
+
+def _named(slices: int, whole_sums: bool) -> str:
+    return Rewrite("sliced", slices, whole_sums, (), "", 0.0, None).call
+
+
+def _rewrite(
+    slices: int, whole_sums: bool, lines: Sequence[str], other: Plan, plan: Plan
+) -> Rewrite:
+    new, old = other.evidence, plan.evidence
+    peak = None
+    if new.tuned_peak is not None and old.tuned_peak is not None:
+        peak = new.tuned_peak - old.tuned_peak
+    return Rewrite(
+        "sliced",
+        slices,
+        whole_sums,
+        tuple(dict.fromkeys(lines))[:_LISTED],
+        plan.holds_for.fingerprint,
+        new.tuned.step_seconds - old.tuned.step_seconds,
+        peak,
+    )
+
+
+def _candidate(name: str, status: Any, reason: str, made: Plan | None) -> PlanCandidate:
+    found = None if made is None else made.evidence
+    return PlanCandidate(
+        name=name,
+        levers=tuple((lever.name, lever.value) for lever in made.levers)
+        if made is not None
+        else (),
+        status=status,
+        reason=reason,
+        step_seconds=None if found is None else found.default.step_seconds,
+        tuned_seconds=None if found is None else found.tuned.step_seconds,
+        peak_bytes=None if found is None else found.tuned_peak,
+        compile_seconds=0.0 if found is None else found.seconds,
+    )
+
+
+def _demoted(one: PlanCandidate, chosen: str) -> PlanCandidate:
+    """A candidate's status once a rewritten program is the one that was chosen."""
+    if one.name == chosen:
+        return dataclasses.replace(one, status="chosen")
+    if one.status == "chosen":
+        return dataclasses.replace(one, status="ok")
+    return one

@@ -1,0 +1,401 @@
+"""Compiles candidates, looks at each, and keeps the best.
+
+The order of things: the program as it is; then all ideas at once, and all about loops
+at once, because most of them pay only together (pipelining brings copies that double
+buffering removes); then, from
+the best so far, one idea more or one less, those first that could give the most; then
+our costs as a profile for the winner; and in the end another order of its instructions.
+Each is judged by the replay with settings of its own, and in the order that Lagom's own
+scheduler would give it where that may be used: an idea that only makes room for a
+better schedule shows its worth only there.
+
+With controls that tell more apart than others, all that is decided as if with the
+coarsest of them; then what was compiled is looked at again, and the winner's order is
+searched for, with all that can be set.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from lagom_jax.errors import CompileTimeoutError, LagomError
+from lagom_jax.hlo import read_module
+from lagom_jax.options import Idea, cost_profile
+from lagom_jax.order.streams import meet_and_clash
+from lagom_jax.plan.order import APPLIED, ScheduleEdit
+from lagom_jax.planner.budget import Budget
+from lagom_jax.planner.comparison import (
+    as_published,
+    compared,
+    gains,
+    simpler,
+)
+from lagom_jax.planner.decide import Taken, decide
+from lagom_jax.planner.judge import Judge, View
+from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
+from lagom_jax.planner.trial import Asked, Trial, edit_of
+from lagom_jax.scheduled import Scheduled
+from lagom_jax.units import counted, in_bytes
+from xla_flags import OptionValue
+
+if TYPE_CHECKING:
+    from lagom_jax.compile import CompiledStep
+
+_GLANCE = 0.3
+"""The share of the evaluations that goes into the order of a mere candidate."""
+_AT_A_TIME = 2
+"""Candidates between two decisions, on any machine, so that all decide alike."""
+
+
+_MENTIONED = 4
+"""Candidates that are listed although nobody tried them."""
+
+
+class StepCompiler(Protocol):
+    """Compiles the step that is planned for."""
+
+    def __call__(
+        self,
+        options: dict[str, OptionValue],
+        order: ScheduleEdit | None,
+        *,
+        capture: bool,
+    ) -> tuple[Scheduled, CompiledStep]:
+        """Compiles it with options, and in another order than XLA's."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    """The compiler's result for one candidate, not yet evaluated."""
+
+    asked: Asked
+    order: ScheduleEdit | None
+    seconds: float
+    scheduled: Scheduled | None = None
+    compiled: CompiledStep | None = None
+    captured: bytes = b""
+    error: LagomError | None = None
+
+
+class Sweep:
+    """The candidates of one planning."""
+
+    def __init__(
+        self,
+        compiler: StepCompiler,
+        judge: Judge,
+        budget: Budget,
+        memory_limit: int,
+        *,
+        orders: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        """Sets it up.
+
+        Args:
+            compiler: Compiles the step.
+            judge: Looks at what comes out.
+            budget: When to stop.
+            memory_limit: Bytes on a device that no candidate may exceed.
+            orders: Whether another order of instructions may be used.
+            say: Called with a line for each thing that is done.
+        """
+        self._compiler = compiler
+        # What is compiled is decided as coarser controls would: finer ones then only
+        # add to what those find, instead of leading to another program.
+        self._judge, self._finest = judge.coarsest(), judge
+        self._budget = budget
+        self.memory_limit = memory_limit
+        self._orders = orders
+        self._say = say
+        self._begun = time.monotonic()
+        self.trials: list[Trial] = []
+        self.on_trial: Callable[[Trial], None] = lambda trial: None
+        """Called with each candidate that was looked at."""
+        self.compiles = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since it was set up."""
+        return time.monotonic() - self._begun
+
+    def first(self) -> Trial:
+        """The program as it is; what is wrong with it is the user's to know.
+
+        Raises:
+            LagomError: It cannot be compiled.
+        """
+        self.compiles += 1
+        made = self._attempt(Asked(), capture=self._orders)
+        if made.compiled is not None:
+            # A plan that takes no more than the program as it is does no harm.
+            peak = made.compiled.memory.peak_bytes or 0
+            self.memory_limit = max(self.memory_limit, peak)
+        return self._kept(self._seen(made))
+
+    def improve(
+        self,
+        first: Trial,
+        derive: Callable[[View], Sequence[Idea]],
+        reserve: int,
+    ) -> Trial:
+        """Tries ideas together and one by one.
+
+        Args:
+            first: The program as it is.
+            derive: Ideas for a program, those that could give the most first.
+            reserve: Compiles that are kept for what comes after.
+        """
+        best = first
+        assert first.view is not None
+        queue = together(derive(first.view))
+        asked_for = {key_of(first.asked)}
+        while True:
+            assert best.view is not None
+            queue += neighbours(best, first, derive(best.view), idle(self.trials))
+            chosen: list[Asked] = []
+            for asked in queue:
+                if key_of(asked) not in asked_for and len(chosen) < _AT_A_TIME:
+                    asked_for.add(key_of(asked))
+                    chosen.append(asked)
+            room = self._budget.compiles - reserve - self.compiles
+            if not chosen or room <= 0 or self._out_of_time():
+                self._not_tried(queue)
+                return best
+            queue = []
+            for trial in self._compile(chosen[:room], best):
+                if trial.usable and gains(trial, best):
+                    best = trial
+                elif trial.usable and simpler(trial, best):
+                    why = f"the same program as {best.label}, with fewer options"
+                    best = self._restated(trial, why)
+
+    def with_costs(self, best: Trial, reserve: int = 0) -> Trial:
+        """Tries our costs as a profile for the best so far.
+
+        Args:
+            best: The best so far.
+            reserve: Compiles that are kept for what comes after.
+        """
+        room = self._budget.compiles - reserve - self.compiles
+        if room <= 0 or self._out_of_time():
+            return best
+        assert best.view is not None
+        costs = cost_profile(best.view.timeline)
+        asked = best.asked.with_costs(costs, best.label)
+        (trial,) = self._compile([asked], best)
+        return trial if trial.usable and gains(trial, best) else best
+
+    def in_order(self, best: Trial) -> None:
+        """Compiles the best so far in the order that Lagom's own scheduler finds.
+
+        Args:
+            best: The best so far.
+        """
+        self._in_order(self._refined(best))
+
+    def decided(self) -> Taken:
+        """The candidate with the least regret: nothing counts but what was compiled."""
+        self._say("timing the candidates under all models")
+        decision = decide(self.trials, self._judge)
+        taken = decision.trial
+        promised = (t.number for t in self.trials if t.status == "ok")
+        if taken.status == "ok" and taken.number == max(promised):
+            return decision
+        why = "the least regret among what was compiled"
+        return dataclasses.replace(decision, trial=self._restated(taken, why))
+
+    def _refined(self, best: Trial) -> Trial:
+        """Looks again at what was compiled, with all that can be set."""
+        if self._judge is not self._finest:
+            self._judge = self._finest
+            for number, trial in enumerate(self.trials):
+                if trial.view is not None:
+                    view = self._judge.look(trial.view.scheduled)
+                    self.trials[number] = dataclasses.replace(trial, view=view)
+        return self.trials[best.number]
+
+    def _restated(self, trial: Trial, why: str) -> Trial:
+        """A trial that is taken after all."""
+        trial = dataclasses.replace(trial, status="ok", reason=why)
+        self.trials[trial.number] = trial
+        return trial
+
+    def _in_order(self, best: Trial) -> None:
+        room = self.compiles < self._budget.compiles and not self._out_of_time()
+        if not self._orders or not best.captured or not room:
+            return
+        if not self._may_be_ordered(best):
+            self._say(
+                f"another order would take {in_bytes(best.order_bytes)} more memory, "
+                "since it would lose donation: none is looked for"
+            )
+            return
+        self._say("looking for a better order of its instructions")
+        assert best.view is not None
+        ordering = self._judge.order(
+            read_module(best.captured),
+            spare_bytes=self._spare(best),
+            evaluations=self._budget.evaluations,
+            policy=best.view.policy,
+        )
+        if not (ordering.sequences or ordering.on_second_stream):
+            return
+        edit = edit_of(best.schedule, ordering)
+        asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
+        self.compiles += 1
+        made = self._looked_at(self._attempt(asked, edit, capture=True))
+        # Beside what was compiled, not beside what an order had promised.
+        plain = dataclasses.replace(best, ordering=None)
+        ordered = dataclasses.replace(compared(made, plain), ordering=ordering)
+        self._kept(ordered)
+
+    def compare(self, others: Iterable[Asked], plain: Trial) -> None:
+        """Compiles what others recommend, beyond the budget of the search.
+
+        Args:
+            others: What they recommend.
+            plain: The program as it is, with which they are compared as their authors
+                would: everything left to NCCL, in XLA's own order.
+        """
+        for trial in self._run(list(others), orders=False):
+            self._kept(as_published(trial, plain))
+
+    def _compile(self, chosen: list[Asked], best: Trial) -> list[Trial]:
+        return [
+            self._kept(compared(trial, best))
+            for trial in self._run(chosen, orders=self._orders)
+        ]
+
+    def _kept(self, trial: Trial) -> Trial:
+        trial = dataclasses.replace(trial, number=len(self.trials))
+        self.trials.append(trial)
+        self.on_trial(trial)
+        return trial
+
+    def _run(self, chosen: list[Asked], *, orders: bool) -> list[Trial]:
+        """Compiles and looks; where orders may be used, also for a better one."""
+        self.compiles += len(chosen)
+
+        def attempt(asked: Asked) -> _Made:
+            return self._attempt(asked, capture=orders)
+
+        pool = concurrent.futures.ThreadPoolExecutor(self._budget.workers)
+        try:
+            # Each compile is a process of its own; a thread only waits for it, and what
+            # is there is looked at meanwhile.
+            return [self._looked_at(one) for one in pool.map(attempt, chosen)]
+        finally:
+            # Who is called away waits for nobody: the processes end with the compiler.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _attempt(
+        self, asked: Asked, order: ScheduleEdit | None = None, *, capture: bool = False
+    ) -> _Made:
+        self._say(f"compiling {asked.name}")
+        begun = time.monotonic()
+        try:
+            scheduled, compiled = self._compiler(asked.options, order, capture=capture)
+        except LagomError as error:
+            return _Made(asked, order, time.monotonic() - begun, error=error)
+        taken = compiled.start_seconds + compiled.compile_seconds
+        # The compiler may have it from another planning, which asked for it.
+        looked_for = capture and order is None
+        captured = (compiled.scheduled_bytes or b"") if looked_for else b""
+        return _Made(asked, order, taken, scheduled, compiled, captured)
+
+    def _looked_at(self, made: _Made) -> Trial:
+        try:
+            return self._seen(made)
+        except LagomError as error:
+            late = isinstance(error, CompileTimeoutError)
+            return Trial(
+                made.asked,
+                "timed out" if late else "failed",
+                str(error).partition("\n")[0],
+                made.seconds,
+                ordered=made.order is not None,
+            )
+
+    def _seen(self, made: _Made) -> Trial:
+        if made.error is not None:
+            raise made.error
+        asked, ordered = made.asked, made.order is not None
+        assert made.scheduled is not None
+        assert made.compiled is not None
+        view = self._judge.look(made.scheduled)
+        trial = Trial(
+            asked,
+            "ok",
+            "",
+            made.seconds,
+            view,
+            schedule=made.compiled.schedule_fingerprint or "",
+            captured=made.captured,
+            order_bytes=_lost_in_an_order(made.compiled),
+            ordered=ordered,
+        )
+        peak = trial.peak_bytes
+        if peak is not None and peak > self.memory_limit:
+            reason = f"takes {in_bytes(peak)}, and may {in_bytes(self.memory_limit)}"
+            if outside := view.scheduled.symmetric_bytes:
+                reason += f"; {in_bytes(outside)} of it symmetric memory"
+            return dataclasses.replace(trial, status="over memory", reason=reason)
+        if ordered and made.compiled.order_outcome != APPLIED:
+            reason = f"the order was not taken: {made.compiled.order_outcome}"
+            return dataclasses.replace(trial, status="failed", reason=reason)
+        if ordered and meet_and_clash(view.program):
+            reason = "collectives with devices in common meet on different streams"
+            return dataclasses.replace(trial, status="failed", reason=reason)
+        if ordered and (lacking := self._judge.sms_lacking(view)):
+            reason = (
+                f"collectives of both streams hold up to {counted(lacking, 'SM')} more "
+                "than the GPU has: a circle of devices could wait for each other"
+            )
+            return dataclasses.replace(trial, status="failed", reason=reason)
+        if trial.captured and self._may_be_ordered(trial):
+            ordering = self._judge.order(
+                read_module(trial.captured),
+                spare_bytes=self._spare(trial),
+                evaluations=int(_GLANCE * self._budget.evaluations),
+                policy=view.policy,
+            )
+            trial = dataclasses.replace(trial, ordering=ordering)
+        return trial
+
+    def _may_be_ordered(self, trial: Trial) -> bool:
+        """False where any other order takes more memory than there is."""
+        spare = self._spare(trial)
+        return spare is None or spare >= 0
+
+    def _spare(self, trial: Trial) -> int | None:
+        """Bytes that another order may take more than XLA's; None where unknown."""
+        peak = trial.peak_bytes
+        return None if peak is None else self.memory_limit - peak - trial.order_bytes
+
+    def _not_tried(self, queue: Iterable[Asked]) -> None:
+        why = "out of time" if self._out_of_time() else "out of compiles"
+        tried = {key_of(trial.asked) for trial in self.trials}
+        listed = set(tried)
+        for asked in queue:
+            if key_of(asked) not in listed and len(listed) < len(tried) + _MENTIONED:
+                listed.add(key_of(asked))
+                self._kept(Trial(asked, "not tried", why, 0.0))
+
+    def _out_of_time(self) -> bool:
+        return self.seconds > self._budget.seconds
+
+
+def _lost_in_an_order(compiled: CompiledStep) -> int:
+    """Bytes of results that another order keeps apart from donated arguments."""
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile.toolchain import order_keeps_donation
+
+    if order_keeps_donation(compiled.versions["jaxlib"]):
+        return 0
+    return compiled.memory.alias_bytes

@@ -1,7 +1,0 @@
-"""From a training step to a plan: compile in several ways, look at each, decide."""
-
-from lagom_jax.planning.budget import Budget as Budget
-from lagom_jax.planning.make import LEVERS as LEVERS
-from lagom_jax.planning.make import LeverError as LeverError
-from lagom_jax.planning.make import Planner as Planner
-from lagom_jax.planning.make import make_plan as make_plan

@@ -1,0 +1,1 @@
+"""The schedule: a program of kernels, launches, waits and loops."""

@@ -1,0 +1,97 @@
+"""A step in slices that falls back on the step as it is written."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from lagom_jax.errors import LagomError
+from lagom_jax.plan import Plan, load
+from lagom_jax.runtime import say
+from lagom_jax.runtime.options import OptionError
+
+
+def slices_of(rewrite: bool | int, plan: Plan | str | Path | None) -> tuple[int, bool]:
+    """The slices that were asked for, and whether sums stay whole; 1 changes nothing.
+
+    Args:
+        rewrite: A number of slices, or True for what the plan names.
+        plan: The plan that is used, or its file.
+
+    Raises:
+        OptionError: Nothing says into how many.
+
+    Example:
+        >>> slices_of(4, None), slices_of(False, None)
+        ((4, True), (1, True))
+    """
+    if rewrite is False or (rewrite is not True and rewrite == 1):
+        return 1, True
+    if rewrite is not True:
+        if rewrite < 1:
+            raise OptionError(f"rewrite={rewrite}: slices are 1 or more")
+        return rewrite, True
+    if plan is None:
+        raise OptionError(
+            "rewrite=True does what a plan names: give the plan that `lagom tune "
+            "--rewrite` wrote (plan=), or a number of slices (rewrite=2)"
+        )
+    found = (plan if isinstance(plan, Plan) else load(plan)).rewrite
+    return (1, True) if found is None else (found.slices, found.whole_sums)
+
+
+def rewritten(function: Any, slices: int, whole_sums: bool = True) -> Any:
+    """The function in slices, or as it is where nothing can be cut.
+
+    Args:
+        function: A function, jitted or not.
+        slices: Into how many.
+        whole_sums: As `lagom_jax.decompose.sliced` has it.
+    """
+    import jax
+
+    from lagom_jax.decompose import sliced
+
+    if slices == 1 or isinstance(function, jax.stages.Lowered):
+        return function
+    jitted = function if hasattr(function, "lower") else jax.jit(function)
+    return RewrittenStep(jitted, sliced(jitted, slices=slices, whole_sums=whole_sums))
+
+
+class RewrittenStep:
+    """A jitted step in slices; called, traced and lowered as the step itself."""
+
+    def __init__(self, usual: Any, cut: Any) -> None:
+        functools.update_wrapper(self, usual)
+        self._usual, self._cut = usual, cut
+        self._as_written = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it."""
+        return self._one("__call__", args, kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As the jitted step's."""
+        return self._one("trace", args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As the jitted step's."""
+        return self._one("lower", args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As the jitted step's: slices change no shape."""
+        return self._usual.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forgets what was compiled."""
+        self._usual.clear_cache()
+
+    def _one(self, what: str, args: Any, kwargs: Any) -> Any:
+        if not self._as_written:
+            try:
+                return getattr(self._cut, what)(*args, **kwargs)
+            except LagomError as error:
+                self._as_written = True
+                say.warn_once(f"the step stays as it is written: {error}", first=True)
+        return getattr(self._usual, what)(*args, **kwargs)

@@ -1,1 +1,0 @@
-"""When things run: a program of kernels, launches, waits and loops."""

@@ -1,0 +1,139 @@
+"""A choice of settings under all models of an ensemble: its times, and what is left.
+
+A setting stays if by no more than one model in twenty the step is longer with it. Where
+the gain drowns in what nobody knows, NCCL's own choice stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.prices import Prices
+from lagom_jax.plan.interval import Interval, Uncertainty, drowns
+from lagom_jax.program.program import Program
+from lagom_jax.settings.policy import Found, replaced, scenes_of
+from lagom_jax.settings.space import Choice, Space
+from lagom_jax.settings.stage import Stage
+
+
+class EnsembleMember(NamedTuple):
+    """A model of an ensemble, with what the user's own measurements make of it."""
+
+    model: CostModel
+    correct: Callable[[Prices], Prices]
+
+
+def uncorrected(models: Iterable[CostModel]) -> tuple[EnsembleMember, ...]:
+    """Models whose prices nobody has corrected.
+
+    Example:
+        >>> uncorrected([])
+        ()
+    """
+    return tuple(EnsembleMember(model, lambda prices: prices) for model in models)
+
+
+class Doubt:
+    """A step under the models of an ensemble.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.ensemble import Ensemble
+        >>> from lagom_jax.settings.controls import named
+        >>> from lagom_jax.settings.space import space_of
+        >>> h100, empty = Cluster.parse("h100:1x8"), Program("p", (), 8)
+        >>> models = Ensemble.of(h100, members=3)
+        >>> stage = Stage(
+        ...     empty, space_of(empty, h100, named("tuner")), models.likeliest)
+        >>> Doubt(stage, uncorrected(models.members)).step_seconds(())
+        (0.0, 0.0, 0.0)
+    """
+
+    def __init__(self, stage: Stage, members: Iterable[EnsembleMember]) -> None:
+        """Sets the step up under each model.
+
+        Args:
+            stage: The step under the likeliest.
+            members: The others.
+        """
+        self._stage = stage
+        self.stages: Final = [
+            stage.under(member.model, member.correct) for member in members
+        ]
+
+    def step_seconds(self, choice: Choice) -> tuple[float, ...]:
+        """The step's time under a choice, by each model."""
+        return tuple(stage.score(choice).step_seconds for stage in self.stages)
+
+    def uncertainty(self, choice: Choice) -> Uncertainty:
+        """The intervals of the step under a choice, and with all left to NCCL."""
+        untouched = self._stage.untouched
+        return Uncertainty.of(
+            self._stage.score(untouched).step_seconds,
+            self._stage.score(choice).step_seconds,
+            self.step_seconds(untouched),
+            self.step_seconds(choice),
+        )
+
+    def settled(self, found: Found) -> Found:
+        """A policy's choice, without the settings whose gain drowns.
+
+        Args:
+            found: The policy's.
+        """
+        if not self.stages:
+            return found
+        choice, drowned = found.choice, dict[int, Interval]()
+        step = self._stage.score(choice).step_seconds
+        gains = {
+            group: self._gains(choice, group)[0]
+            for group, candidate in enumerate(choice)
+            if candidate
+        }
+        # What gives least goes first: others may be worth more without it.
+        for group in sorted(gains, key=gains.__getitem__):
+            gain, by_model = self._gains(choice, group)
+            if drowns(by_model, step):
+                choice = replaced(choice, group, 0)
+                drowned[group] = Interval.of(gain, by_model)
+        moves = tuple(move for move in found.moves if choice[move.group])
+        return dataclasses.replace(
+            found, choice=choice, moves=moves, drowned={**found.drowned, **drowned}
+        )
+
+    def _gains(self, choice: Choice, group: int) -> tuple[float, list[float]]:
+        """Seconds of a step that a group's setting gives: likeliest, and by model."""
+        scenes = scenes_of(self._stage, (group,))
+        without = replaced(choice, group, 0)
+
+        def gain(stage: Stage) -> float:
+            before = stage.score(without, scenes).step_seconds
+            return before - stage.score(choice, scenes).step_seconds
+
+        return gain(self._stage), [gain(stage) for stage in self.stages]
+
+
+def step_interval(
+    program: Program, likeliest: EnsembleMember, members: Sequence[EnsembleMember]
+) -> Interval:
+    """A step's time with its interval, settings being what they are.
+
+    Args:
+        program: The step.
+        likeliest: The likeliest model.
+        members: The others.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> model = CostModel.of(Cluster.parse("h100:1x8"))
+        >>> (only,) = uncorrected([model])
+        >>> step_interval(Program("p", (), 8), only, [only])
+        Interval(low=0.0, expected=0.0, high=0.0)
+    """
+    stage = Stage(program, Space((), ()), likeliest.model, likeliest.correct)
+    return Interval.of(
+        stage.score(()).step_seconds, Doubt(stage, members).step_seconds(())
+    )

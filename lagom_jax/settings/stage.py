@@ -1,0 +1,311 @@
+"""A program set up for many replays under different settings.
+
+A step is the sum of its windows (`schedule.windows`), and most windows are written many
+times: thirty-two layers that were unrolled have the same few. Each different window is
+replayed once for every different choice of the groups in it, and remembered. Which arm
+of a branch is taken does not depend on settings (`search.arms`).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+
+from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.prices import Price, Prices
+from lagom_jax.cost.replay import replay
+from lagom_jax.cost.timeline import Totals
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.setting import Setting
+from lagom_jax.program.program import (
+    Block,
+    Kernel,
+    Launch,
+    Loop,
+    Program,
+    Run,
+    Task,
+    Wait,
+    tasks_in,
+)
+from lagom_jax.program.windows import Window, windows
+from lagom_jax.settings.arms import decided
+from lagom_jax.settings.space import Choice, Space
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Score:
+    """Predicted times of a step under a choice, or of a part of it."""
+
+    totals: Totals
+    own_seconds: dict[int, float]
+    """Of each group: its collectives' time, slowed as they were."""
+
+    @property
+    def step_seconds(self) -> float:
+        """From the first kernel to the end of everything."""
+        return self.totals.step_seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A window that differs from all others, and how often it runs."""
+
+    program: Program
+    """The window as a step of its own."""
+    times: int
+    groups: tuple[int, ...]
+    """The groups with collectives in it."""
+
+
+class Stage:
+    """A program, what can be set in it, and the model's answers.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.settings.controls import named
+        >>> from lagom_jax.settings.space import space_of
+        >>> h100, empty = Cluster.parse("h100:1x8"), Program("p", (), 8)
+        >>> space = space_of(empty, h100, named("tuner"))
+        >>> Stage(empty, space, CostModel.of(h100)).score(()).step_seconds
+        0.0
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        space: Space,
+        model: CostModel,
+        correct: Callable[[Prices], Prices] = lambda prices: prices,
+    ) -> None:
+        """Cuts the program up.
+
+        Args:
+            program: The step.
+            space: What can be set in it.
+            model: Prices and contention under settings.
+            correct: What the user's own measurements make of the model's prices.
+        """
+        self.space = space
+        self.program, self._model, self._correct = program, model, correct
+        self._untouched = correct(model)
+        self._sharing = model.contention()
+        self._place: dict[Task, tuple[int, int]] = {
+            site: (number, position)
+            for number, group in enumerate(space.groups)
+            for position, site in enumerate(group.sites)
+        }
+        self._sites: dict[tuple[Collective, int], tuple[Price, CollectiveLoad]] = {}
+        self._marks: dict[Task, Hashable] = {}
+        self.scenes = self._distinct(windows(decided(program, self._untouched)))
+        self._known: list[dict[Choice, Score]] = [{} for _ in self.scenes]
+        self.replays = 0
+        """Windows that were replayed."""
+        self.scenes_of: list[list[int]] = [[] for _ in space.groups]
+        for position, scene in enumerate(self.scenes):
+            for group in scene.groups:
+                self.scenes_of[group].append(position)
+
+    def with_space(self, space: Space) -> Stage:
+        """The same step, of which something else can be set."""
+        return Stage(self.program, space, self._model, self._correct)
+
+    def under(
+        self,
+        model: CostModel,
+        correct: Callable[[Prices], Prices] = lambda prices: prices,
+    ) -> Stage:
+        """The same windows under another model of the same cluster.
+
+        Args:
+            model: Its prices and contention.
+            correct: What the user's own measurements make of its prices.
+        """
+        other = copy.copy(self)
+        other._model, other._correct = model, correct
+        other._untouched = correct(model)
+        other._sharing = model.contention()
+        other._sites, other._known = {}, [{} for _ in self.scenes]
+        other.replays = 0
+        return other
+
+    @property
+    def untouched(self) -> Choice:
+        """The choice that leaves everything to NCCL."""
+        return (0,) * len(self.space.groups)
+
+    def score(self, choice: Choice, scenes: Sequence[int] | None = None) -> Score:
+        """Replays the step, or some of its scenes, under a choice."""
+        totals, own = Totals(), dict[int, float]()
+        for position in range(len(self.scenes)) if scenes is None else scenes:
+            scene, part = self.scenes[position], self.part(position, choice)
+            totals.add(part.totals, scene.times)
+            for group, seconds in part.own_seconds.items():
+                own[group] = own.get(group, 0.0) + scene.times * seconds
+        return Score(totals, own)
+
+    def part(self, position: int, choice: Choice) -> Score:
+        """One execution of a scene."""
+        scene = self.scenes[position]
+        key = tuple(choice[group] for group in scene.groups)
+        known = self._known[position].get(key)
+        if known is None:
+            known = self._known[position][key] = self._replay(scene, choice)
+        return known
+
+    def candidates_of(self, site: Collective) -> int:
+        """The number of candidates of a collective's group; 1 where it has no group."""
+        place = self._place.get(site)
+        return 1 if place is None else len(self.space.groups[place[0]].candidates)
+
+    def price(self, site: Collective, candidate: int) -> Price:
+        """The price of a collective alone under a candidate of its group."""
+        return self._alone(site, candidate)[0]
+
+    def load(self, site: Collective, candidate: int) -> CollectiveLoad:
+        """The load of a collective on the GPU under a candidate of its group."""
+        return self._alone(site, candidate)[1]
+
+    @property
+    def pricings(self) -> int:
+        """Settings of collectives that were priced alone.
+
+        A machine without a model would have to measure as many.
+        """
+        return len(self._sites)
+
+    def sms_of(self, choice: Choice) -> Callable[[Collective], int]:
+        """The SMs that each collective holds, as NCCL runs it by itself or as chosen.
+
+        The more of both: nobody knows whether NCCL will do as it is told.
+        """
+
+        def held(site: Collective) -> int:
+            usual = self.load(site, 0).channels
+            if site not in self._place:
+                return usual
+            return max(usual, self.load(site, choice[self._place[site][0]]).channels)
+
+        return held
+
+    def kernel(self, kernel: Kernel) -> tuple[float, KernelLoad]:
+        """Seconds of a kernel alone, and what it needs of the GPU."""
+        seconds = self._untouched.kernel(kernel).seconds
+        return seconds, self._model.kernel_load(kernel)
+
+    def slowdown(self, kernel: KernelLoad, site: CollectiveLoad) -> float:
+        """The factor by which a kernel takes longer while a collective runs."""
+        return self._sharing.slowdown(kernel, site)
+
+    def between(
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+    ) -> Rates:
+        """The speeds of tasks by what they take of the GPU; None takes nothing."""
+        return self._sharing.between(kernel, flying)
+
+    def _alone(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:
+        known = self._sites.get((site, candidate))
+        if known is None:
+            model = self._model
+            if candidate:
+                number, position = self._place[site]
+                group = self.space.groups[number]
+                setting = group.setting(position, group.candidates[candidate])
+                model = model.under({site: setting})
+            price = self._correct(model).collective(site)
+            known = price, model.collective_load(site)
+            self._sites[site, candidate] = known
+        return known
+
+    def components(self) -> list[tuple[int, ...]]:
+        """Groups that meet in windows, directly or through others."""
+        leader = list(range(len(self.space.groups)))
+
+        def find(group: int) -> int:
+            while leader[group] != group:
+                group = leader[group]
+            return group
+
+        for scene in self.scenes:
+            for group in scene.groups[1:]:
+                one, other = sorted((find(scene.groups[0]), find(group)))
+                leader[other] = one
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for group in range(len(leader)):
+            found[find(group)].append(group)
+        return [tuple(found[group]) for group in sorted(found)]
+
+    def _replay(self, scene: Scene, choice: Choice) -> Score:
+        self.replays += 1
+        settings: dict[Collective, Setting] = {}
+        for number in scene.groups:
+            group = self.space.groups[number]
+            candidate = group.candidates[choice[number]]
+            if candidate is not None:
+                for position, site in enumerate(group.sites):
+                    settings[site] = group.setting(position, candidate)
+        model = self._model.under(settings)
+        timeline = replay(scene.program, self._correct(model), model.contention())
+        own: dict[int, float] = {}
+        for task, figures in timeline.tasks.items():
+            if task in self._place:
+                group = self._place[task][0]
+                own[group] = own.get(group, 0.0) + figures.seconds
+        return Score(timeline.totals, own)
+
+    def _distinct(self, found: Sequence[Window]) -> tuple[Scene, ...]:
+        blocks: dict[Hashable, Block] = {}
+        times: defaultdict[Hashable, int] = defaultdict(int)
+        for window in found:
+            mark = self._mark(window.block, {})
+            blocks.setdefault(mark, window.block)
+            times[mark] += window.times
+        return tuple(
+            Scene(
+                dataclasses.replace(self.program, body=block),
+                times[mark],
+                self._groups_in(block),
+            )
+            for mark, block in blocks.items()
+        )
+
+    def _mark(self, block: Block, tokens: dict[int, int]) -> Hashable:
+        """Equal for blocks that replay alike."""
+        marks: list[Hashable] = []
+        for node in block:
+            if isinstance(node, Run):
+                marks.append(self._task_mark(node.task))
+            elif isinstance(node, Launch):
+                token = tokens.setdefault(node.token, len(tokens))
+                marks.append((self._task_mark(node.task), node.stream, token))
+            elif isinstance(node, Wait):
+                waited = (tokens.setdefault(t, len(tokens)) for t in node.tokens)
+                marks.append(("wait", *waited))
+            else:
+                assert isinstance(node, Loop), "branches have been decided"
+                marks.append(("loop", node.trips, self._mark(node.body, tokens)))
+        return tuple(marks)
+
+    def _task_mark(self, task: Task) -> Hashable:
+        """Equal for tasks that cost and take the same under any choice."""
+        known = self._marks.get(task)
+        if known is None:
+            if isinstance(task, Kernel):
+                known = (task.work, self._untouched.kernel(task).seconds)
+            else:
+                group = self._place[task][0] if task in self._place else None
+                known = (
+                    *(group, task.kind, task.bytes, task.operand_count),
+                    *(self.price(task, 0), self.load(task, 0)),
+                )
+            self._marks[task] = known
+        return known
+
+    def _groups_in(self, block: Block) -> tuple[int, ...]:
+        """The groups with collectives in a block."""
+        tasks = (task for task, _, _ in tasks_in(block))
+        return tuple(sorted({self._place[t][0] for t in tasks if t in self._place}))

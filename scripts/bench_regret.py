@@ -1,0 +1,259 @@
+"""Regret of plans that are made under one model of an ensemble and run under another.
+
+    python scripts/bench_regret.py [--case NAME] [--compiles N] [--json OUT] [--docs]
+    python scripts/bench_regret.py --from OUT --coverage COVERAGE --docs
+
+For each case the candidates of a plan are compiled once. Then every model of the
+ensemble decides for itself: it takes the candidate that it finds the fastest, and
+Lagom's search finds settings for it. All of these plans are timed under all models,
+beside the plan that was decided by regret, and beside the program as it is. A plan's
+regret under a model is how much longer its step takes than that of the best of them
+there. `COVERAGE` is what `scripts/score_coverage.py --json` wrote. Everything is
+predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from planned_cases import STEPS, planner_of, read_rows, versions_of, write_rows
+
+from lagom_jax.planner import Budget
+from lagom_jax.planner.decide import finalists
+from lagom_jax.planner.judge import Judge, View
+from lagom_jax.settings.lagom import Lagom
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "regret.md"
+SMALL: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fsdp, 4 layers": (
+        "llama-3-8b",
+        "h100:2x8",
+        {"parallelism": "fsdp", "batch": 1, "layers": 4},
+    ),
+    "tp, 2 layers": (
+        "llama-3-8b",
+        "h100:1x8",
+        {"parallelism": "tp", "batch": 2, "layers": 2},
+    ),
+    "fsdp, 2 layers, A40": (
+        "phi-2",
+        "a40-pcie:2x8",
+        {"parallelism": "fsdp", "layers": 2},
+    ),
+}
+"""Steps that can be planned in a minute."""
+ALL = {**SMALL, **STEPS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One case."""
+
+    case: str
+    models: int
+    regret_median: float
+    """Of all models' plans under all other models."""
+    regret_worst: float
+    decided_mean: float
+    """Of the plan decided by regret, over all models."""
+    decided_worst: float
+    slower: int
+    """Models under which that plan is slower than the program as it is."""
+    default_seconds: float
+    tuned_seconds: float
+    tuned_low: float
+    tuned_high: float
+    speedup_low: float
+    speedup_high: float
+    decide_seconds: float
+    """CPU seconds of this process for the whole plan, but for what compiles took."""
+    of_it_regret: float
+    """Those that the ensemble took."""
+    versions: str
+
+
+def row_of(case: str, compiles: int) -> Row:
+    planner = planner_of(case, steps=ALL)
+    phases: list[float] = []
+
+    def say(what: str) -> None:
+        print(f"{case}: {what}", file=sys.stderr, flush=True)
+        if what.startswith("timing"):
+            phases.append(time.process_time())
+
+    begun = time.process_time()
+    plan = planner.plan(budget=Budget(compiles=compiles), progress=say)
+    ended = time.process_time()
+    finished, found = planner.finished, plan.evidence.uncertainty
+    assert finished is not None
+    assert found is not None
+    views = [t.view for t in finalists(finished.trials) if t.view is not None]
+    own = plans_of_models(finished.judge, views)
+    taken = finished.taken.view
+    assert taken is not None
+    decided = by_model(finished.judge, taken, taken.found.choice)
+    times = np.array([*own, decided])
+    regret = times / times.min(axis=0) - 1
+    others = regret[:-1][~np.eye(len(own), dtype=bool)]
+    return Row(
+        case=case,
+        models=len(own),
+        regret_median=float(np.median(others)),
+        regret_worst=float(others.max()),
+        decided_mean=float(regret[-1].mean()),
+        decided_worst=float(regret[-1].max()),
+        slower=found.slower,
+        default_seconds=found.default.expected,
+        tuned_seconds=found.tuned.expected,
+        tuned_low=found.tuned.low,
+        tuned_high=found.tuned.high,
+        speedup_low=found.speedup.low,
+        speedup_high=found.speedup.high,
+        decide_seconds=ended - begun,
+        of_it_regret=ended - phases[-1],
+        versions=versions_of(plan),
+    )
+
+
+def by_model(judge: Judge, view: View, choice: Sequence[int]) -> tuple[float, ...]:
+    return judge.doubt(view.stage, view.policy).step_seconds(tuple(choice))
+
+
+def plans_of_models(judge: Judge, views: Sequence[View]) -> list[tuple[float, ...]]:
+    """Times under all models of the plan that each of them would make."""
+    doubts = [judge.doubt(view.stage, view.policy) for view in views]
+    found: list[tuple[float, ...]] = []
+    for number in range(len(doubts[0].stages)):
+
+        def seconds(place: int, number: int = number) -> float:
+            choice = views[place].found.choice
+            return doubts[place].stages[number].score(choice).step_seconds
+
+        best = doubts[min(range(len(views)), key=seconds)]
+        choice = Lagom().choose(best.stages[number]).choice
+        found.append(best.step_seconds(choice))
+    return found
+
+
+def table(rows: Iterable[Row]) -> str:
+    lines = [
+        "| case | plans of single models: median regret | worst | decided by regret: "
+        "mean | worst | slower in |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.case} | {row.regret_median:.2%} | {row.regret_worst:.2%} "
+        f"| {row.decided_mean:.2%} | {row.decided_worst:.2%} "
+        f"| {row.slower} of {row.models} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def intervals(rows: Iterable[Row]) -> str:
+    lines = [
+        "| case | step | with the plan | width | times as fast | CPU to decide | of it "
+        "the ensemble |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.case} | {1e3 * row.default_seconds:.1f} ms "
+        f"| {1e3 * row.tuned_seconds:.1f} ms ({1e3 * row.tuned_low:.1f} to "
+        f"{1e3 * row.tuned_high:.1f}) "
+        f"| {(row.tuned_high - row.tuned_low) / row.tuned_seconds:.0%} "
+        f"| {row.default_seconds / row.tuned_seconds:.2f} ({row.speedup_low:.2f} to "
+        f"{row.speedup_high:.2f}) "
+        f"| {row.decide_seconds:.1f} s | {row.of_it_regret:.2f} s |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def covered(paths: Iterable[Path]) -> str:
+    rows = [row for path in paths for row in json.loads(path.read_text())]
+    total, inside = (sum(row[key] for row in rows) for key in ("rows", "inside"))
+    lines = [
+        "| measurements kept out | rows | within their intervals | width |",
+        "|---|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row['what']} | {row['rows']} | {row['inside'] / row['rows']:.0%} "
+        f"| {row['width']:.0%} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, f"| all | {total} | {inside / total:.0%} | |"])
+
+
+def page(rows: Sequence[Row], coverage: Sequence[Path]) -> str:
+    cases = " ".join(f"--case '{row.case}'" for row in rows)
+    versions = " and ".join(dict.fromkeys(row.versions for row in rows))
+    steps = "; ".join(
+        f"{row.case} is {ALL[row.case][0]} on {ALL[row.case][1]}" for row in rows
+    )
+    return f"""# Regret and coverage
+
+Made by `python scripts/bench_regret.py {cases}`: {versions}. {steps}. All times are
+predicted, on schedules of XLA's real compiler. {absent(rows)}
+
+## Plans under models that did not make them
+
+Every model of the ensemble decides for itself among the same compiled candidates, with
+settings of its own; its plan is then timed under all other models. Regret is how much
+longer a step takes than with the best of these plans under the same model. The plan
+that is decided by regret stands beside them; *slower in* counts the models by which it
+is slower than the program as it is. Orders of instructions were searched for under the
+likeliest model alone.
+
+{table(rows)}
+
+## Intervals, and the time to decide
+
+{intervals(rows)}
+
+## Coverage
+
+Made by `python scripts/score_coverage.py`: constants fitted without the rows in
+question, and of those rows the share that lies within the interval that the ensemble
+around these constants states. Matmuls are kept out by shape, NCCL alone row by row,
+networks whole; nothing was fitted to the A100's step. The width of single kernels
+(`one_kernel`) was stated beside that very step, so that its kernels are no independent
+test of it; its whole time is.
+
+{covered(coverage)}
+"""
+
+
+def absent(rows: Sequence[Row]) -> str:
+    """The steps that nobody ran, in words."""
+    missing = [name for name in STEPS if name not in {row.case for row in rows}]
+    return f"Not run: {', '.join(missing)}." if missing else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Regret of plans.")
+    parser.add_argument("--case", action="append", choices=tuple(ALL))
+    parser.add_argument("--compiles", type=int, default=Budget().compiles)
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--from", action="append", dest="made", type=Path)
+    parser.add_argument("--coverage", action="append", type=Path, default=[])
+    parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
+    asked = parser.parse_args()
+    rows = list(read_rows(asked.made or (), Row))
+    for case in () if asked.made else asked.case or SMALL:
+        rows.append(row_of(case, asked.compiles))
+        print(table(rows[-1:]), intervals(rows[-1:]), sep="\n", flush=True)
+        write_rows(asked.json, rows)
+    if asked.docs:
+        PAGE.write_text(page(rows, asked.coverage))
+
+
+if __name__ == "__main__":
+    main()

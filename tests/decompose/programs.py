@@ -1,0 +1,59 @@
+"""Small sliced programs, compiled for GPUs that are not here."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from lagom_jax import decompose
+from lagom_jax.hlo.collective import collective_kind, read_collective
+from lagom_jax.scheduled import compile_scheduled
+
+OPTIONS = {
+    "xla_gpu_enable_triton_gemm": False,
+    "xla_gpu_collective_permute_combine_threshold_bytes": 0,
+}
+
+
+def program(function, form, cluster="h100:1x4", ranks=4):
+    """The scheduled entry computation of one collective matmul, and its module."""
+    mesh = AbstractMesh((ranks,), ("t",))
+    rows, columns = P("t"), P(None, "t")
+    ins, out = {
+        "gather": ((rows, columns), columns),
+        "scatter": ((columns, rows), rows),
+    }[function]
+    call = {
+        "gather": decompose.all_gather_matmul,
+        "scatter": decompose.matmul_reduce_scatter,
+    }[function]
+    f = jax.shard_map(
+        functools.partial(call, axis_name="t", form=form),
+        mesh=mesh,
+        in_specs=ins,
+        out_specs=out,
+    )
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip([(8192, 1024), (1024, 2048)], ins, strict=True)
+    ]
+    return compile_scheduled(
+        jax.jit(f), *args, cluster=cluster, compiler_options=OPTIONS
+    )
+
+
+def walk(module):
+    """What a program does, in order: start, done, matmul; and whether it waits."""
+    found = []
+    for one in module.entry.sequence:
+        kind = collective_kind(one.opcode)
+        if kind is not None:
+            read = read_collective(module, module.entry, one)
+            found.append(("synchronous " if read.is_sync else "") + "start")
+        elif one.opcode == "collective-permute-done":
+            found.append("done")
+        elif "matmul" in one.proto.custom_call_target:
+            found.append("matmul")
+    return found

@@ -1,0 +1,121 @@
+"""Sliced collective matmuls equal their plain forms, forward and gradient."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.decompose.on_devices import Devices
+
+EXACT = {"float32": 2e-5, "bfloat16": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def devices():
+    running = Devices()
+    yield running
+    running.close()
+
+
+def assert_equal(found, dtype="float32"):
+    assert "error" not in found, found
+    assert set(found) == {"y", "dx", "dw"}
+    assert max(found.values()) < EXACT[dtype], found
+
+
+FORMS = [
+    {"kind": "ring"},
+    {"kind": "ring", "slices": 3},
+    {"kind": "ring", "slices": 2, "both_ways": True},
+    {"kind": "ring", "keep_gathered": False, "wide_sums": False},
+    {"kind": "direct", "slices": 2},
+    {"kind": "chunks", "slices": 2},
+    {"kind": "chunks"},
+]
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter", "reduce", "weight"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_form_equals_the_plain_one(devices, kind, form):
+    # 5 rows for each of 4 ranks: no number of slices above divides them.
+    found = devices.answer(kind=kind, form=form, ranks=4, shape=[20, 8], outputs=12)
+    assert_equal(found)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter", "reduce"])
+@pytest.mark.parametrize("transform", ["scan", "remat", "vmap"])
+def test_under_transformations(devices, kind, transform):
+    found = devices.answer(
+        kind=kind, ranks=4, shape=[8, 8], outputs=8, transform=transform
+    )
+    assert_equal(found)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter", "reduce", "weight"])
+def test_where_jax_does_not_check_what_varies(devices, kind):
+    found = devices.answer(kind=kind, ranks=2, shape=[8, 4], outputs=4, checked=False)
+    assert_equal(found)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 16])
+def test_other_numbers_of_ranks(devices, ranks):
+    for kind in ("gather", "scatter"):
+        shape = [2 * ranks, 3 * ranks]
+        found = devices.answer(kind=kind, ranks=ranks, shape=shape, outputs=ranks)
+        assert_equal(found)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_shapes(devices, data):
+    ranks = data.draw(st.sampled_from([2, 4, 8]))
+    kind = data.draw(st.sampled_from(["gather", "scatter", "reduce", "weight"]))
+    dtype = data.draw(st.sampled_from(sorted(EXACT)))
+    batch = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    dimension = data.draw(st.integers(0, len(batch)))
+    form = data.draw(
+        st.one_of(
+            st.fixed_dictionaries(
+                {
+                    "kind": st.just("ring"),
+                    "slices": st.integers(1, 4),
+                    "both_ways": st.booleans(),
+                    "keep_gathered": st.booleans(),
+                }
+            ),
+            st.fixed_dictionaries(
+                {
+                    "kind": st.sampled_from(["direct", "chunks"]),
+                    "slices": st.integers(1, 4),
+                }
+            ),
+        )
+    )
+    if kind == "weight":
+        dimension = 0
+    shape = [*batch]
+    shape.insert(dimension, ranks * data.draw(st.integers(1, 5)))
+    shape.append(ranks * data.draw(st.integers(1, 3)))
+    found = devices.answer(
+        kind=kind,
+        dtype=dtype,
+        ranks=ranks,
+        shape=shape,
+        dimension=dimension,
+        outputs=ranks * data.draw(st.integers(1, 3)),
+        form=form,
+        seed=data.draw(st.integers(0, 9)),
+    )
+    assert_equal(found, dtype)
+
+
+def test_an_axis_that_is_not_there(devices):
+    found = devices.answer(kind="gather", ranks=2, shape=[4, 4], outputs=4, axis="tp")
+    assert "no axis 'tp' here" in found["error"]
+    assert "jax.shard_map" in found["error"]
+
+
+def test_rows_that_do_not_divide(devices):
+    found = devices.answer(ask="uneven", ranks=4, rows=6)
+    assert "6 rows do not divide over the 4 ranks" in found["error"]
+    assert "pad them to 8" in found["error"]

@@ -1,0 +1,184 @@
+"""Functions in slices give what they gave, with all that was around them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lagom_jax import decompose
+from lagom_jax.decompose import half_batches, sliced
+from lagom_jax.errors import LagomError
+from tests.decompose.on_devices import Devices
+
+X = np.random.default_rng(0).normal(size=(8, 6, 16)).astype(np.float32)
+W = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def devices():
+    running = Devices()
+    yield running
+    running.close()
+
+
+def layer(x, w):
+    h = jax.nn.silu(x @ w)
+    return x + (h / (1 + jnp.abs(h).mean(-1, keepdims=True))) @ w.T
+
+
+def loss(w, x):
+    y, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), x, jnp.stack([w, 2 * w]))
+    return jnp.square(y).mean()
+
+
+@pytest.mark.parametrize("slices", [1, 2, 4])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w: layer(x, w),
+        lambda x, w: jax.value_and_grad(loss)(w, x),
+        lambda x, w: jax.grad(jax.checkpoint(loss))(w, x),
+        lambda x, w: jax.vmap(layer, (0, None))(x, w),
+    ],
+    ids=["layer", "scan and gradient", "remat", "vmap"],
+)
+def test_results_stay(f, slices):
+    expected = jax.jit(f)(X, W)
+    for run in (
+        sliced(f, slices=slices),
+        sliced(jax.jit(f), slices=slices),
+        sliced(f, slices=slices, whole_sums=False),
+    ):
+        found = jax.jit(run)(X, W) if not hasattr(run, "lower") else run(X, W)
+        for one, two in zip(
+            jax.tree.leaves(expected), jax.tree.leaves(found), strict=True
+        ):
+            np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-5)
+
+
+def test_a_gradient_can_be_taken_of_it():
+    expected = jax.grad(loss)(W, X)
+    found = jax.grad(sliced(loss, slices=2))(W, X)
+    np.testing.assert_allclose(expected, found, rtol=2e-5, atol=1e-6)
+
+
+def matmuls(f, *args):
+    text = str(jax.make_jaxpr(f)(*args))
+    return text.count("dot_general[")
+
+
+def test_weight_gradients_stay_whole():
+    step = jax.value_and_grad(lambda w, x: jnp.square(jnp.tanh(x @ w)).mean(), (0, 1))
+    # Forward, the activation's gradient, and the weight's.
+    assert matmuls(step, W, X) == 3
+    assert matmuls(sliced(step, slices=2), W, X) == 5
+    assert matmuls(sliced(step, slices=2, whole_sums=False), W, X) == 6
+
+
+def test_only_the_named_lines_are_cut():
+    def f(x, w):
+        y = x @ w
+        return jnp.tanh(y) @ w
+
+    place = f"{__file__.rsplit('/', 1)[1]}:{f.__code__.co_firstlineno + 1}"
+    chosen = sliced(f, sites=[place])
+    chosen(X, W)
+    assert [site.line for site in chosen.sites] == [place]
+    assert sliced(f, sites=lambda site: site.kind == "dot_general")(X, W) is not None
+
+
+def test_nothing_to_cut_says_what_there_is():
+    with pytest.raises(LagomError, match=r"nothing could be cut in 2 slices.*test_sli"):
+        sliced(lambda x, w: x @ w, sites=lambda site: False)(X, W)
+    with pytest.raises(LagomError, match="there is nothing to cut"):
+        sliced(lambda x: jnp.tanh(x))(X)
+    with pytest.raises(LagomError, match="slices must be 1 or more"):
+        sliced(layer, slices=0)
+
+
+def test_static_arguments_and_donation_are_kept():
+    def f(x, w, power, *, scale):
+        return x * 0 + (x @ w) ** power * scale
+
+    jitted = jax.jit(f, static_argnums=2, static_argnames="scale", donate_argnums=0)
+    expected = jitted(jnp.asarray(X), W, 2, scale=3.0)
+    cut = sliced(jitted)
+    x = jnp.asarray(X)
+    found = cut(x, W, 2, scale=3.0)
+    np.testing.assert_allclose(expected, found, rtol=2e-5)
+    assert x.is_deleted()
+    assert cut.lower(jnp.asarray(X), W, 2, scale=3.0).args_info[0][0].donated
+
+
+def test_a_loop_keeps_what_it_carries_in_slices():
+    def f(x, w):
+        return jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0]
+
+    text = str(jax.make_jaxpr(sliced(f))(X, np.stack([W, W])))
+    body = text[text.index("scan[") :]
+    assert "num_carry=2" in body
+
+
+@pytest.mark.parametrize("way", ["tp", "tp-sp"])
+def test_collectives_of_shards_are_cut(devices, way):
+    found = devices.answer(ask="sliced", way=way)
+    assert found["error"] < 2e-5
+    assert found["after"] == 2 * found["before"] > 0
+
+
+def test_half_batches():
+    expected = layer(X, W)
+    for found in (
+        half_batches(layer)(X, W),
+        half_batches(layer, slices=3)(X, W),
+        half_batches(lambda w, x: layer(x, w), in_axes=(None, 1))(W, X),
+    ):
+        np.testing.assert_allclose(expected, found, rtol=2e-5, atol=1e-5)
+    gradient = jax.grad(lambda w: half_batches(layer)(X, w).sum())(W)
+    np.testing.assert_allclose(
+        jax.grad(lambda w: layer(X, w).sum())(W), gradient, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_half_batches_of_a_scans_body():
+    def body(x, w):
+        return layer(x, w), jnp.square(x).sum((1, 2))
+
+    expected = jax.lax.scan(body, X, np.stack([W, W]))
+    found = jax.lax.scan(half_batches(body), X, np.stack([W, W]))
+    for one, two in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mixing", "named"),
+    [
+        (lambda x, w: x - x.mean(0), "reduce_sum"),
+        (lambda x, w: jnp.square(x).sum(), "reduce_sum"),
+        (lambda x, w: jnp.einsum("bsd,csd->bc", x, x), "dot_general"),
+        (lambda x, w: x[::-1], "rev"),
+        (lambda x, w: jnp.cumsum(x, 0), "cumsum"),
+        (lambda x, w: x.reshape(-1, 12, 16) @ w, "reshape"),
+        (lambda x, w: jnp.sort(x, 0), "sort"),
+    ],
+)
+def test_examples_that_mix_are_refused(mixing, named):
+    with pytest.raises(LagomError, match=f"mixes examples: {named}.*test_sliced.py:"):
+        half_batches(mixing)(X, W)
+
+
+def test_half_batches_says_what_is_wrong():
+    with pytest.raises(LagomError, match="a batch of 8 cannot be cut in 9"):
+        half_batches(layer, slices=9)(X, W)
+    with pytest.raises(LagomError, match="in_axes has 1 entries for 2"):
+        half_batches(layer, in_axes=(0,))(X, W)
+    with pytest.raises(LagomError, match="batches of 8, 16"):
+        half_batches(layer, in_axes=0)(X, W)
+    with pytest.raises(LagomError, match="take sizes from its arguments"):
+        half_batches(lambda x: x.reshape(8, -1))(X)
+
+
+def test_forms_that_cannot_be():
+    for wrong in ({"kind": "tree"}, {"slices": 0}, {"kind": "direct", "both_ways": 1}):
+        with pytest.raises(LagomError):
+            decompose.Form(**wrong)

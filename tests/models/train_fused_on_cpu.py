@@ -1,0 +1,53 @@
+"""Trains a tiny model on 8 virtual CPU devices: `train_fused_on_cpu.py WAY STEPS`.
+
+Run by test_fused_training.py in a process of its own, because the number of devices
+must be known before jax starts.
+"""
+
+import json
+import os
+import sys
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+
+import lagom_models
+from lagom_jax import decompose
+
+WAYS = {
+    "plain": ("tp", {}),
+    "sliced": ("tp", {}),
+    "commfuse": ("tp", {"tp": "commfuse"}),
+    "commfuse-sp": ("tp-sp", {"sp": "commfuse"}),
+}
+
+
+def main(way: str, steps: int) -> list[float]:
+    parallelism, options = WAYS[way]
+    step = lagom_models.build(
+        "llama-3-8b",
+        devices=8,
+        parallelism=parallelism,
+        tiny=True,
+        batch=8,
+        model_axis=4,
+        learning_rate=3e-3,
+        **options,
+    )
+    shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
+    mesh = jax.make_mesh(shape, axes, axis_types=step.mesh.axis_types)
+    function = step.function
+    if way == "sliced":
+        function = decompose.sliced(function, slices=2)
+    state, tokens = step.initialise(mesh)
+    losses = []
+    for _ in range(steps):
+        state, loss = function(state, tokens)
+        losses.append(float(loss))
+    return losses
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

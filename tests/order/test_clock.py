@@ -1,0 +1,70 @@
+"""A replay without books comes to the same end as the one with them."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.replay import replay
+from lagom_jax.order.clock import Clock
+from lagom_jax.order.terms import Terms
+from lagom_jax.program.program import Loop
+from lagom_jax.settings.arms import decided
+
+from ..settings.programs import CLUSTERS, model_of, programs, stage_of
+
+# A clock counts in steps of 14 fs.
+ROUNDED = 1e-12
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(CLUSTERS))
+def test_the_clock_agrees_with_the_replay(data, name):
+    cluster = Cluster.parse(name)
+    step = decided(data.draw(programs(cluster)), model_of(name))
+    stage = stage_of(step, name)
+    choice = tuple(
+        data.draw(st.integers(0, len(group.candidates) - 1))
+        for group in stage.space.groups
+    )
+    terms = Terms(stage, stage.untouched).under(choice)
+    expected = replay(step, terms, terms).totals.step_seconds
+
+    clock = Clock([(node,) for node in step.body], terms)
+    stop = data.draw(st.integers(0, len(step.body)))
+    for number in range(stop):
+        clock.actions[number]()
+    state, now = clock.state(), clock.now
+    assert clock.is_idle() == (not state)
+    assert clock.is_in(state)
+    for _ in range(2):
+        for number in range(stop, len(step.body)):
+            clock.actions[number]()
+        clock.drain()
+        assert clock.is_idle()
+        assert clock.now == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
+        clock.restore(state, now)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.sampled_from(CLUSTERS))
+def test_another_choice_changes_what_is_known(data, name):
+    cluster = Cluster.parse(name)
+    step = decided(data.draw(programs(cluster)), model_of(name))
+    # What is inside loops keeps its settings while a clock is in use.
+    plain = tuple(node for node in step.body if not isinstance(node, Loop))
+    step = dataclasses.replace(step, body=plain)
+    stage = stage_of(step, name)
+    terms = Terms(stage, stage.untouched)
+    clock = Clock([(node,) for node in step.body], terms)
+    for group, found in enumerate(stage.space.groups):
+        terms.choose(group, data.draw(st.integers(0, len(found.candidates) - 1)))
+        fresh = terms.under(terms.choice)
+        expected = replay(step, fresh, fresh).totals.step_seconds
+        clock.restore((), 0.0)
+        for number in range(len(step.body)):
+            clock.actions[number]()
+        clock.drain()
+        assert clock.now == pytest.approx(expected, rel=1e-9, abs=ROUNDED)

@@ -1,0 +1,162 @@
+"""Transports as a lever: ideas, policies, refusals, and who decides."""
+
+import pytest
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.replay import replay
+from lagom_jax.options.off_rings import ON, SYMMETRIC, off_rings
+from lagom_jax.plan.transport import CTA_POLICY
+from lagom_jax.planner.judge import Judge
+from lagom_jax.planner.process_share import needs_of, reasons, variables_of
+from lagom_jax.program.build import build_program
+from lagom_jax.scheduled import Scheduled
+from lagom_jax.settings.controls import named
+
+from ..texts import parse
+
+H100 = Cluster.parse("h100:1x8")
+GROUPS = "replica_groups={{0,1,2,3,4,5,6,7}}"
+ROWS = 66 * 128
+"""A matmul of so many takes 33 rounds of tiles on 132 SMs, and 34 on 130."""
+
+
+def module(*, windows, matmuls=4, rows=ROWS):
+    """An all-gather beside matmuls that do not need it."""
+    space = ":S(1)" if windows else ""
+    part = f"bf16[{rows // 8},{ROWS}]{{1,0{space}}}"
+    whole = f"bf16[{rows},{ROWS}]{{1,0{space}}}"
+    lines = [
+        f"p = {part} parameter(0)",
+        f"x.0 = bf16[{ROWS},{ROWS}] parameter(1)",
+        f"start = ({part}, {whole}) all-gather-start(p), channel_id=1, {GROUPS}, "
+        "dimensions={0}, use_global_device_ids=true",
+        *(
+            f"x.{n + 1} = bf16[{ROWS},{ROWS}] dot(x.{n}, x.{n}), "
+            "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+            for n in range(matmuls)
+        ),
+        f"done = {whole} all-gather-done(start)",
+        f"ROOT out = (bf16[{ROWS},{ROWS}], {whole}) tuple(x.{matmuls}, done)",
+    ]
+    body = "\n".join(f"  {line}" for line in lines)
+    return parse(f"ENTRY main {{\n{body}\n}}", header=", num_partitions=8")
+
+
+def judged(*, windows, symmetric_bytes=0, **more):
+    judge = Judge(H100, named("tuner"), policies=("default", "zero"))
+    made = module(windows=windows, **more)
+    scheduled = Scheduled(made, H100, symmetric_bytes=symmetric_bytes)
+    return judge, judge.look(scheduled)
+
+
+def ideas(name="h100:1x8", nccl="", **more):
+    cluster = Cluster.parse(name)
+    model = CostModel.of(cluster, nccl)
+    program = build_program(module(windows=False))
+    timeline = replay(program, model, model.contention())
+    return off_rings(timeline, model, **{"jaxlib": "0.10.2", **more})
+
+
+def test_what_lies_in_windows_has_no_setting_and_says_why():
+    _, view = judged(windows=True)
+    assert view.tuning.groups == ()
+    ((_, why),) = view.tuning.fixed
+    assert why == "runs by copy engines: no tuner is asked"
+
+
+def test_a_policy_is_taken_where_it_gains_and_its_second_best_is_known():
+    """Matmuls of many rounds lose some to two SMs, and none to copy engines."""
+    judge, view = judged(windows=True)
+    assert view.policy == "zero"
+    assert view.without_policy is not None
+    plain = Judge(H100, named("tuner")).look(view.scheduled)
+    assert view.tuned_seconds < plain.tuned_seconds
+    assert view.without_policy == pytest.approx(plain.tuned_seconds)
+    (variable,) = variables_of(view, H100.gpu.memory_bytes, 0.75)
+    assert (variable.name, variable.value) == (CTA_POLICY, "2")
+    assert variable.step_without == view.without_policy
+    needs = needs_of(view, judge.model.with_policy("zero"))
+    assert (needs.nccl, needs.cuda_driver) == ("2.28.0", "12.5")
+
+
+def test_a_policy_that_changes_nothing_is_not_asked_for():
+    _, view = judged(windows=False)
+    assert view.policy == "default"
+    assert view.without_policy is None
+    assert variables_of(view, H100.gpu.memory_bytes, 0.75) == []
+    assert not needs_of(view, CostModel.of(H100))
+
+
+def test_windows_that_do_not_fit_beside_the_pool_ask_for_a_smaller_one():
+    memory = H100.gpu.memory_bytes
+    _, view = judged(windows=True, symmetric_bytes=int(0.3 * memory))
+    _, fraction = variables_of(view, memory, 0.75)
+    assert fraction.name == "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    assert 0.3 + float(fraction.value) < 1.0
+    assert fraction.step_without is None
+    _, small = judged(windows=True, symmetric_bytes=int(0.2 * memory))
+    assert len(variables_of(small, memory, 0.75)) == 1
+
+
+def test_reasons_give_time_and_contention():
+    judge, view = judged(windows=True)
+    _, first = judged(windows=False)
+    told = [*reasons(first, view, judge.model.with_policy("zero"))]
+    assert told[0].startswith("all-gathers: 1 by copy engines: ")
+    assert "than on rings" in told[0]
+    assert "with all on rings" in told[1]
+    assert [*reasons(first, first, judge.model)] == []
+
+
+def test_ideas_and_their_bounds():
+    found = ideas()
+    names = [idea.name for idea in found.ideas]
+    assert names == ["all-gathers by copy engines", "symmetric memory"]
+    mode, symmetric = found.ideas
+    assert mode.options == {"xla_gpu_all_gather_mode": ON}
+    assert symmetric.options == {SYMMETRIC: True}
+    assert symmetric.rules_out(mode)
+    assert found.refusals == ()
+    # An all-gather adds nothing up.
+    assert symmetric.keeps_order
+    model = CostModel.of(H100)
+    program = build_program(module(windows=False))
+    before = replay(program, model, model.contention())
+    after = replay(build_program(module(windows=True)), model, model.contention())
+    saved = before.step_seconds - after.step_seconds
+    assert 0 < saved <= symmetric.most_seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "nccl", "conditions"),
+    [
+        ("h100:1x8", "2.28.9", {"nccl version"}),
+        ("h100:1x8", "2.27.7", {"nccl version", "known hazard"}),
+        ("a40-pcie:1x8", "2.30.7", {"links"}),
+    ],
+)
+def test_no_idea_where_a_condition_is_not_met(name, nccl, conditions):
+    found = ideas(name, nccl)
+    assert {refusal.condition for refusal in found.refusals} == conditions
+    left = [idea.name for idea in found.ideas]
+    assert left == (["symmetric memory"] if nccl == "2.28.9" else [])
+
+
+def test_what_the_user_has_set_stays():
+    left = [idea.name for idea in ideas(pinned={SYMMETRIC}).ideas]
+    assert left == ["all-gathers by copy engines"]
+
+
+def test_a_view_without_gain_keeps_the_default_policy():
+    """Nothing beside it, and little to gather: copy engines only start later."""
+    _, view = judged(windows=True, matmuls=0, rows=64)
+    assert view.policy == "default"
+
+
+def test_windows_are_another_program():
+    _, one = judged(windows=False)
+    _, other = judged(windows=True)
+    assert one.structure.digest != other.structure.digest
+    assert one.structure.in_symmetric_memory == {}
+    assert other.structure.in_symmetric_memory == {"all-gather": 1}

@@ -1,0 +1,56 @@
+"""Decisions by regret."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagom_jax.planner.regret import WORST_REGRET, Scored, least_regret, regrets
+
+TIME = st.floats(0.5, 2.0)
+
+
+def scored(times, parts):
+    return Scored(sum(times) / len(times), tuple(times), parts)
+
+
+CANDIDATES = st.lists(
+    st.tuples(st.lists(TIME, min_size=20, max_size=20), st.integers(1, 4)),
+    max_size=5,
+)
+
+
+@given(st.lists(TIME, min_size=20, max_size=20), CANDIDATES)
+def test_never_slower_than_the_default_in_more_than_one_model_of_twenty(default, more):
+    candidates = [scored(default, 0), *(scored(*one) for one in more)]
+    taken = candidates[least_regret(candidates)]
+    slower = sum(
+        own > usual + 2e-4 * candidates[0].seconds
+        for own, usual in zip(taken.by_model, default, strict=True)
+    )
+    assert slower <= 1
+
+
+@given(CANDIDATES.filter(bool))
+def test_by_every_model_something_is_the_best(some):
+    found = regrets([scored(*one) for one in some])
+    for by_model in zip(*found, strict=True):
+        assert min(by_model) == 0.0
+
+
+def test_the_worst_is_bounded():
+    """On average the first is better, and by one model it is a tenth slower."""
+    risky = Scored(1.0, (0.98,) * 19 + (1.1,), 1)
+    steady = Scored(1.0, (0.99,) * 19 + (1.0,), 1)
+    assert sum(risky.by_model) < sum(steady.by_model)
+    assert max(regrets([risky, steady])[0]) > WORST_REGRET
+    assert least_regret([risky, steady]) == 1
+
+
+def test_of_two_that_are_alike_the_simpler_one_is_taken():
+    simple, busy = Scored(1.0, (1.0,) * 20, 1), Scored(1.0, (1.0 - 1e-6,) * 20, 3)
+    assert least_regret([busy, simple]) == 1
+
+
+def test_what_helps_by_some_and_harms_by_none_is_taken():
+    default = Scored(1.0, (1.0,) * 20, 0)
+    helps = Scored(0.9, (0.9,) * 6 + (1.0,) * 14, 2)
+    assert least_regret([default, helps]) == 1

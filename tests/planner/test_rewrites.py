@@ -1,0 +1,97 @@
+"""The form of a program as a candidate: never worse than the plan without it."""
+
+import dataclasses
+
+import pytest
+
+from lagom_jax.decompose import DecomposeError
+from lagom_jax.planner import Budget
+from lagom_jax.planner.rewrites import WAYS, with_rewrites
+from lagom_jax.report.plan import plan_to_text
+
+from ..plan.plans import made_by_hand
+
+PLAN = dataclasses.replace(made_by_hand(), rewrite=None)
+FINGERPRINT = "ab" * 32
+
+
+def planned_in(seconds, peak=None):
+    """A plan for a rewritten program that takes so long."""
+    found = PLAN.evidence
+    tuned = dataclasses.replace(found.tuned, step_seconds=seconds)
+    evidence = dataclasses.replace(
+        found, tuned=tuned, tuned_peak=peak or found.tuned_peak
+    )
+    holds_for = dataclasses.replace(PLAN.holds_for, fingerprint=FINGERPRINT)
+    return dataclasses.replace(PLAN, evidence=evidence, holds_for=holds_for)
+
+
+def rewritten(outcomes, **given):
+    """The plan that is chosen where ways of slicing have these outcomes."""
+
+    def planner_of(slices, whole_sums):
+        outcome = outcomes[slices, whole_sums]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome, ["a.py:1", "a.py:1", "b.py:2"]
+
+    said = []
+    chosen, plan = with_rewrites(
+        ("as written", PLAN),
+        planner_of,
+        lambda made, budget: made,
+        Budget(),
+        said.append,
+        **given,
+    )
+    assert said
+    assert (chosen == "as written") == (plan.rewrite is None)
+    return plan
+
+
+def test_the_shortest_is_taken_and_names_its_line():
+    plan = rewritten(
+        {
+            (2, False): planned_in(0.08),
+            (2, True): planned_in(0.07),
+            (4, False): planned_in(0.075),
+        }
+    )
+    assert plan.rewrite.call == "sliced(step, slices=2)"
+    assert plan.rewrite.sites == ("a.py:1", "b.py:2")
+    assert plan.rewrite.fingerprint == PLAN.holds_for.fingerprint
+    assert plan.holds_for.fingerprint == FINGERPRINT
+    assert plan.rewrite.step_change == pytest.approx(0.07 - 0.09)
+    assert plan.evidence.default == PLAN.evidence.default
+    assert plan.evidence.bound_seconds == PLAN.evidence.bound_seconds
+    status = {one.name: one.status for one in plan.evidence.candidates}
+    assert [name for name, found in status.items() if found == "chosen"] == [
+        "sliced(step, slices=2)"
+    ]
+    assert "step = lagom_jax.decompose.sliced(step, slices=2)" in plan_to_text(plan)
+
+
+def test_no_rewrite_that_is_longer_or_does_not_fit():
+    huge = 2 * PLAN.evidence.memory_limit
+    plan = rewritten(
+        {
+            (2, False): planned_in(0.0901),
+            (2, True): planned_in(0.05, peak=huge),
+            (4, False): DecomposeError("there is nothing to cut"),
+        }
+    )
+    assert plan.rewrite is None
+    assert plan.holds_for == PLAN.holds_for
+    assert plan.evidence.tuned == PLAN.evidence.tuned
+    named = {one.name: one for one in plan.evidence.candidates}
+    assert named["sliced(step, slices=2, whole_sums=False)"].status == "slower"
+    assert named["sliced(step, slices=2)"].status == "over memory"
+    assert named["sliced(step, slices=4, whole_sums=False)"].reason == (
+        "there is nothing to cut"
+    )
+
+
+def test_sums_stay_as_they_are_where_they_have_to():
+    outcomes = {way: planned_in(0.05) for way in WAYS}
+    plan = rewritten(outcomes, deterministic=True)
+    assert plan.rewrite.whole_sums

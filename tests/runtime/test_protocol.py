@@ -1,0 +1,293 @@
+"""The protocol itself, in every order in which things can happen to three processes.
+
+A search through all states: at every point any process may make its next request, the
+store may lose the request or the reply, or deliver the request much later, a process
+may die, and one that died may start anew. What runs is decided by the machine that real
+processes run, `lagom_jax.runtime.protocol`.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import pytest
+
+from lagom_jax.runtime.coordination import packed
+from lagom_jax.runtime.protocol import (
+    Decide,
+    Entry,
+    Member,
+    Put,
+    RoundStep,
+    StoreAnswer,
+    Verdict,
+    Word,
+    after,
+    request,
+)
+
+COUNT = 3
+# How many messages are lost or late, how many processes die, how many come back.
+FAULTS = [
+    (1, 0, 0),
+    (0, 1, 1),
+    pytest.param((2, 0, 0), marks=pytest.mark.nightly),
+    pytest.param((1, 1, 1), marks=pytest.mark.nightly),
+]
+MEMBERS = tuple(range(COUNT))
+OLD, NEW, STOPPED, DEAD = "runs as it was", "runs the plan", "stopped", "dead"
+PROGRAM = Word("program")
+READY = Word("ready")
+UNABLE = Word("", "cannot build", refuses=True)
+
+
+class Life(NamedTuple):
+    """One process: a decision in two rounds, the offer of a plan and its use."""
+
+    doing: Member | str
+    round: int = 0
+
+
+class State(NamedTuple):
+    """All processes, and what is in the store or on its way; numbers stand for lives."""
+
+    lives: tuple[int, ...]
+    store: frozenset
+    late: frozenset
+    """Entries that arrive at some time, after whoever sent them has given them up."""
+    faults: tuple[int, int, int]
+    """How many messages may still be lost or late, processes die, and come back."""
+
+
+# Comparing numbers takes less time than comparing processes.
+LIVES, NUMBERS = [], {}
+
+
+def number(life):
+    if life not in NUMBERS:
+        NUMBERS[life] = len(LIVES)
+        LIVES.append(life)
+    return NUMBERS[life]
+
+
+def begin(me, word, round_):
+    # The store is asked once: a message that is lost is one that was lost every time.
+    return number(Life(Member(me, MEMBERS, word, binding=round_ > 0, tries=1), round_))
+
+
+@functools.cache
+def wish(one):
+    """What a process asks for: what it does with an entry, and the entry's name."""
+    life = LIVES[one]
+    asked = request(life.doing)
+    if isinstance(asked, Decide):
+        return asked, (life.round, Entry.SIGN.value, 0)
+    return asked, (life.round, asked.kind.value, asked.member)
+
+
+@functools.cache
+def following(one, reply):
+    """What becomes of a process after a reply: one way, or more between the rounds."""
+    life = LIVES[one]
+    member = after(life.doing, reply)
+    if not member.over:
+        if member.verdict is not None:
+            member = dataclasses.replace(member, verdict=plain(member.verdict))
+        return [number(Life(member, life.round))]
+    if member.step is RoundStep.IN_DOUBT:
+        return [number(Life(STOPPED))]
+    if member.step is RoundStep.LEFT or not member.verdict.accepted:
+        return [number(Life(OLD))]
+    if life.round == 1:
+        # Who could not build it has nothing else to run.
+        return [number(Life(OLD if member.word.refuses else NEW))]
+    return [begin(member.me, word, 1) for word in (READY, UNABLE)]
+
+
+def plain(value):
+    """Without reasons, which are for people."""
+    reasons = isinstance(value, Verdict)
+    return dataclasses.replace(value, content="") if reasons else value
+
+
+@functools.cache
+def read(store, key):
+    return next((value for name, value in store if name == key), StoreAnswer.NOTHING)
+
+
+@functools.cache
+def written(store, key, value):
+    if read(store, key) is not StoreAnswer.NOTHING:
+        return store, StoreAnswer.TAKEN
+    return store | {(key, value)}, StoreAnswer.DONE
+
+
+@functools.cache
+def effective(late, store):
+    """Late entries that still find their place free."""
+    return frozenset(e for e in late if read(store, e[0]) is StoreAnswer.NOTHING)
+
+
+def replaced(lives, who, one):
+    return (*lives[:who], one, *lives[who + 1 :])
+
+
+def successors(state):
+    lives, store, late, (messages, deaths, returns) = state
+    for who, one in enumerate(lives):
+        doing = LIVES[one].doing
+        at_work = isinstance(doing, Member)
+        if at_work:
+            yield from steps(state, who, one)
+        # The death of one that has come to its end matters only if it comes back.
+        if deaths and (at_work or (returns and doing != DEAD)):
+            fewer = (messages, deaths - 1, returns)
+            yield State(replaced(lives, who, number(Life(DEAD))), store, late, fewer)
+        if returns and doing in (DEAD, STOPPED):
+            fewer = (messages, deaths, returns - 1)
+            yield State(
+                replaced(lives, who, begin(who, PROGRAM, 0)), store, late, fewer
+            )
+    for key, value in late:
+        changed, _ = written(store, key, value)
+        yield State(lives, changed, effective(late, changed), state.faults)
+
+
+def steps(state, who, one):
+    lives, store, late, (messages, deaths, returns) = state
+    fewer, lost = (messages - 1, deaths, returns), StoreAnswer.LOST
+    asked, key = wish(one)
+
+    def replied(reply, store=store, late=late, faults=state.faults):
+        late = effective(late, store)
+        for next_one in following(one, reply):
+            yield State(replaced(lives, who, next_one), store, late, faults)
+
+    if isinstance(asked, Decide):
+        same = LIVES[one].doing.word.same
+        yield from replied(Verdict(True, same))
+        yield from replied(Verdict(False))
+        if read(store, key) is StoreAnswer.NOTHING:
+            # It works for longer than others would wait, and says so.
+            yield State(lives, store | {(key, 1)}, late, state.faults)
+    elif isinstance(asked, Put):
+        value = plain(asked.value)
+        changed, reply = written(store, key, value)
+        yield from replied(reply, changed)
+        if messages:
+            yield from replied(lost, faults=fewer)
+            yield from replied(lost, changed, faults=fewer)
+            yield from replied(lost, late=late | {(key, value)}, faults=fewer)
+    else:
+        # Where there is nothing, patience may end at any time.
+        yield from replied(read(store, key))
+        if messages:
+            yield from replied(lost, faults=fewer)
+
+
+def explored(faults):
+    """All states that can be reached, and those where nobody does anything any more."""
+    lives = tuple(begin(me, PROGRAM, 0) for me in MEMBERS)
+    first = State(lives, frozenset(), frozenset(), faults)
+    seen, ends, queue = {first}, [], [first]
+    while queue:
+        state = queue.pop()
+        at_work = [isinstance(LIVES[one].doing, Member) for one in state.lives]
+        if not any(at_work):
+            ends.append(state)
+        new = set(successors(state)) - seen
+        # Each step leads on, so that nobody waits for ever.
+        assert new or not any(at_work) or set(successors(state)) - {state}
+        seen |= new
+        queue += new
+    return seen, ends
+
+
+def doings(state):
+    return {LIVES[one].doing for one in state.lives}
+
+
+@pytest.fixture(scope="module", params=FAULTS, ids=str)
+def reached(request):
+    return explored(request.param)
+
+
+def test_no_two_processes_run_different_programs(reached):
+    seen, _ = reached
+    assert not [state for state in seen if {OLD, NEW} <= doings(state)]
+
+
+def test_nobody_waits_for_ever(reached):
+    """No way leads back to where it was: whoever goes on comes to an end."""
+    seen, ends = reached
+    assert {DEAD, OLD, NEW, STOPPED} >= set().union(*map(doings, ends))
+    left = dict.fromkeys(seen, 0)
+    for state in seen:
+        for one in set(successors(state)):
+            left[one] += 1
+    # Those that nobody leads to are taken away, one after the other; a circle stays.
+    free = [state for state, count in left.items() if not count]
+    taken = 0
+    while free:
+        state = free.pop()
+        taken += 1
+        for one in set(successors(state)):
+            left[one] -= 1
+            if not left[one]:
+                free.append(one)
+    assert taken == len(seen)
+
+
+def test_everything_can_happen():
+    _, ends = explored(FAULTS[0])
+    found = set(map(frozenset, map(doings, ends)))
+    assert {frozenset([OLD]), frozenset([NEW]), frozenset([OLD, STOPPED])} <= found
+
+
+class Counted:
+    """A store in memory, which counts what passes through it."""
+
+    def __init__(self):
+        self.values, self.bytes = {}, 0
+
+    def answer(self, asked):
+        key = (asked.kind, asked.member)
+        if isinstance(asked, Put):
+            self.bytes += len(packed(asked.value))
+            if key in self.values:
+                return StoreAnswer.TAKEN
+            self.values[key] = asked.value
+            return StoreAnswer.DONE
+        found = self.values.get(key, StoreAnswer.NOTHING)
+        self.bytes += 0 if isinstance(found, StoreAnswer) else len(packed(found))
+        return found
+
+
+def decided(count, plan):
+    """A round of many processes, as each of them goes through it: the bytes it takes."""
+    store, members = Counted(), tuple(range(count))
+    word = Word("\n".join(f"xla_gpu_flag_{n}={n * 7919}" for n in range(40)))
+    running = {me: Member(me, members, word) for me in members}
+    ends = []
+    while running:
+        for me, member in list(running.items()):
+            asked = request(member)
+            if isinstance(asked, Decide):
+                assert len(asked.words) == count
+                reply = Verdict(True, word.same, plan)
+            else:
+                reply = store.answer(asked)
+                if reply is StoreAnswer.NOTHING and asked.waits:
+                    continue
+            running[me] = member = after(member, reply)
+            if member.over:
+                ends.append(member.verdict)
+                del running[me]
+    assert set(ends) == {Verdict(True, word.same, plan)}
+    return store.bytes
+
+
+def test_what_1024_processes_send_grows_with_their_number_only():
+    plan = "a plan " * 1000
+    few, many = decided(128, plan), decided(1024, plan)
+    assert 7.5 < many / few < 8.5
