@@ -15,7 +15,8 @@ _USUAL = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
 STORE = os.environ.setdefault("LAGOM_STORE", str(_USUAL))
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("ci", deadline=None)
+# A change is judged by the same examples each time; the night looks for new ones.
+settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=2000)
 
 

@@ -188,8 +188,10 @@ class _RecordingStreams(Streams):
     def _stand_still(self, charged: Stream, ledger: Ledger) -> None:
         task, begin = self._queues[charged][0].task, self.at
         super()._stand_still(charged, ledger)
-        stalls = self.stretch.stalls
-        if stalls and stalls[-1].task is task and stalls[-1].end == begin:
+        stalls, loops = self.stretch.stalls, self.stretch.loops
+        goes_on = stalls and stalls[-1].task is task and stalls[-1].end == begin
+        # A loop may take no time, and yet it lies between what stood before and after.
+        if goes_on and not (loops and loops[-1].end == begin):
             begin = stalls.pop().begin
         stalls.append(Stall(task, begin, self.at))
 

@@ -84,16 +84,14 @@ def least_regret(candidates: Sequence[Scored]) -> int:
         by_model = found[place]
         return sum(by_model) / len(by_model) if by_model else 0.0
 
-    bounded = [p for p in places if max(found[p], default=0.0) <= WORST_REGRET]
-    best = min(
-        bounded or places,
+    # Each has to be worth it over all simpler ones that are worth it themselves.
+    worth: list[int] = []
+    for place in sorted(places, key=lambda p: (candidates[p].parts, mean(p))):
+        simpler = (p for p in worth if candidates[p].parts < candidates[place].parts)
+        if all(candidates[place].is_better_than(candidates[p]) for p in simpler):
+            worth.append(place)
+    bounded = [p for p in worth if max(found[p], default=0.0) <= WORST_REGRET]
+    return min(
+        bounded or worth,
         key=lambda p: (mean(p), candidates[p].seconds, candidates[p].parts),
     )
-    simpler = sorted(
-        (p for p in places if candidates[p].parts < candidates[best].parts),
-        key=lambda p: (candidates[p].parts, mean(p)),
-    )
-    for place in simpler:
-        if not candidates[best].is_better_than(candidates[place]):
-            return place
-    return best

@@ -100,6 +100,13 @@ def test_what_crosses_iterations_is_cut_and_goes_on():
     assert lasting(found, elsewhere) == pytest.approx(30.0)
 
 
+def test_a_loop_that_takes_no_time_parts_what_stands_before_and_after_it():
+    gather = launch("g", 1)
+    empty = Loop("l", (gather,), 1, True)
+    _, found = record(program(gather, wait(1), empty), ByName({"g": 1.0}))
+    assert [(stall.begin, stall.end) for stall in found.stalls] == [(0, 1), (1, 2)]
+
+
 def test_launches_and_waits_are_written_down():
     _, found = record(
         program(launch("g", 7), run("k"), wait(7)), ByName({"g": 3.0, "k": 1.0})

@@ -88,8 +88,8 @@ def test_the_records_tell_fitted_rows_from_those_kept_out(name):
 def test_more_bytes_take_more_time_where_nccl_runs_them_alike(kind, name, bits, more):
     """Where it takes one more channel for them they may take less, within a protocol."""
     cluster = Cluster.parse(name)
-    for ranks in (2, 4, 8):
-        span = Span(ranks, 1, ranks)
+    for ranks, domains in ((2, 1), (4, 1), (8, 1), (16, 2), (64, 8)):
+        span = Span(ranks, domains, ranks // domains)
         sizes = 2.0**bits, 2.0 ** (bits + more)
         few, many = (nccl_default(kind, size, span, cluster) for size in sizes)
         small, big = (collective_seconds(kind, size, span, cluster) for size in sizes)

@@ -50,6 +50,16 @@ def test_of_two_that_are_alike_the_simpler_one_is_taken():
     assert least_regret([busy, simple]) == 1
 
 
+def test_what_is_between_two_that_are_alike_has_to_be_worth_it_as_well():
+    """The busiest is no better than the one between, which two models call a loss."""
+    default = Scored(1.0, (1.0,) * 16 + (0.5,) * 2 + (1.0,) * 2, 0)
+    between = Scored(1.0, (1.0,) * 18 + (0.5,) * 2, 1)
+    busiest = Scored(0.9, (1.0,) * 15 + (0.5,) * 3 + (1.0,) * 2, 2)
+    assert not busiest.is_better_than(between)
+    assert not between.is_better_than(default)
+    assert least_regret([default, between, busiest]) == 2
+
+
 def test_what_helps_by_some_and_harms_by_none_is_taken():
     default = Scored(1.0, (1.0,) * 20, 0)
     helps = Scored(0.9, (0.9,) * 6 + (1.0,) * 14, 2)
