@@ -151,18 +151,13 @@ def _variances(seen: Sequence[Beside]) -> list[float]:
     """Variances of comparisons; of those that lie far from their like, more."""
     by_pair: dict[tuple[int, int], list[float]] = {}
     for one in seen:
-        pair, ratio = (one.candidate, one.other), one.log_ratio
-        if pair[0] > pair[1]:
-            pair, ratio = pair[::-1], -ratio
-        by_pair.setdefault(pair, []).append(ratio)
+        by_pair.setdefault((one.candidate, one.other), []).append(one.log_ratio)
+        by_pair.setdefault((one.other, one.candidate), []).append(-one.log_ratio)
     found: list[float] = []
     for one in seen:
-        pair, ratio = (one.candidate, one.other), one.log_ratio
-        if pair[0] > pair[1]:
-            pair, ratio = pair[::-1], -ratio
-        far = abs(ratio - statistics.median(by_pair[pair]))
-        beyond = max(0.0, far - _FAR * math.sqrt(one.variance))
-        found.append(one.variance + beyond**2)
+        usual = statistics.median(by_pair[one.candidate, one.other])
+        far = abs(one.log_ratio - usual) - _FAR * math.sqrt(one.variance)
+        found.append(one.variance + max(0.0, far) ** 2)
     return found
 
 

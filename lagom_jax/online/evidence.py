@@ -68,3 +68,7 @@ class Evidence:
         rest = 1 / USUAL_GAIN**2
         total = self.information + rest
         return math.sqrt(total * (math.log(total / rest) + 2 * math.log(1 / error)))
+
+
+NO_EVIDENCE: Final = Evidence()
+"""The evidence before anything was compared."""

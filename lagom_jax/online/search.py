@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 from lagom_jax.online.belief import Belief, StepCandidate
-from lagom_jax.online.evidence import Evidence
+from lagom_jax.online.evidence import NO_EVIDENCE, Evidence
 from lagom_jax.online.steps import NEIGHBOURS, Beside, StepTime, beside
 
 BURST: Final = 3
@@ -96,7 +96,7 @@ class Search:
     base: int = 0
     running: int = 0
     challenger: int | None = None
-    evidence: Evidence = Evidence()
+    evidence: Evidence = NO_EVIDENCE
     """Of the challenger beside the base."""
     looks: int = 0
     """Comparisons of the challenger."""

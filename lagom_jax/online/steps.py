@@ -8,6 +8,7 @@ another hour: its few steps stand beside those directly before and after them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ def noise_of(logs: Sequence[float]) -> float:
         >>> noise_of([0.00, 0.01, 0.02, 0.03, 0.04]) < 0.011
         True
     """
-    changes = [abs(b - a) for a, b in zip(logs, logs[1:], strict=False)]
+    changes = [abs(b - a) for a, b in itertools.pairwise(logs)]
     if not changes:
         return LEAST_NOISE
     spread = _MAD_TO_SIGMA * statistics.median(changes) / math.sqrt(2)

@@ -1,4 +1,4 @@
-"""Plans that a job could run instead of the one that was taken, to be measured there."""
+"""Plans that a job could run instead of the one that was taken."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
+from lagom_jax.runtime.online import OnlineCandidate, OnlineSteps
+from lagom_jax.runtime.online_plans import online_candidates, refuse
 from lagom_jax.runtime.options import AUTO, Options
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import Built, Stages
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
@@ -57,6 +60,7 @@ class Variant:
         self._forms: list[ArgumentForm] = []
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
+        self._online: OnlineSteps | None = None
         self._talk: Talk | None = None
         self._group = ProcessGroup(0, (0,))
         self._case: Case | None = None
@@ -75,6 +79,9 @@ class Variant:
     @property
     def plan(self) -> Plan | None:
         """The plan in use."""
+        if self._online is not None:
+            running = self._online.running
+            return None if running is None else running.plan
         return self._choice.plan if self._choice is not None else None
 
     @property
@@ -98,6 +105,9 @@ class Variant:
 
     def settled(self, form: ArgumentForm) -> Built | None:
         """The program that runs from now on; None while that is open."""
+        if self._online is not None:
+            usual, run = self._as_it_was(form), self._online.run
+            return Built(functools.partial(run, form), usual.exact, usual.compiled)
         if self._turns is not None or (self._choice is not None and not self._tried):
             return None
         return form.planned if self._choice is not None else form.usual
@@ -119,6 +129,8 @@ class Variant:
         """Forgets what was compiled; what was decided stays."""
         for form in self._forms:
             form.usual = form.planned = None
+        if self._online is not None:
+            self._online.forget()
 
     def decide(
         self, form: ArgumentForm, devices: tuple[Any, ...], others: Iterable[Variant]
@@ -166,6 +178,10 @@ class Variant:
                 self._wait(lambda compiler: self._report(traced, cluster, compiler))
             return
 
+        if self._options.verify == "online":
+            self._online = self._begun_online(form, cluster, devices, gone)
+            return
+
         def work(compiler: Compiler) -> None:
             talk = self._group.begin(self._name, self._options.patience)
             self._talk = talk
@@ -180,6 +196,59 @@ class Variant:
             self._take(decide(case, talk, build, tell), form)
 
         self._wait(work)
+
+    def _begun_online(
+        self,
+        form: ArgumentForm,
+        cluster: Cluster,
+        devices: tuple[Any, ...],
+        gone: list[Variant],
+    ) -> OnlineSteps:
+        """Plans beside the job, of which this thread does nothing."""
+        talk = self._group.begin(self._name, self._options.patience)
+        meetings = self._group.begin(f"{self._name} steps", self._options.patience)
+        self._talk = meetings
+
+        def work() -> list[OnlineCandidate]:
+            with Compiler(store=self._cache.folder is not None) as compiler:
+                case: Case | Exception
+                try:
+                    beside = PlannerBeside
+                    case = self._case_for(form, cluster, devices, compiler, beside)
+                except Exception as error:
+                    refuse(error, talk)
+                    raise
+                self._case = case
+                return online_candidates(
+                    case, talk, functools.partial(self._build, form)
+                )
+
+        def build(choice: Choice | None, form: Any) -> Built:
+            if choice is None:
+                return self._as_it_was(form)
+            if form is self._forms[0]:
+                return choice.built
+            return self._built_again(choice, form)
+
+        return OnlineSteps(
+            self._name,
+            meetings,
+            work,
+            build,
+            functools.partial(self._tell, gone=gone),
+            self._first_run,
+            self._keep_measured,
+            self._warn,
+        )
+
+    def _first_run(self, plan: Plan, begins: bool) -> None:
+        if self._group.leads:
+            (self._cache.mark if begins else self._cache.survived)(plan)
+
+    def _keep_measured(self, choice: Choice, measured: MeasuredSteps) -> None:
+        evidence = dataclasses.replace(choice.plan.evidence, measured=measured)
+        plan = dataclasses.replace(choice.plan, evidence=evidence)
+        self._cache.keep(choice.parts, plan)
 
     def _wait(self, work: Callable[[Compiler], None]) -> None:
         """Does something that may take long, until somebody calls this process away.
@@ -208,8 +277,9 @@ class Variant:
         cluster: Cluster,
         devices: tuple[Any, ...],
         compiler: Compiler,
+        kind: type[Planner] = Planner,
     ) -> Case:
-        planner = Planner(form.stages.traced, cluster=cluster, compiler=compiler)
+        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
         options = self._options
         budget = place.budget_here(options.budget, devices if self._on_gpus else ())
         told = nccl.HERE if self._on_gpus else None
@@ -249,6 +319,18 @@ class Variant:
         All have agreed to run it, so that nobody is asked, and nobody may go back.
         """
         try:
+            built = self._built_again(choice, form)
+        except InDoubtError:
+            raise
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self._warn(error)
+            self._leave()
+        else:
+            form.planned = built
+
+    def _built_again(self, choice: Choice, form: ArgumentForm) -> Built:
+        try:
             built = self._build(form, choice.plan)
             if built.collectives != choice.built.collectives:
                 raise PlanError("it communicates otherwise than before")
@@ -258,11 +340,8 @@ class Variant:
                     "the plan's program, which the other processes run, cannot be "
                     f"built again here ({reasons(error)}): this process must stop"
                 ) from error
-            # No reason to stop a training that has come so far, strict or not.
-            self._warn(error)
-            self._leave()
-        else:
-            form.planned = built
+            raise
+        return built
 
     def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
         self._choice = choice
@@ -315,10 +394,20 @@ class Variant:
         with self._latched():
             return self._step(form, args, kwargs)
 
+    def run_known(
+        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the step with arguments that are known in another context of jax."""
+        if self._online is not None:
+            return self._online.run(form, *args, **kwargs, lagom_lenient=True)
+        return self.program(form).compiled(*args, **kwargs)
+
     def _step(
         self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self.runs += 1
+        if self._online is not None:
+            return self._online.run(form, *args, **kwargs)
         # Two at a time tell nothing of how long one takes. Nobody waits for the other:
         # a step may call itself from the host.
         if self._turns is not None and self._measuring.acquire(blocking=False):

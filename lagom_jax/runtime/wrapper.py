@@ -220,7 +220,7 @@ class Tuned:
             result = variant.run_step(form, apart, named)
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
-            return variant.program(form).compiled(*apart, **named)
+            return variant.run_known(form, apart, named)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
