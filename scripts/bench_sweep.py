@@ -39,7 +39,7 @@ from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.errors import LagomError
 from lagom_jax.options import cost_profile, structure_of
-from lagom_jax.plan.plan import COSTS
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.planner.judge import Judge
 from lagom_jax.program.build import build_program

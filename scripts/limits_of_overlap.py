@@ -48,7 +48,7 @@ from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
 from lagom_jax.order.streams import inside_domains, is_crowded
 from lagom_jax.plan import Plan, PlanCandidate
-from lagom_jax.plan.plan import COSTS
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.planner import Planner, Request
 from lagom_jax.program.build import Builder
 

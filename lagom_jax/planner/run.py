@@ -21,7 +21,8 @@ from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.process_share import hazards, needs_of, reasons, variables_of
 from lagom_jax.planner.request import Request
 from lagom_jax.planner.stages import search
-from lagom_jax.planner.sweep import StepCompiler, Sweep
+from lagom_jax.planner.step_compiler import StepCompiler
+from lagom_jax.planner.sweep import Sweep
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.controls import Controls, named
 from lagom_jax.units import in_bytes

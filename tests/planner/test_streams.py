@@ -13,7 +13,7 @@ from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.settings_of_plan import settings_of
-from lagom_jax.plan.plan import ORDER
+from lagom_jax.plan.evidence import ORDER
 from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.planner.judge import Judge
 from lagom_jax.program.program import Launch, Stream
