@@ -33,6 +33,21 @@ class Alternative:
 def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...]:
     """The program as it is, the plan that was taken, and others worth measuring.
 
+    Args:
+        finished: What a planner has ended with.
+        most: How many, beside the program as it is.
+    """
+    return tuple(
+        Alternative(
+            name, finished.plan_of(way), way.scored.seconds, way.scored.by_model
+        )
+        for name, way in chosen(finished, most)
+    )
+
+
+def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
+    """The same before plans are made of them, by name.
+
     Those are the candidates that were decided among, and the taken one with another
     setting for one of the groups that matter most. A model of twenty that finds one of
     them the fastest is reason enough to keep it.
@@ -51,15 +66,7 @@ def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...
             others.append(way)
     others.sort(key=lambda way: _best_gain(first.scored, way.scored))
     found = [first, *([taken] if taken is not first else []), *others][: most + 1]
-    return tuple(
-        Alternative(
-            _name(way),
-            finished.plan_of(way),
-            way.scored.seconds,
-            way.scored.by_model,
-        )
-        for way in found
-    )
+    return [(_name(way), way) for way in found]
 
 
 def _is_taken(way: TimedWay, finished: Finished) -> bool:
