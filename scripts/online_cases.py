@@ -47,7 +47,7 @@ STEPS = {
     for name, (model, cluster, asked) in CASES.items()
 }
 SEED, WRONG = 1, (2.0, 4.0)
-SOME = 20
+SOME = 8
 """Machines on which whole policies are run."""
 
 
