@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lagom_jax.online.steps import Beside
+from lagom_jax.online.steps import MeasuredBeside
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Belief:
     """Covariance by the ensemble."""
     own: Floats
     """Variance of each candidate's own error."""
-    seen: tuple[Beside, ...] = ()
+    seen: tuple[MeasuredBeside, ...] = ()
     mean: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
     covariance: Floats = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     doubt: float = 1.0
@@ -92,7 +92,7 @@ class Belief:
         own[0] = 0.0
         return cls(prior, spread, own)._settled()
 
-    def with_(self, seen: Beside) -> Belief:
+    def with_(self, seen: MeasuredBeside) -> Belief:
         """With one more comparison."""
         return dataclasses.replace(self, seen=(*self.seen, seen))._settled()
 
@@ -147,7 +147,7 @@ class Belief:
         )
 
 
-def _variances(seen: Sequence[Beside]) -> list[float]:
+def _variances(seen: Sequence[MeasuredBeside]) -> list[float]:
     """Variances of comparisons; of those that lie far from their like, more."""
     by_pair: dict[tuple[int, int], list[float]] = {}
     for one in seen:

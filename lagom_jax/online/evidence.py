@@ -12,7 +12,7 @@ import dataclasses
 import math
 from typing import Final
 
-from lagom_jax.online.steps import Beside
+from lagom_jax.online.steps import MeasuredBeside
 
 USUAL_GAIN: Final = 0.02
 """The share of a step around which gains are looked for; it costs power, not errors."""
@@ -22,12 +22,12 @@ _CLIPPED: Final = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
+class Comparisons:
     """Comparisons of one candidate with another, added up.
 
     Example:
-        >>> gains = Beside(1, 0, -0.05, 1e-4, 0.01, 2)
-        >>> found = Evidence().with_(gains)
+        >>> gains = MeasuredBeside(1, 0, -0.05, 1e-4, 0.01, 2)
+        >>> found = Comparisons().with_(gains)
         >>> found.proves_faster(0.01)
         False
         >>> found.with_(gains).with_(gains).proves_faster(0.01)
@@ -38,9 +38,21 @@ class Evidence:
     """The sum of one over the variances."""
     score: float = 0.0
     """The sum of logarithms of ratios over their variances, clipped."""
+    total: float = 0.0
+    """The same sum, of what was measured."""
     steps: int = 0
 
-    def with_(self, seen: Beside, *, turned: bool = False) -> Evidence:
+    @property
+    def log_ratio(self) -> float:
+        """The measured logarithm of the candidate's time over the other's."""
+        return self.total / self.information if self.information else 0.0
+
+    @property
+    def sigma(self) -> float:
+        """Its standard deviation."""
+        return 1 / math.sqrt(self.information) if self.information else math.inf
+
+    def with_(self, seen: MeasuredBeside, *, turned: bool = False) -> Comparisons:
         """With one more comparison.
 
         Args:
@@ -50,9 +62,10 @@ class Evidence:
         sigma = math.sqrt(seen.variance)
         ratio = -seen.log_ratio if turned else seen.log_ratio
         clipped = max(-_CLIPPED * sigma, min(_CLIPPED * sigma, ratio))
-        return Evidence(
+        return Comparisons(
             self.information + 1 / seen.variance,
             self.score + clipped / seen.variance,
+            self.total + ratio / seen.variance,
             self.steps + seen.steps,
         )
 
@@ -70,5 +83,5 @@ class Evidence:
         return math.sqrt(total * (math.log(total / rest) + 2 * math.log(1 / error)))
 
 
-NO_EVIDENCE: Final = Evidence()
+NOTHING_COMPARED: Final = Comparisons()
 """The evidence before anything was compared."""

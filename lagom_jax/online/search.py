@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 from lagom_jax.online.belief import Belief, StepCandidate
-from lagom_jax.online.evidence import NO_EVIDENCE, Evidence
-from lagom_jax.online.steps import NEIGHBOURS, Beside, StepTime, beside
+from lagom_jax.online.evidence import NOTHING_COMPARED, Comparisons
+from lagom_jax.online.steps import NEIGHBOURS, MeasuredBeside, StepTime, beside
 
 BURST: Final = 3
 """Steps that a candidate makes at a time."""
@@ -28,19 +28,21 @@ LIKELY: Final = 0.8
 UNLIKELY: Final = 0.05
 """Less likely to be worth it than that, a candidate is not tried, or tried no more."""
 SURE: Final = 0.98
-"""Where too great a loss is less sure to be none than that, the first look is short."""
+"""With less certainty than this that it costs no great loss, a first look is short."""
 AGAIN: Final = 2
 """Comparisons before a candidate is dropped: of one, a single slow step may be all."""
+MOST_UNSEEN: Final = 4
+"""Looks at a candidate of which no time is known."""
 
 Happening: TypeAlias = Literal["tried", "runs", "proved", "dropped", "ended"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
-    """What a search may cost, and how sure it has to be.
+class SearchLimits:
+    """Limits of what a search may cost, and of its errors.
 
     Example:
-        >>> Limits().allowed(100), Limits().allowed(5000)
+        >>> SearchLimits().allowed(100), SearchLimits().allowed(5000)
         (10.0, 50.0)
     """
 
@@ -70,10 +72,10 @@ class SearchEvent:
     """After so many steps."""
     kind: Happening
     candidate: int
-    log_ratio: float = 0.0
-    """The logarithm of its time over that of what it was compared with."""
-    steps: int = 0
-    """Measured steps of the comparison."""
+    compared: Comparisons = NOTHING_COMPARED
+    """The measured steps of the challenger beside the base."""
+    before: float = 0.0
+    """The measured logarithm of that base's time over that of the first candidate."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +94,13 @@ class Search:
 
     candidates: tuple[StepCandidate, ...]
     belief: Belief
-    limits: Limits
+    limits: SearchLimits
     base: int = 0
     running: int = 0
+    proved: float = 0.0
+    """The logarithm of the base's time over the first candidate's, as measured."""
     challenger: int | None = None
-    evidence: Evidence = NO_EVIDENCE
+    evidence: Comparisons = NOTHING_COMPARED
     """Of the challenger beside the base."""
     looks: int = 0
     """Comparisons of the challenger."""
@@ -114,7 +118,7 @@ class Search:
     def among(
         cls,
         candidates: Sequence[StepCandidate],
-        limits: Limits | None = None,
+        limits: SearchLimits | None = None,
         steps: int = 0,
     ) -> Search:
         """A search that begins.
@@ -125,7 +129,7 @@ class Search:
             steps: Steps that the job has made.
         """
         belief = Belief.of(candidates)
-        return cls(tuple(candidates), belief, limits or Limits(), steps=steps)
+        return cls(tuple(candidates), belief, limits or SearchLimits(), steps=steps)
 
     @property
     def error(self) -> float:
@@ -181,10 +185,12 @@ def after(search: Search, times: Sequence[StepTime]) -> Search:
     if trial and search.challenger is None:
         found = trial[0].candidate
         search = dataclasses.replace(
-            search, challenger=found, evidence=Evidence(), looks=0
+            search, challenger=found, evidence=Comparisons(), looks=0
         )
     if compared is not None:
         search = _learned(search, compared)
+    elif trial:
+        search = _unseen(search)
     return _ended(search)
 
 
@@ -216,7 +222,7 @@ def _safe(search: Search, candidate: int) -> bool:
     return loss <= 1 - SURE
 
 
-def _learned(search: Search, seen: Beside) -> Search:
+def _learned(search: Search, seen: MeasuredBeside) -> Search:
     challenger = search.challenger
     assert challenger is not None
     evidence = search.evidence.with_(seen, turned=seen.candidate == search.base)
@@ -233,6 +239,7 @@ def _learned(search: Search, seen: Beside) -> Search:
         return dataclasses.replace(
             search,
             base=challenger,
+            proved=search.proved + evidence.log_ratio,
             running=challenger,
             challenger=None,
             dropped=search.dropped | {base},
@@ -263,10 +270,19 @@ def _learned(search: Search, seen: Beside) -> Search:
     return _told(search, "tried", challenger)
 
 
+def _unseen(search: Search) -> Search:
+    """The search after steps whose times nobody knows, as where all is donated."""
+    search = dataclasses.replace(search, looks=search.looks + 1)
+    if search.evidence.steps or search.looks < MOST_UNSEEN:
+        return search
+    assert search.challenger is not None
+    dropped = search.dropped | {search.challenger}
+    search = _told(search, "dropped", search.challenger)
+    return dataclasses.replace(search, challenger=None, dropped=dropped)
+
+
 def _told(search: Search, kind: Happening, candidate: int) -> Search:
-    other = search.base if candidate != search.base else search.challenger
-    ratio = 0.0 if other is None else search.belief.ratio(candidate, other)
-    event = SearchEvent(search.steps, kind, candidate, ratio, search.evidence.steps)
+    event = SearchEvent(search.steps, kind, candidate, search.evidence, search.proved)
     return dataclasses.replace(search, events=(*search.events, event))
 
 

@@ -38,7 +38,7 @@ class StepTime:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Beside:
+class MeasuredBeside:
     """Steps of one candidate beside those of another, directly before and after."""
 
     candidate: int
@@ -70,7 +70,7 @@ def noise_of(logs: Sequence[float]) -> float:
 
 def beside(
     before: Sequence[StepTime], trial: Sequence[StepTime], after: Sequence[StepTime]
-) -> Beside | None:
+) -> MeasuredBeside | None:
     """Compares a few steps with their neighbours.
 
     Args:
@@ -103,7 +103,7 @@ def beside(
     variance = noise**2 * (efficiency / len(own) + neighbours)
     # Where the level itself has changed, nobody knows when.
     jump = max(0.0, abs(last - first) - 3 * noise)
-    return Beside(
+    return MeasuredBeside(
         trial[0].candidate,
         before[-1].candidate,
         found,

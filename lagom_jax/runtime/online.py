@@ -23,16 +23,17 @@ from lagom_jax.errors import InDoubtError, LagomError, RefusedError
 from lagom_jax.nccl_plugin import Rules
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.online.search import Search, SearchEvent, after, turns
-from lagom_jax.plan import MeasuredSteps, Plan
+from lagom_jax.plan import MeasuredSteps
 from lagom_jax.runtime import say
+from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.decision import Choice
-from lagom_jax.runtime.programs import REFUSALS, Built
+from lagom_jax.runtime.programs import REFUSALS, Built, first_step, some_deleted
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_clock import StepClock
 from lagom_jax.runtime.waiting import Background
-from lagom_jax.units import in_percent, in_seconds
+from lagom_jax.units import in_percent
 
 FIRST_MEETING: Final = 4
 """The step before which all processes meet for the first time."""
@@ -96,8 +97,7 @@ class OnlineSteps:
         work: Callable[[], list[OnlineCandidate]],
         build: Runs,
         tell: Callable[[Rules | None], None],
-        first_run: Callable[[Plan, bool], None],
-        keep: Callable[[Choice, MeasuredSteps], None],
+        cache: Cache,
         warn: Callable[[Exception], None],
     ) -> None:
         """Sets it up; planning begins when the first step has run.
@@ -109,13 +109,12 @@ class OnlineSteps:
                 it was first. It runs in a thread.
             build: Builds a candidate's program.
             tell: Lets NCCL's rules hold in all processes.
-            first_run: Told of a plan before its first step, and after it.
-            keep: Keeps what was measured.
+            cache: Keeps what was measured.
             warn: Says why nothing comes of it.
         """
         self._name, self._talk = name, talk
         self._build, self._tell = build, tell
-        self._first_run, self._keep, self._warn = first_run, keep, warn
+        self._cache, self._warn = cache, warn
         self._lock = threading.RLock()
         self._programs: dict[tuple[int, Hashable], Built] = {}
         self._tried: set[int] = {USUAL}
@@ -220,25 +219,19 @@ class OnlineSteps:
         """The first step of a plan's program, after which it is known to run."""
         choice = self.candidates[candidate].choice
         assert choice is not None
-        self._first_run(choice.plan, True)
+        cache = self._cache if self._talk.group.leads else None
         try:
-            result = call(*args, **kwargs)
-            # What fails on a device is not known before.
-            jax.block_until_ready(result)
+            result = first_step(choice.plan, call, args, kwargs, cache)
         except jax.errors.JaxRuntimeError as error:
             # Other processes may be inside a collective, and wait there for this one.
-            if len(self._talk.group.members) > 1 or _some_deleted(args, kwargs):
+            if len(self._talk.group.members) > 1 or some_deleted(args, kwargs):
                 raise
             result = self._program(USUAL, form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._warn(error)
             self._end(USUAL)
             return result
-        except BaseException:
-            self._first_run(choice.plan, False)
-            raise
         self._tried.add(candidate)
-        self._first_run(choice.plan, False)
         return result
 
     def _program(self, candidate: int, form: Hashable) -> Built:
@@ -349,12 +342,13 @@ class OnlineSteps:
 
     def _in_words(self, event: SearchEvent) -> str:
         name = self.candidates[event.candidate].timed.name
-        change = f"{math.expm1(event.log_ratio):+.1%} over {event.steps} measured steps"
+        compared = event.compared
+        change = f"{math.expm1(compared.log_ratio):+.1%} ({compared.steps} steps)"
         match event.kind:
             case "tried":
                 return f"{name} tried: {change}"
             case "runs":
-                return f"{name} runs from here on, {change}"
+                return f"{name} runs from here on: {change}"
             case "proved":
                 return f"{name} is faster: {change}"
             case "dropped":
@@ -377,18 +371,15 @@ class OnlineSteps:
             # The plan's own key says what came of the plan alone.
             return
         times = sorted(one.seconds for one in search.tail) or [0.0]
-        now = times[len(times) // 2]
-        belief = search.belief
-
-        def seconds(candidate: int) -> float:
-            return now * math.exp(belief.ratio(candidate, search.running))
-
-        noise = 2 * belief.sigma(event.candidate, USUAL) * now
-        before, tuned = seconds(USUAL), seconds(event.candidate)
-        measured = MeasuredSteps(before, tuned, noise, max(1, event.steps), kept)
+        now, compared = times[len(times) // 2], event.compared
+        tuned = now * math.exp(compared.log_ratio) if search.running == USUAL else now
+        before = tuned * math.exp(-compared.log_ratio - event.before)
+        noise = 2 * compared.sigma * now
+        measured = MeasuredSteps(before, tuned, noise, max(1, compared.steps), kept)
         if kept or tuned - before > noise:
-            self._keep(choice, measured)
-        LOG.debug("measured: %s a step, %s before", in_seconds(tuned), before)
+            evidence = dataclasses.replace(choice.plan.evidence, measured=measured)
+            plan = dataclasses.replace(choice.plan, evidence=evidence)
+            self._cache.keep(choice.parts, plan)
 
 
 def _gap(times: tuple[Any, ...]) -> int:
@@ -407,9 +398,3 @@ def _agenda_of(content: str) -> Agenda:
     found = json.loads(content)
     runs = tuple((int(one), int(count)) for one, count in found["runs"])
     return Agenda(int(found["first"]), runs, int(found["next"]))
-
-
-def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if the step cannot be run again, since donated arguments are gone."""
-    arrays = jax.tree.leaves((args, kwargs))
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)

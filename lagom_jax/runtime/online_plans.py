@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lagom_jax.nccl_plugin import unpack
+from lagom_jax.compile import Compiler
+from lagom_jax.nccl_plugin import Rules, unpack
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json, to_json
 from lagom_jax.runtime import decision
-from lagom_jax.runtime.cache import digest_of
-from lagom_jax.runtime.coordination import Talk, told
+from lagom_jax.runtime.cache import Cache, digest_of
+from lagom_jax.runtime.coordination import ProcessGroup, Talk, told
 from lagom_jax.runtime.decision import Case, Choice, decide
-from lagom_jax.runtime.online import OnlineCandidate
+from lagom_jax.runtime.online import OnlineCandidate, OnlineSteps
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
-from lagom_jax.runtime.programs import Built
+from lagom_jax.runtime.programs import ArgumentForm, Built
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 
@@ -27,6 +29,71 @@ MOST: Final = 6
 another one cost nothing."""
 _LOW_PRIORITY: Final = 10
 AS_IT_WAS: Final = "the step as it was"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ProgramsOfStep:
+    """The means to build the programs of a step in this process."""
+
+    usual: Callable[[Any], Built]
+    """The program as it was, for a kind of arguments."""
+    planned: Callable[[Plan], Built]
+    """Builds that of a plan, for the arguments of the first step."""
+    again: Callable[[Choice, Any], Built]
+    """Builds that of a plan which all processes have built, for other arguments."""
+    first: ArgumentForm
+    """The arguments of the first step."""
+
+
+def online_steps(
+    name: str,
+    group: ProcessGroup,
+    patience: float,
+    cache: Cache,
+    case_of: Callable[[Compiler], Case],
+    programs: ProgramsOfStep,
+    tell: Callable[[Rules | None], None],
+    warn: Callable[[Exception], None],
+) -> tuple[Talk, OnlineSteps]:
+    """The steps of a program that is tuned while it trains.
+
+    Args:
+        name: The step's.
+        group: The processes that run it.
+        patience: For how many seconds they wait for each other.
+        cache: Where decisions are kept.
+        case_of: The step as planning has it; called in a thread.
+        programs: Builds its programs.
+        tell: Lets rules of NCCL hold in all processes.
+        warn: Says why nothing comes of it.
+
+    Returns:
+        The rounds in which its steps are agreed on, and the steps.
+    """
+    talk = group.begin(name, patience)
+
+    def work() -> list[OnlineCandidate]:
+        with Compiler(store=cache.folder is not None) as compiler:
+            try:
+                case = case_of(compiler)
+            except Exception as error:
+                # The others are not to wait for this process.
+                if group.coordinator is not None:
+                    word = Word("", told(error), refuses=True)
+                    talk.agree(word, lambda words: "")
+                raise
+            return online_candidates(case, talk, programs.planned)
+
+    def build(choice: Choice | None, form: Any) -> Built:
+        if choice is None:
+            return programs.usual(form)
+        if form is programs.first:
+            return choice.built
+        return programs.again(choice, form)
+
+    meetings = group.begin(f"{name} steps", patience)
+    steps = OnlineSteps(name, meetings, work, build, tell, cache, warn)
+    return meetings, steps
 
 
 def online_candidates(
@@ -71,12 +138,6 @@ def online_candidates(
     alike = json.loads(content)
     kept = [one for one, by_all in zip(found, alike, strict=True) if by_all and one]
     return [OnlineCandidate(None, usual), *kept]
-
-
-def refuse(error: Exception, talk: Talk) -> None:
-    """Says to the others that this process cannot even say what its step is."""
-    if talk.group.coordinator is not None:
-        talk.agree(Word("", told(error), refuses=True), lambda words: "")
 
 
 def give_way() -> None:

@@ -45,7 +45,7 @@ class PlannerBeside(Planner):
     timed: tuple[TimedPlan, ...] = ()
     """The alternatives of the last plan, the step as it is first."""
     store: str | bool = True
-    """Where compiled steps are kept, as `Compiler` takes it."""
+    """The place of compiled steps, as `Compiler` takes it."""
 
     def plan(self, request: Request | None = None) -> Plan:
         """Makes a plan.

@@ -13,8 +13,6 @@ from typing import Any
 
 import jax
 
-from lagom_jax.api import analyze
-from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError, PlanError, RefusedError
 from lagom_jax.nccl_plugin import Rules
@@ -25,26 +23,22 @@ from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
-from lagom_jax.runtime.online import OnlineCandidate, OnlineSteps
-from lagom_jax.runtime.online_plans import online_candidates, refuse
-from lagom_jax.runtime.options import AUTO, Options
+from lagom_jax.runtime.online import OnlineSteps
+from lagom_jax.runtime.online_plans import ProgramsOfStep, online_steps
+from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
-from lagom_jax.runtime.programs import Built, Stages
+from lagom_jax.runtime.programs import (
+    ArgumentForm,
+    Built,
+    Stages,
+    first_step,
+    some_deleted,
+)
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
-from lagom_jax.runtime.views import write_views
+from lagom_jax.runtime.views import report_step
 from lagom_jax.runtime.waiting import Background, OwnError
 from lagom_jax.typed_json import typed
-from lagom_jax.units import in_percent, in_seconds
-
-
-@dataclasses.dataclass(eq=False)
-class ArgumentForm:
-    """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
-
-    stages: Stages
-    usual: Built | None = None
-    planned: Built | None = None
 
 
 class Variant:
@@ -166,7 +160,10 @@ class Variant:
         self, form: ArgumentForm, devices: tuple[Any, ...], gone: list[Variant]
     ) -> None:
         with OwnError.marked():
-            cluster = self._cluster(devices)
+            cluster = place.cluster_for(self._options, devices)
+            # The first batch may lie on the CPU where the next ones do not.
+            nowhere = cluster is None and not self._on_gpus
+            self.leaves_all_alone = nowhere and not place.any_gpus()
             self._group = (
                 ProcessGroup.of(devices) if cluster is not None else self._group
             )
@@ -175,80 +172,48 @@ class Variant:
         if self._options.mode == "report":
             if self._group.leads:
                 traced = form.stages.traced
-                self._wait(lambda compiler: self._report(traced, cluster, compiler))
+                self._wait(
+                    lambda compiler: report_step(
+                        traced, cluster, compiler, self._options
+                    )
+                )
             return
 
+        def case_of(compiler: Compiler, kind: type[Planner] = Planner) -> Case:
+            planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
+            own = devices if self._on_gpus else ()
+            budget = place.budget_here(self._options.budget, own)
+            told = nccl.HERE if self._on_gpus else None
+            found = (planner, self._options, budget, self._cache, compiler, told)
+            self._case = Case(*found)
+            return self._case
+
+        tell = functools.partial(self._tell, gone=gone)
         if self._options.verify == "online":
-            self._online = self._begun_online(form, cluster, devices, gone)
+            made = ProgramsOfStep(
+                self._as_it_was,
+                functools.partial(self._build, form),
+                self._built_again,
+                form,
+            )
+            self._talk, self._online = online_steps(
+                *(self._name, self._group, self._options.patience, self._cache),
+                functools.partial(case_of, kind=PlannerBeside),
+                *(made, tell, self._warn),
+            )
             return
 
         def work(compiler: Compiler) -> None:
-            talk = self._group.begin(self._name, self._options.patience)
-            self._talk = talk
+            talk = self._talk = self._group.begin(self._name, self._options.patience)
             case: Case | Exception
             try:
-                case = self._case_for(form, cluster, devices, compiler)
-                self._case = case
+                case = case_of(compiler)
             except Exception as error:
                 case = error
             build = functools.partial(self._build, form)
-            tell = functools.partial(self._tell, gone=gone)
             self._take(decide(case, talk, build, tell), form)
 
         self._wait(work)
-
-    def _begun_online(
-        self,
-        form: ArgumentForm,
-        cluster: Cluster,
-        devices: tuple[Any, ...],
-        gone: list[Variant],
-    ) -> OnlineSteps:
-        """Plans beside the job, of which this thread does nothing."""
-        talk = self._group.begin(self._name, self._options.patience)
-        meetings = self._group.begin(f"{self._name} steps", self._options.patience)
-        self._talk = meetings
-
-        def work() -> list[OnlineCandidate]:
-            with Compiler(store=self._cache.folder is not None) as compiler:
-                case: Case | Exception
-                try:
-                    beside = PlannerBeside
-                    case = self._case_for(form, cluster, devices, compiler, beside)
-                except Exception as error:
-                    refuse(error, talk)
-                    raise
-                self._case = case
-                return online_candidates(
-                    case, talk, functools.partial(self._build, form)
-                )
-
-        def build(choice: Choice | None, form: Any) -> Built:
-            if choice is None:
-                return self._as_it_was(form)
-            if form is self._forms[0]:
-                return choice.built
-            return self._built_again(choice, form)
-
-        return OnlineSteps(
-            self._name,
-            meetings,
-            work,
-            build,
-            functools.partial(self._tell, gone=gone),
-            self._first_run,
-            self._keep_measured,
-            self._warn,
-        )
-
-    def _first_run(self, plan: Plan, begins: bool) -> None:
-        if self._group.leads:
-            (self._cache.mark if begins else self._cache.survived)(plan)
-
-    def _keep_measured(self, choice: Choice, measured: MeasuredSteps) -> None:
-        evidence = dataclasses.replace(choice.plan.evidence, measured=measured)
-        plan = dataclasses.replace(choice.plan, evidence=evidence)
-        self._cache.keep(choice.parts, plan)
 
     def _wait(self, work: Callable[[Compiler], None]) -> None:
         """Does something that may take long, until somebody calls this process away.
@@ -270,41 +235,6 @@ class Variant:
             self._work = None
             raise
         self._work = None
-
-    def _case_for(
-        self,
-        form: ArgumentForm,
-        cluster: Cluster,
-        devices: tuple[Any, ...],
-        compiler: Compiler,
-        kind: type[Planner] = Planner,
-    ) -> Case:
-        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
-        options = self._options
-        budget = place.budget_here(options.budget, devices if self._on_gpus else ())
-        told = nccl.HERE if self._on_gpus else None
-        return Case(planner, options, budget, self._cache, compiler, told)
-
-    def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
-        """The cluster to plan for; None where there is nothing to plan."""
-        asked = self._options.cluster
-        if isinstance(asked, Cluster):
-            return asked
-        if asked != AUTO:
-            return Cluster.parse(asked)
-        if not self._on_gpus:
-            # The first batch may lie on the CPU where the next ones do not.
-            self.leaves_all_alone = not place.any_gpus()
-            LOG.info(
-                "the step runs on %s, where there is nothing to tune; name a cluster "
-                "to plan for one (cluster='h100:1x8', --lagom_cluster)",
-                devices[0].device_kind,
-            )
-            return None
-        if len(devices) == 1:
-            LOG.info("the step runs on one device: there is nothing to communicate")
-            return None
-        return place.cluster_of(devices)
 
     def _build(self, form: ArgumentForm, plan: Plan) -> Built:
         assert self._case is not None
@@ -436,31 +366,22 @@ class Variant:
         run = self.program(form).run
         if self._tried or self._choice is None:
             return run(*args, **kwargs)
-        if self._group.leads:
-            self._cache.mark(choice.plan)
+        cache = self._cache if self._group.leads else None
         try:
-            result = run(*args, **kwargs)
-            # What fails on a device is not known before.
-            jax.block_until_ready(result)
+            result = first_step(choice.plan, run, args, kwargs, cache)
         except (LagomError, jax.errors.JaxRuntimeError) as error:
             # Other processes may be inside a collective, and wait there for this one.
             last = len(self._group.members) > 1 or self._options.strict
-            if last or _some_deleted(args, kwargs):
+            if last or some_deleted(args, kwargs):
                 raise
             result = self._as_it_was(form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._warn(error)
             self._leave()
             return result
-        except BaseException:
-            # Not the plan's fault: arguments, or somebody calls the process away.
-            self._cache.survived(choice.plan)
-            raise
         self._tried = True
         if self._turns is None:
             form.usual = None
-        if self._group.leads:
-            self._cache.survived(choice.plan)
         return result
 
     def _warn(self, error: Exception) -> None:
@@ -539,23 +460,3 @@ class Variant:
         self._turns = None
         for form in self._forms:
             form.usual = None
-
-    def _report(self, traced: Any, cluster: Cluster, compiler: Compiler) -> None:
-        """Says what could be gained; nothing is changed, so nobody has to agree."""
-        report = analyze(traced, cluster=cluster, compiler=compiler)
-        say.visibly(
-            f"{report.program} on {cluster.name}: predicted "
-            f"{in_seconds(report.step_seconds)} a step, of which "
-            f"{in_seconds(report.exposed_seconds)} "
-            f"({in_percent(report.exposed_seconds, report.step_seconds)}) wait for "
-            "communication"
-        )
-        for file in write_views(report, self._options.html, self._options.trace):
-            say.visibly(f"written to {file}")
-        LOG.debug("%s", report)
-
-
-def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if the step cannot be run again, since donated arguments are gone."""
-    arrays = jax.tree.leaves((args, kwargs))
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
