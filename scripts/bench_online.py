@@ -160,7 +160,7 @@ def row_of(case: dict[str, Any], machines: int, steps: int) -> Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
+class BesideOthers:
     """A case beside other ways to tune, on some machines: medians of gains."""
 
     case: str
@@ -180,7 +180,7 @@ class Beside:
     planner."""
 
 
-def beside_of(case: dict[str, Any], *, wrong: bool) -> Beside:
+def beside_of(case: dict[str, Any], *, wrong: bool) -> BesideOthers:
     told = case["policies_wrong" if wrong else "policies"]
     truths = case["wrong" if wrong else "hidden"][: len(told)]
     seeds = [f"{case['case']} {wrong} {number}" for number in range(len(told))]
@@ -196,7 +196,7 @@ def beside_of(case: dict[str, Any], *, wrong: bool) -> Beside:
     possible = sum(max(0.0, gain(one["knowing"], run)) for one, run in pairs)
     looks = [[gain(run.in_use[look], run) for run in runs] for look in LOOKS]
     middle = statistics.median
-    return Beside(
+    return BesideOthers(
         case["case"],
         wrong,
         len(runs),
@@ -232,7 +232,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def beside_table(rows: Sequence[Beside]) -> str:
+def beside_table(rows: Sequence[BesideOthers]) -> str:
     looks = " | ".join(f"after {look}" for look in LOOKS)
     lines = [
         f"| case | plan alone | {looks} | AutoCCL | its rounds | the paper's descent | "

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.online.belief import Belief, StepCandidate
-from lagom_jax.online.steps import Beside
+from lagom_jax.online.steps import MeasuredBeside
 
 ONE, LIKE_IT, APART = 1, 2, 3
 
@@ -25,7 +25,7 @@ def belief():
 
 
 def measured(candidate, ratio, other=0):
-    return Beside(candidate, other, math.log(ratio), 1e-6, 0.001, 3)
+    return MeasuredBeside(candidate, other, math.log(ratio), 1e-6, 0.001, 3)
 
 
 @given(st.floats(0.82, 1.1))

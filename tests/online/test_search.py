@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagom_jax.online.belief import StepCandidate
-from lagom_jax.online.search import BURST, Limits, Search, after, turns
+from lagom_jax.online.search import BURST, Search, SearchLimits, after, turns
 from lagom_jax.online.steps import StepTime
 from tests.online.jobs import BEGUN, ensemble, job
 
@@ -34,7 +34,7 @@ def test_two_things_never_change_at_once(seed):
 @given(SEEDS)
 def test_no_more_is_spent_than_is_allowed(seed):
     found = job(*ensemble(seed), steps=4000, weather=weather(seed), seed=str(seed))
-    limits = Limits()
+    limits = SearchLimits()
     for state in found.states:
         assert state.spent <= limits.allowed(state.steps)
 
@@ -58,7 +58,7 @@ def test_on_a_calm_machine_the_search_ends_with_the_best(seed):
     assert found.over
     assert truth[found.base] <= truth[0] * 1.0001
     known = [truth[n] for n in found.made]
-    assert truth[found.base] <= min(known) * (1 + Limits().worth + 1e-3)
+    assert truth[found.base] <= min(known) * (1 + SearchLimits().worth + 1e-3)
 
 
 def test_in_any_weather_no_job_of_many_ends_slower_than_it_began():
@@ -110,6 +110,6 @@ def test_steps_whose_time_nobody_knows_are_no_comparison():
 
 
 def test_a_job_that_begins_late_has_more_to_spend():
-    limits = Limits()
+    limits = SearchLimits()
     assert limits.allowed(BEGUN) == limits.allowed(limits.least_steps)
     assert limits.allowed(100_000) == 1000
