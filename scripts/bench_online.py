@@ -1,6 +1,7 @@
 """Gains of jobs that tune themselves while they train, on machines stood in for.
 
-    python scripts/bench_online.py CASES [--machines N] [--steps N] [--json OUT]
+    python scripts/bench_online.py CASES [--machines N] [--steps N] [--docs]
+    python scripts/bench_online.py CASES --picture MACHINE     # of the first case
 
 `CASES` is what `scripts/online_cases.py` wrote. On each hidden machine the search that
 runs in a job (`lagom_jax.online`) begins after the first steps, with what planning
@@ -29,7 +30,9 @@ from lagom_jax.online.belief import StepCandidate
 from lagom_jax.online.search import Search, after, turns
 from lagom_jax.online.steps import StepTime
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "online.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reference" / "benchmarks" / "online.md"
+PICTURE = DOCS / "how-to" / "pictures" / "online.svg"
 BEGINS = 20
 """Steps that a job makes before the first candidate is built."""
 LOOKS = (100, 500, 2000)
@@ -251,14 +254,49 @@ def beside_table(rows: Sequence[BesideOthers]) -> str:
     return "\n".join(lines)
 
 
+def draw(case: dict[str, Any], machine: int, steps: int = 1500) -> None:
+    """Draws the step times of one job, from the first to the last."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "lagom_jax"
+    truth = case["hidden"][machine]
+    run, series = job(case, truth, steps, f"{case['case']} {machine}")
+    figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
+    shown = dict.fromkeys(candidate for candidate, _ in series)
+    grey, *colours = ("0.55", "C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8")
+    for place, candidate in enumerate(shown):
+        own = [(n, 1e3 * t) for n, (one, t) in enumerate(series) if one == candidate]
+        label = "as it is" if not candidate else f"candidate {candidate}"
+        colour = grey if not candidate else colours[(place - 1) % len(colours)]
+        axes.scatter(*zip(*own, strict=True), s=5, color=colour, label=label)
+    low, high = (1e3 * ends for ends in (min(truth), max(truth)))
+    axes.set(
+        xlabel="step of the job",
+        ylabel="milliseconds",
+        ylim=(low - 0.1 * (high - low) - 0.02 * low, high + 0.08 * low),
+    )
+    axes.axvline(BEGINS, color="0.7", linewidth=0.8, zorder=0)
+    axes.legend(loc="upper right", ncols=3, frameon=False, markerscale=2.5)
+    figure.savefig(PICTURE, metadata={"Date": None})
+    print(f"{PICTURE}: {run}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Jobs that tune themselves.")
     parser.add_argument("cases", type=Path, nargs="+", metavar="CASES")
     parser.add_argument("--machines", type=int, default=200)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
+    parser.add_argument("--picture", type=int, metavar="MACHINE")
     asked = parser.parse_args()
     cases = [one for path in asked.cases for one in json.loads(path.read_text())]
+    if asked.picture is not None:
+        draw(cases[0], asked.picture)
+        return
     rows = [row_of(case, asked.machines, asked.steps) for case in cases]
     print(table(rows))
     right = [beside_of(case, wrong=False) for case in cases]

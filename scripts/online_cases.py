@@ -18,6 +18,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,19 @@ def wrong(constants: Constants, seed: str) -> Constants:
     )
 
 
-def timed(stage: Stage, model: CostModel, choice: tuple[int, ...]) -> float:
-    return stage.under(model).score(choice).step_seconds
-
-
 def on_machine(
-    way: TimedWay, constants: Constants, finished: Finished, cluster: Cluster
-) -> float:
-    """A candidate's step on a machine."""
+    ways: Sequence[TimedWay], constants: Constants, finished: Finished, cluster: Cluster
+) -> list[float]:
+    """Each candidate's step on a machine."""
     model = CostModel(cluster, constants, finished.judge.model.settings)
-    stage = way.view.stage
-    return timed(stage, model.with_policy(way.view.policy), way.view.found.choice)
+    stages: dict[tuple[int, str], Stage] = {}
+    found: list[float] = []
+    for way in ways:
+        key = id(way.view.stage), way.view.policy
+        if key not in stages:
+            stages[key] = way.view.stage.under(model.with_policy(way.view.policy))
+        found.append(stages[key].score(way.view.found.choice).step_seconds)
+    return found
 
 
 def policies(finished: Finished, cluster: Cluster, constants: Constants) -> Any:
@@ -151,11 +154,11 @@ def case_of(name: str, compiles: int, machines: int) -> dict[str, Any]:
         "seconds": [way.scored.seconds for _, way in ways],
         "by_model": [list(way.scored.by_model) for _, way in ways],
         "hidden": [
-            [on_machine(way, one, finished, cluster) for _, way in ways]
+            on_machine([way for _, way in ways], one, finished, cluster)
             for one in hidden
         ],
         "wrong": [
-            [on_machine(way, one, finished, cluster) for _, way in ways] for one in off
+            on_machine([way for _, way in ways], one, finished, cluster) for one in off
         ],
         "policies": [policies(finished, cluster, one) for one in hidden[:SOME]],
         "policies_wrong": [policies(finished, cluster, one) for one in off],
