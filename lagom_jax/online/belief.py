@@ -30,6 +30,8 @@ ALIKE: Final = 0.01
 the same program with another setting."""
 UNKNOWN: Final = 0.05
 """Standard deviation of a candidate that one model alone has timed."""
+# What single candidates are off besides, however alike models time them.
+_APART: Final = 0.001
 # Standard deviations from which a comparison is no longer like others of its pair.
 _FAR: Final = 3.0
 # Factors on the standard deviation of the ensemble that are thought of, each half as
@@ -153,6 +155,7 @@ def _own_errors(logs: Floats) -> Floats:
     """Covariance of what all models miss of each candidate, beside the first."""
     squares = ((logs[:, None, :] - logs[None, :, :]) ** 2).mean(axis=2)
     missed = OWN_ERROR**2 * np.exp(-squares / (2 * ALIKE**2))
+    missed += np.diag([_APART**2] * len(logs))
     return missed - missed[:1] - missed[:, :1] + missed[0, 0]
 
 

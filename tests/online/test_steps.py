@@ -1,12 +1,20 @@
 """Comparisons of steps with their neighbours."""
 
+import dataclasses
 import math
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagom_jax.online.steps import NEIGHBOURS, StepTime, beside, noise_of
+from lagom_jax.online.steps import (
+    FEWEST_NEIGHBOURS,
+    NEIGHBOURS,
+    StepTime,
+    beside,
+    noise_of,
+)
 
 RATIOS = st.floats(0.5, 2.0)
 SLOPES = st.floats(-0.01, 0.01)
@@ -42,16 +50,23 @@ def test_where_the_level_jumps_less_is_known(ratio, factor):
     assert jumped.variance > 100 * steady.variance
 
 
-def test_its_variance_is_that_of_many_comparisons():
-    chance = random.Random(0)
-    found = [
-        beside(*around(0.9, noise=lambda: math.exp(chance.gauss(0.0, 0.02))))
-        for _ in range(400)
-    ]
+@pytest.mark.parametrize("neighbours", [FEWEST_NEIGHBOURS, NEIGHBOURS])
+def test_its_variance_is_that_of_many_comparisons(neighbours):
+    chance, found = random.Random(0), []
+    for _ in range(600):
+        before, trial, after = around(
+            0.9, noise=lambda: math.exp(chance.gauss(0.0, 0.02))
+        )
+        compared = beside(before[-neighbours:], trial, after[:neighbours])
+        # Of a few neighbours nobody knows the noise, so it is stated.
+        known = 0.02 / compared.noise
+        found.append(
+            dataclasses.replace(compared, variance=compared.variance * known**2)
+        )
     errors = [one.log_ratio - math.log(0.9) for one in found]
     spread = math.sqrt(sum(error**2 for error in errors) / len(errors))
     stated = math.sqrt(sum(one.variance for one in found) / len(found))
-    assert 0.7 < spread / stated < 1.2
+    assert 0.85 < spread / stated < 1.1
     assert abs(sum(errors) / len(errors)) < 0.003
 
 
