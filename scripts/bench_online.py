@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hidden_machine import HiddenMachine, Weather
+from online_cases import EIGHT, SOME
 
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.online.search import Search, after, turns
@@ -254,6 +255,77 @@ def beside_table(rows: Sequence[BesideOthers]) -> str:
     return "\n".join(lines)
 
 
+def page(
+    cases: Sequence[dict[str, Any]],
+    steps: int,
+    rows: Sequence[Row],
+    right: Sequence[BesideOthers],
+    off: Sequence[BesideOthers],
+) -> str:
+    """The page of the benchmark."""
+    jobs = sum(row.machines for row in rows)
+    near = sum(row.near_best * row.machines for row in rows) / jobs
+    slower = sum(row.slower for row in rows)
+    alone = sum(row.plan_near_best * row.machines for row in rows) / jobs
+    alone_slower = sum(row.plan_slower for row in rows)
+    lacking = [name for name in EIGHT if name not in {row.case for row in rows}]
+    made = "; ".join(
+        f"{case['case']} is {case['step'][0]} on {case['step'][1]}, "
+        f"{case['step'][2]['layers']} layers"
+        for case in cases
+    )
+    missing = f" Not run: {', '.join(lacking)}." if lacking else ""
+    return f"""# Tuning while a job trains
+
+Made by `python scripts/online_cases.py --compiles {cases[0]["compiles"]} CASES` and
+`python scripts/bench_online.py CASES --steps {steps} --docs`: {cases[0]["versions"]}.
+{made}.{missing} Nothing ran on a GPU: each job runs on a machine whose step times are
+the replay's, under constants that are drawn as those of the ensemble are, with
+another seed, and disturbed: noise of {noise_in_words()}, drift, hosts that lag for a
+while, single steps that take up to four times as long. The search is the one that
+runs in a job (`lagom_jax.online`), and begins after {BEGINS} steps.
+
+Of {jobs} jobs of {steps} steps {near:.1%} end within 1 % of the best of their
+candidates, and {slower} end slower than the step as it is, by more than a thousandth.
+With the plan alone, planned once and never measured, {alone:.1%} are within 1 %, and
+{alone_slower} are slower.
+
+## All machines
+
+*Steps on trial* are those made by what was not believed the best; *steps' time lost*
+is what all of them together took longer than the step as it is, in steps; the *worst
+step* is the longest of any job, but for what disturbs it.
+
+{table(rows)}
+
+## Beside other ways
+
+Times by which a step is shorter than as it is, medians over {SOME} of these machines.
+AutoCCL and the paper's descent set NCCL's settings of the program as it is. They are
+told the machine's own times without noise for as many rounds as they ask for, each at
+least a step of a job (AutoCCL can try a setting for each kind of collective in one
+step); a job that holds to 1 % has {LOOKS[-1] // 100} such steps after {LOOKS[-1]}. *A
+planner that knows* has the machine's own constants, and finds settings of its own for
+each program that was compiled: *won of that* is the share of its gains, over all
+machines, that the job has.
+
+{beside_table(right)}
+
+## With a wrong model
+
+The same on machines where the times of matmuls, of collectives and of the network are
+off by 2 to 4 times, each up or down, which no model of the ensemble allows for.
+
+{beside_table(off)}
+"""
+
+
+def noise_in_words() -> str:
+    """The range of a step's noise, as `Weather.drawn` has it."""
+    found = [Weather.drawn(random.Random(seed)).noise for seed in range(1000)]
+    return f"{min(found):.1%} to {max(found):.1%}"
+
+
 def draw(case: dict[str, Any], machine: int, steps: int = 1500) -> None:
     """Draws the step times of one job, from the first to the last."""
     import matplotlib as mpl
@@ -302,6 +374,8 @@ def main() -> None:
     right = [beside_of(case, wrong=False) for case in cases]
     off = [beside_of(case, wrong=True) for case in cases]
     print("", beside_table(right), "", beside_table(off), sep="\n")
+    if asked.docs:
+        PAGE.write_text(page(cases, asked.steps, rows, right, off))
     if asked.json:
         found = [dataclasses.asdict(one) for one in (*rows, *right, *off)]
         asked.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -66,7 +66,7 @@ def test_its_variance_is_that_of_many_comparisons(neighbours):
     errors = [one.log_ratio - math.log(0.9) for one in found]
     spread = math.sqrt(sum(error**2 for error in errors) / len(errors))
     stated = math.sqrt(sum(one.variance for one in found) / len(found))
-    assert 0.85 < spread / stated < 1.1
+    assert 0.85 < spread / stated < 1.05
     assert abs(sum(errors) / len(errors)) < 0.003
 
 
