@@ -33,12 +33,30 @@ class Alternative:
 def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...]:
     """The program as it is, the plan that was taken, and others worth measuring.
 
-    Those are the candidates that were decided among, and the taken one with another
-    setting for one of the groups that matter most. A model of twenty that finds one of
-    them the fastest is reason enough to keep it.
+    Args:
+        finished: The end of a planner's run.
+        most: How many, beside the program as it is.
+    """
+    return tuple(
+        Alternative(
+            _name(way),
+            finished.plan_of(way),
+            way.scored.seconds,
+            way.scored.by_model,
+        )
+        for way in worth_measuring(finished, most)
+    )
+
+
+def worth_measuring(finished: Finished, most: int = MOST) -> tuple[TimedWay, ...]:
+    """The same, not yet plans.
+
+    They are the candidates that were decided among, and the taken one with another
+    setting for one of the groups that matter most. A few models of twenty that find one
+    of them the fastest are reason enough to keep it.
 
     Args:
-        finished: What a planner has ended with.
+        finished: The end of a planner's run.
         most: How many, beside the program as it is.
     """
     first, *ways = finished.ways
@@ -50,16 +68,8 @@ def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...
             seen.add(_key(way))
             others.append(way)
     others.sort(key=lambda way: _best_gain(first.scored, way.scored))
-    found = [first, *([taken] if taken is not first else []), *others][: most + 1]
-    return tuple(
-        Alternative(
-            _name(way),
-            finished.plan_of(way),
-            way.scored.seconds,
-            way.scored.by_model,
-        )
-        for way in found
-    )
+    found = [first, *([taken] if taken is not first else []), *others]
+    return tuple(found[: most + 1])
 
 
 def _is_taken(way: TimedWay, finished: Finished) -> bool:
