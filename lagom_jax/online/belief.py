@@ -25,8 +25,13 @@ Floats = npt.NDArray[np.float64]
 
 OWN_ERROR: Final = 0.01
 """The share of a step by which all models may miss one candidate."""
+ALIKE: Final = 0.01
+"""Candidates that all models time alike, within this share, are missed alike: they are
+the same program with another setting."""
 UNKNOWN: Final = 0.05
 """Standard deviation of a candidate that one model alone has timed."""
+# What single candidates are off besides, however alike models time them.
+_APART: Final = 0.001
 # Standard deviations from which a comparison is no longer like others of its pair.
 _FAR: Final = 3.0
 # Factors on the standard deviation of the ensemble that are thought of, each half as
@@ -65,7 +70,7 @@ class Belief:
     spread: Floats
     """Covariance by the ensemble."""
     own: Floats
-    """Variance of each candidate's own error."""
+    """Covariance of the errors that all models may share."""
     seen: tuple[MeasuredBeside, ...] = ()
     mean: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
     covariance: Floats = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
@@ -85,11 +90,10 @@ class Belief:
             # Around the likeliest, since that is where the plans were looked for.
             off = logs - prior[:, None]
             spread = off @ off.T / models
-            own = np.full(count, OWN_ERROR**2)
+            own = _own_errors(logs)
         else:
             spread = np.zeros((count, count))
-            own = np.full(count, UNKNOWN**2)
-        own[0] = 0.0
+            own = np.diag([0.0] + [UNKNOWN**2] * (count - 1))
         return cls(prior, spread, own)._settled()
 
     def with_(self, seen: MeasuredBeside) -> Belief:
@@ -124,7 +128,7 @@ class Belief:
         """Everything that was seen, at once, with as much doubt as explains it best."""
         if not self.seen:
             return dataclasses.replace(
-                self, mean=self.prior, covariance=self.spread + np.diag(self.own)
+                self, mean=self.prior, covariance=self.spread + self.own
             )
         rows = np.zeros((len(self.seen), len(self.prior)))
         for number, one in enumerate(self.seen):
@@ -134,7 +138,7 @@ class Belief:
         noise = np.diag(_variances(self.seen))
         found: list[tuple[float, float, Floats, Floats]] = []
         for place, doubt in enumerate(_DOUBTS):
-            prior = doubt**2 * (self.spread + np.diag(self.own))
+            prior = doubt**2 * (self.spread + self.own)
             total = rows @ prior @ rows.T + noise
             solved = np.linalg.solve(total, missed)
             likely = -0.5 * (missed @ solved + np.linalg.slogdet(total)[1])
@@ -145,6 +149,14 @@ class Belief:
         return dataclasses.replace(
             self, mean=self.prior + shift, covariance=covariance, doubt=doubt
         )
+
+
+def _own_errors(logs: Floats) -> Floats:
+    """Covariance of what all models miss of each candidate, beside the first."""
+    squares = ((logs[:, None, :] - logs[None, :, :]) ** 2).mean(axis=2)
+    missed = OWN_ERROR**2 * np.exp(-squares / (2 * ALIKE**2))
+    missed += np.diag([_APART**2] * len(logs))
+    return missed - missed[:1] - missed[:, :1] + missed[0, 0]
 
 
 def _variances(seen: Sequence[MeasuredBeside]) -> list[float]:

@@ -16,6 +16,8 @@ from lagom_jax.settings.space import Choice
 
 MOST: Final = 8
 """Alternatives, beside the program as it is."""
+_SETTINGS: Final = 4
+"""Those that differ from the taken one in a setting alone."""
 _GROUPS: Final = 3
 """Groups of collectives whose settings are varied: those that take most time."""
 
@@ -34,42 +36,59 @@ def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...
     """The program as it is, the plan that was taken, and others worth measuring.
 
     Args:
-        finished: The end of a planner's run.
+        finished: What a planner has ended with.
         most: How many, beside the program as it is.
     """
     return tuple(
         Alternative(
-            _name(way),
-            finished.plan_of(way),
-            way.scored.seconds,
-            way.scored.by_model,
+            name, finished.plan_of(way), way.scored.seconds, way.scored.by_model
         )
-        for way in worth_measuring(finished, most)
+        for name, way in chosen(finished, most)
     )
 
 
-def worth_measuring(finished: Finished, most: int = MOST) -> tuple[TimedWay, ...]:
-    """The same, not yet plans.
+def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
+    """The same before plans are made of them, by name.
 
-    They are the candidates that were decided among, and the taken one with another
-    setting for one of the groups that matter most. A few models of twenty that find one
-    of them the fastest are reason enough to keep it.
+    Those are the taken one, other programs that were compiled, and the taken one with
+    another setting for one of the groups that matter most. Those come first that by a
+    quarter of the models gain most: what most models think is what was taken.
 
     Args:
-        finished: The end of a planner's run.
+        finished: What a planner has ended with.
         most: How many, beside the program as it is.
     """
     first, *ways = finished.ways
     taken = next((w for w in ways if _is_taken(w, finished)), first)
-    seen = {_key(first), _key(taken)}
-    others: list[TimedWay] = []
-    for way in (*ways, *_other_settings(taken, finished)):
-        if _key(way) not in seen:
-            seen.add(_key(way))
-            others.append(way)
-    others.sort(key=lambda way: _best_gain(first.scored, way.scored))
-    found = [first, *([taken] if taken is not first else []), *others]
-    return tuple(found[: most + 1])
+    found = {_key(first): (_name(first), first)}
+    found.setdefault(_key(taken), (_name(taken), taken))
+    programs = [*ways, *_out_of_reach(finished)]
+    programs.sort(key=lambda way: _best_gain(first.scored, way.scored))
+    settings = sorted(
+        _other_settings(taken, finished),
+        key=lambda named: _best_gain(first.scored, named[1].scored),
+    )
+    # Settings cost no program to be built, and are the smaller part of what may be won.
+    others = [(_name(way), way) for way in programs][: most - _SETTINGS]
+    for name, way in (*others, *settings):
+        found.setdefault(_key(way), (name, way))
+    return list(found.values())[: most + 1]
+
+
+def _out_of_reach(finished: Finished) -> Iterator[TimedWay]:
+    """Programs that the likeliest model finds too slow to be decided among."""
+    known = {way.trial.number for way in finished.ways}
+    for trial in finished.trials:
+        view = trial.view
+        if view is None or not trial.usable or trial.number in known:
+            continue
+        choice = view.found.choice
+        scored = Scored(
+            view.tuned_seconds,
+            finished.judge.doubt(view.stage, view.policy).step_seconds(choice),
+            0,
+        )
+        yield TimedWay(trial, view, scored)
 
 
 def _is_taken(way: TimedWay, finished: Finished) -> bool:
@@ -88,7 +107,9 @@ def _best_gain(first: Scored, scored: Scored) -> float:
     return sorted(ratios)[len(ratios) // 4] if ratios else scored.seconds
 
 
-def _other_settings(way: TimedWay, finished: Finished) -> Iterator[TimedWay]:
+def _other_settings(
+    way: TimedWay, finished: Finished
+) -> Iterator[tuple[str, TimedWay]]:
     """The same program with one group's setting changed by a step of its path."""
     stage, choice = way.view.stage, way.view.found.choice
     if not choice:
@@ -106,7 +127,10 @@ def _other_settings(way: TimedWay, finished: Finished) -> Iterator[TimedWay]:
                 way.scored.parts + 1,
             )
             view = finished.judge.restated(way.view, Found(changed, 0))
-            yield TimedWay(way.trial, view, scored)
+            calls = stage.space.groups[group]
+            told = calls.candidates[candidate] if candidate else "as NCCL has it"
+            name = f"{_name(way)}; {calls.name}: {told}"
+            yield name, TimedWay(way.trial, view, scored)
 
 
 def _beside(steps: Sequence[int], chosen: int) -> list[int]:
