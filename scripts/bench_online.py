@@ -33,7 +33,7 @@ from lagom_jax.online.steps import StepTime
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "reference" / "benchmarks" / "online.md"
-PICTURE = DOCS / "how-to" / "pictures" / "online.svg"
+PICTURE = DOCS / "how-to" / "pictures" / "online.png"
 BEGINS = 20
 """Steps that a job makes before the first candidate is built."""
 LOOKS = (100, 500, 2000)
@@ -330,10 +330,9 @@ def draw(case: dict[str, Any], machine: int, steps: int = 1500) -> None:
     """Draws the step times of one job, from the first to the last."""
     import matplotlib as mpl
 
-    mpl.use("svg")
+    mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    mpl.rcParams["svg.hashsalt"] = "lagom_jax"
     truth = case["hidden"][machine]
     run, series = job(case, truth, steps, f"{case['case']} {machine}")
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
@@ -352,7 +351,7 @@ def draw(case: dict[str, Any], machine: int, steps: int = 1500) -> None:
     )
     axes.axvline(BEGINS, color="0.7", linewidth=0.8, zorder=0)
     axes.legend(loc="upper right", ncols=3, frameon=False, markerscale=2.5)
-    figure.savefig(PICTURE, metadata={"Date": None})
+    figure.savefig(PICTURE, dpi=110)
     print(f"{PICTURE}: {run}")
 
 

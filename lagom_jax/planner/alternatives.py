@@ -62,15 +62,21 @@ def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
     taken = next((w for w in ways if _is_taken(w, finished)), first)
     found = {_key(first): (_name(first), first)}
     found.setdefault(_key(taken), (_name(taken), taken))
-    programs = [*ways, *_out_of_reach(finished)]
-    programs.sort(key=lambda way: _best_gain(first.scored, way.scored))
-    settings = sorted(
+    rest = [*ways, *_out_of_reach(finished)]
+    rest.sort(key=lambda way: _best_gain(first.scored, way.scored))
+    # Of each program its best settings; those of the plan's own are another matter.
+    programs = {way.trial.number: way for way in reversed(rest)}
+    others = [way for way in rest if programs[way.trial.number] is way]
+    own = taken.trial.number
+    others = [way for way in others if way.trial.number != own]
+    settings = [(_name(way), way) for way in rest if way.trial.number == own]
+    settings += sorted(
         _other_settings(taken, finished),
         key=lambda named: _best_gain(first.scored, named[1].scored),
     )
+    named = [(_name(way), way) for way in others]
     # Settings cost no program to be built, and are the smaller part of what may be won.
-    others = [(_name(way), way) for way in programs][: most - _SETTINGS]
-    for name, way in (*others, *settings):
+    for name, way in (*named[: most - _SETTINGS], *settings):
         found.setdefault(_key(way), (name, way))
     return list(found.values())[: most + 1]
 
@@ -81,6 +87,9 @@ def _out_of_reach(finished: Finished) -> Iterator[TimedWay]:
     for trial in finished.trials:
         view = trial.view
         if view is None or not trial.usable or trial.number in known:
+            continue
+        if trial.status == "no effect":
+            # It is the same program as another.
             continue
         choice = view.found.choice
         scored = Scored(
