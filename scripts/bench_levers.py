@@ -38,7 +38,7 @@ from planned_cases import (
 from unseen_steps import UNSEEN
 
 from lagom_jax.plan import Plan
-from lagom_jax.planner import LEVERS, Budget, Planner
+from lagom_jax.planner import LEVERS, Budget, Planner, Request
 from lagom_jax.planner.rewrites import with_rewrites
 from lagom_jax.settings.controls import PRESETS
 
@@ -86,24 +86,18 @@ def rows(
     def say(what: str) -> None:
         print(f"{case}: {what}", file=sys.stderr, flush=True)
 
+    request = Request(controls=controls, budget=Budget(compiles=budget), progress=say)
+
     def planned(levers: Iterable[str], *, recipes: bool = False) -> Plan:
         return planner.plan(
-            levers=tuple(levers),
-            controls=controls,
-            budget=Budget(compiles=budget),
-            compare_recipes=recipes,
-            progress=say,
+            dataclasses.replace(request, levers=tuple(levers), compare_recipes=recipes)
         )
 
     def rewritten(whole: Plan) -> Plan:
         def sliced(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
             return planner_of(case, slices, whole_sums=whole_sums), ()
 
-        def planned(planner: Planner, budget: Budget) -> Plan:
-            return planner.plan(controls=controls, budget=budget, progress=say)
-
-        limits = Budget(compiles=budget)
-        return with_rewrites((planner, whole), sliced, planned, limits, say)[1]
+        return with_rewrites((planner, whole), sliced, request)[1]
 
     def row(
         policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int

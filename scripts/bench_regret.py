@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from planned_cases import STEPS, planner_of, read_rows, versions_of, write_rows
 
-from lagom_jax.planner import Budget
+from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.decide import finalists
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.settings.lagom import Lagom
@@ -90,7 +90,7 @@ def row_of(case: str, compiles: int) -> Row:
             phases.append(time.process_time())
 
     begun = time.process_time()
-    plan = planner.plan(budget=Budget(compiles=compiles), progress=say)
+    plan = planner.plan(Request(budget=Budget(compiles=compiles), progress=say))
     ended = time.process_time()
     finished, found = planner.finished, plan.evidence.uncertainty
     assert finished is not None

@@ -39,8 +39,8 @@ from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.errors import LagomError
 from lagom_jax.options import cost_profile, structure_of
-from lagom_jax.plan.plan import COSTS
-from lagom_jax.planner import Budget, Planner
+from lagom_jax.plan.evidence import COSTS
+from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.planner.judge import Judge
 from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import Scheduled
@@ -204,7 +204,7 @@ def row_of(case: str, count: int) -> Row:
     swept.run(case, count)
     # Judged as the sweep was, with the compiler asked anew.
     planner = planner_of(case)
-    plan = planner.plan(levers=LEVERS)
+    plan = planner.plan(Request(LEVERS))
     whole = planner.plan()
     return Row(
         case=case,

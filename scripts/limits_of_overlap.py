@@ -25,6 +25,7 @@ The least of these bounds is what no plan could have gone below with these progr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,8 @@ from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
 from lagom_jax.order.streams import inside_domains, is_crowded
 from lagom_jax.plan import Plan, PlanCandidate
-from lagom_jax.plan.plan import COSTS
-from lagom_jax.planner import Planner
+from lagom_jax.plan.evidence import COSTS
+from lagom_jax.planner import Planner, Request
 from lagom_jax.program.build import Builder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
@@ -122,9 +123,8 @@ def _options(candidate: PlanCandidate, plan: Plan) -> dict[str, Any] | None:
 def row_of(case: str) -> Row:
     planner = planner_of(case)
     cluster, model = planner.cluster, CostModel.of(planner.cluster)
-    plan = planner.plan(
-        progress=lambda what: print(f"{case}: {what}", file=sys.stderr, flush=True)
-    )
+    said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
+    plan = planner.plan(Request(progress=said))
     found: list[tuple[float, float, float]] = []
     for module in _programs(planner, plan):
         builder = _with_streams(module, cluster, model)

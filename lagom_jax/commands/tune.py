@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from lagom_jax.commands.terminal import console, progress, reporting, writing
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.measurements import Calibration
 from lagom_jax.plan import Plan, save, to_json
-from lagom_jax.planner import LEVERS, Budget
+from lagom_jax.planner import LEVERS, Budget, Planner, Request
 from lagom_jax.planner.allowed import allowed
 from lagom_jax.planner.compared import compared
 from lagom_jax.planner.make import plan_step
@@ -242,25 +243,32 @@ def _plan(
     budget = Budget(**{n: value for n, value in given.items() if value is not None})
     options = parse_options(arguments.option)
     with reporting() as say, compiler_for(arguments) as compiler:
-        planner, plan = plan_step(
-            subject.step,
-            *subject.arguments,
-            cluster=cluster,
-            levers=levers,
-            controls=arguments.controls,
-            budget=budget,
-            compiler_options=options,
+        request = Request(
+            levers,
+            arguments.controls,
+            budget,
             deterministic=arguments.deterministic,
             compare_recipes=arguments.compare == "recipes",
-            calibration=calibration,
-            name=subject.name,
-            description=subject.description,
-            cautions=subject.cautions,
             progress=lambda what: say(f"{subject.name} for {cluster.name}: {what} ..."),
             keep=functools.partial(_keep, arguments.output),
-            compiler=compiler,
-            rewrite=arguments.rewrite,
-            **subject.named_arguments,
+        )
+
+        def planner_of(step: Callable[..., Any]) -> Planner:
+            return Planner(
+                step,
+                *subject.arguments,
+                cluster=cluster,
+                compiler_options=options,
+                calibration=calibration,
+                name=subject.name,
+                description=subject.description,
+                cautions=subject.cautions,
+                compiler=compiler,
+                **subject.named_arguments,
+            )
+
+        planner, plan = plan_step(
+            planner_of, subject.step, request, rewrite=arguments.rewrite
         )
         story = Story(plan=plan, subject=arguments.subject)
         if wants_views(arguments):

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from lagom_jax.compile import _jax_internals, partitioning
+from lagom_jax.compile import _jax_internals, _jax_modules, partitioning
 from lagom_jax.compile.lowering import LoweredStep, sha256
 from lagom_jax.compile.starting import start_jax
 from lagom_jax.errors import StepError
@@ -86,9 +86,9 @@ def lowered_from_hlo(
         StepError: It cannot be read.
     """
     _started()
-    facts = facts or HloFacts.of(_jax_internals.hlo_header(module))
+    facts = facts or HloFacts.of(_jax_modules.hlo_header(module))
     try:
-        stablehlo = _jax_internals.stablehlo_of(module, facts.donors)
+        stablehlo = _jax_modules.stablehlo_of(module, facts.donors)
     except Exception as error:
         raise StepError(
             f"this HLO cannot be compiled again, since it holds what StableHLO has no "
@@ -157,7 +157,7 @@ def lowered_from_stablehlo(data: bytes | str, *, devices: int = 1) -> LoweredSte
     """
     _started()
     try:
-        module = _jax_internals.read_stablehlo(data)
+        module = _jax_modules.read_stablehlo(data)
     except Exception as error:
         raise StepError(f"this StableHLO cannot be read: {error}") from error
     text = module.text_without_names

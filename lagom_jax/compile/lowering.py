@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from lagom_jax.compile import _jax_internals, partitioning
+from lagom_jax.compile import _jax_internals, _jax_modules, partitioning
 from lagom_jax.compile.context import trace_in_context
 from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.questions import current_cluster
@@ -180,7 +180,7 @@ def _lowered_step(
     facts = _jax_internals.compile_facts(lowered)
     module = lowered.compiler_ir("stablehlo")
     rules = partitioning.rules_of(module.operation.get_asm(enable_debug_info=False))
-    module = _jax_internals.module_apart(
+    module = _jax_modules.module_apart(
         module, functools.partial(partitioning.renamed, rules=rules)
     )
     return LoweredStep(

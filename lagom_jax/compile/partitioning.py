@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lagom_jax.compile import _jax_internals, _jax_kernels
+from lagom_jax.compile import _jax_internals, _jax_kernels, _jax_modules
 
 QUESTION: Final = "rule"
 """The key in a header that makes a frame a question, and says which rule is asked."""
@@ -107,7 +107,7 @@ def answered(
         module, operands, made = function(shapes, shardings, result, asked, key)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}, b""
-    text = _jax_internals.text_of(module)
+    text = _jax_modules.text_of(module)
     return {
         "shardings": [write(operand) for operand in operands],
         "sharding": write(made),

@@ -12,10 +12,8 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import importlib
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -24,6 +22,7 @@ import jax
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import _jax_internals
+from lagom_jax.compile.asking_code import asking_frame, is_lookup, place_of
 
 _GPU: Final = (None, "gpu", "cuda")
 _NAMED: Final = 4
@@ -198,12 +197,12 @@ class _ClusterMachine:
         if not self.answered:
             self.answer_here(frame, subject, here)
             return here
-        _note(self._asked.as_there, Question(_place(frame), subject, str(there)))
+        _note(self._asked.as_there, Question(place_of(frame), subject, str(there)))
         return there
 
     def answer_here(self, frame: FrameType, subject: str, here: Any) -> None:
         """Writes down a question that is answered as on this machine."""
-        _note(self._asked.as_here, Question(_place(frame), subject, str(here)))
+        _note(self._asked.as_here, Question(place_of(frame), subject, str(here)))
 
     def attribute(self, device: Any, name: str) -> Any:
         """An attribute of a device of the cluster."""
@@ -250,7 +249,7 @@ def _device_attributes(machine: _ClusterMachine) -> Iterator[None]:
 
 def _reader(machine: _ClusterMachine, name: str, before: Any) -> Callable[[Any], Any]:
     def read(device: Any) -> Any:
-        frame = _asking(sys._getframe(1))
+        frame = asking_frame(sys._getframe(1))
         here = None
         if before is not None:
             here = before.__get__(device)
@@ -303,7 +302,7 @@ def _replacement(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def asked(*args: Any, **kwargs: Any) -> Any:
-        frame = _asking(sys._getframe(1))
+        frame = asking_frame(sys._getframe(1))
         backend = kwargs.get("backend", args[0] if args else None)
         if name == "local_devices":
             backend = kwargs.get("backend", args[1] if len(args) > 1 else None)
@@ -346,16 +345,16 @@ def _environment(asked: Questions) -> Iterator[None]:
 
     def read(variables: Any, name: Any) -> Any:
         frame = sys._getframe(1)
-        while frame is not None and _is_lookup(frame):
+        while frame is not None and is_lookup(frame):
             frame = frame.f_back
-        asking = _asking(frame)
+        asking = asking_frame(frame)
         try:
             found = before(variables, name)
         except KeyError:
             found = None
         if asking is not None and isinstance(name, str):
             question = Question(
-                _place(asking),
+                place_of(asking),
                 f"the variable {name}",
                 "not set" if found is None else found,
                 "read",
@@ -370,34 +369,3 @@ def _environment(asked: Questions) -> Iterator[None]:
         yield
     finally:
         kind.__getitem__ = before
-
-
-def _is_lookup(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in (os.__file__, "<frozen os>") or (
-        "_collections_abc" in frame.f_code.co_filename
-    )
-
-
-def _asking(frame: FrameType | None) -> FrameType | None:
-    """The frame if it is of a user's code or of a library's that is not jax's."""
-    if frame is None:
-        return None
-    file = frame.f_code.co_filename
-    if file.startswith((*_folders(), "<frozen")):
-        return None
-    standard = file.startswith(sysconfig.get_paths()["stdlib"] + os.sep)
-    installed = "site-packages" in file or "dist-packages" in file
-    return None if standard and not installed else frame
-
-
-@functools.cache
-def _folders() -> tuple[str, ...]:
-    """Folders of code that is told the truth."""
-    modules = [jax, importlib.import_module("jaxlib")]
-    folders = [os.path.dirname(module.__file__ or "") + os.sep for module in modules]
-    return (*folders, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-
-
-def _place(frame: FrameType) -> str:
-    file = frame.f_code.co_filename
-    return f"{os.path.basename(file)}:{frame.f_lineno}"

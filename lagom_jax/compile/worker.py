@@ -169,13 +169,13 @@ def _devices(request: dict[str, Any]) -> list[Any]:
 def _executable(
     request: dict[str, Any], module: bytes, devices: list[Any], options: dict[str, Any]
 ) -> Any:
-    from lagom_jax.compile import _jax_internals
+    from lagom_jax.compile import _jax_modules
 
-    targets = partitioning.called_targets(_jax_internals.text_of(module))
+    targets = partitioning.called_targets(_jax_modules.text_of(module))
     _STAND_INS.register(stand_ins.needing(targets))
     while True:
         try:
-            return _jax_internals.compile_module(
+            return _jax_modules.compile_module(
                 module,
                 devices,
                 tuple_args=request["tuple_args"],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from lagom_jax.errors import PlanError
-from lagom_jax.plan.interval import Uncertainty, times_as_fast
+from lagom_jax.plan.evidence import COSTS, ORDER, Evidence, check_allowed
+from lagom_jax.plan.interval import times_as_fast
 from lagom_jax.plan.notebook import ShownPlan
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.outside import Beyond, xla_flags_text
@@ -15,41 +15,16 @@ from lagom_jax.plan.pinned import Pinned
 from lagom_jax.plan.process_needs import NOTHING_NEEDED, Needs, ProcessVariable
 from lagom_jax.plan.rewrite import Rewrite
 from lagom_jax.plan.setting import REDUCING, Call, Cap, Setting
-from lagom_jax.plan.step_parts import StepParts
 from lagom_jax.plan.transport import Refusal
-from xla_flags import FlagError, OptionValue, check_planned, check_tried
+from xla_flags import OptionValue, check_planned
 
-COSTS: Final = "fdo_profile"
-"""The lever whose value is `Plan.costs`."""
-ORDER: Final = "order"
-"""The lever whose value is `Plan.order`."""
 COLLECTIVE_CAP: Final = "xla_gpu_nccl_collective_max_nchannels"
 POINT_TO_POINT_CAP: Final = "xla_gpu_nccl_p2p_max_nchannels"
 _SUMS = ("all-reduce", "reduce-scatter")
 
-Status: TypeAlias = Literal[
-    "ok",
-    "chosen",
-    "failed",
-    "over memory",
-    "no effect",
-    "slower",
-    "timed out",
-    "not tried",
-]
-"""The outcome of a candidate."""
 Apart: TypeAlias = Literal["nothing", "sizes", "places"]
 """Collectives that can have different settings: none, so that there is one choice for
 all of a step; those whose calls differ in function, ranks, domains or bytes; or all."""
-
-
-def _allowed(
-    check: Callable[[str, OptionValue], None], name: str, value: OptionValue
-) -> None:
-    try:
-        check(name, value)
-    except FlagError as error:
-        raise PlanError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,39 +69,7 @@ class Lever:
         elif self.value is None:
             raise PlanError(f"lever {self.name}: it has no value")
         else:
-            _allowed(check_planned, self.name, self.value)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlanCandidate:
-    """One set of levers that was compiled, or that could have been.
-
-    Example:
-        >>> tried = PlanCandidate(
-        ...     "pipelined", (("xla_gpu_enable_pipelined_all_gather", True),),
-        ...     "over memory", "needs 90 GB", None, None, 90_000_000_000, 4.0)
-        >>> tried.status
-        'over memory'
-    """
-
-    name: str
-    levers: tuple[tuple[str, OptionValue | None], ...]
-    status: Status
-    reason: str
-    step_seconds: float | None
-    """With NCCL's own choices."""
-    tuned_seconds: float | None
-    """With the best settings for this candidate."""
-    peak_bytes: int | None
-    compile_seconds: float
-
-    def __post_init__(self) -> None:
-        """Checks that this could have been tried."""
-        for name, value in self.levers:
-            if value is not None:
-                _allowed(check_tried, name, value)
-            elif name not in (COSTS, ORDER):
-                raise PlanError(f"candidate {self.name}: {name} has no value")
+            check_allowed(check_planned, self.name, self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,67 +150,6 @@ class HoldsFor:
     def version(self, package: str) -> str | None:
         """The version of a distribution; None where it is not known."""
         return dict(self.versions).get(package)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredSteps:
-    """Steps of a training job, with the plan and without it, in turns.
-
-    Example:
-        >>> MeasuredSteps(0.41, 0.35, 0.01, 12, True).kept
-        True
-    """
-
-    baseline_seconds: float
-    """Median of a step as the program was."""
-    tuned_seconds: float
-    """Median of a step with the plan."""
-    noise_seconds: float
-    """By how much the medians may differ though nothing else does."""
-    steps: int
-    """The number of measured steps of each."""
-    kept: bool
-    """True if the plan was faster by more than the noise, and so stayed."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
-    """Figures that a plan rests on; `measured` is the only time not predicted."""
-
-    default: StepParts
-    """With XLA's and NCCL's own choices."""
-    tuned: StepParts
-    """With the plan."""
-    bound_seconds: float
-    """The program as it is with all communication hidden, and free of charge. A plan
-    that also takes work away may be shorter."""
-    bound: str
-    """The kind of bound: `computation alone` or `the busiest link alone`."""
-    default_peak: int | None
-    """Bytes of device memory at the fullest moment."""
-    tuned_peak: int | None
-    memory_limit: int | None
-    candidates: tuple[PlanCandidate, ...]
-    compiles: int
-    seconds: float
-    """Seconds that the decision took."""
-    measured: MeasuredSteps | None = None
-    """The measurement of a job that used the plan."""
-    uncertainty: Uncertainty | None = None
-    """Confidence of the predicted times; None in plans of formats 1 to 4."""
-
-    @property
-    def recovered(self) -> float | None:
-        """The share of what could be won that the plan wins.
-
-        None where nothing could be won; at most 1, also where the plan takes work away
-        and so gets below the bound.
-        """
-        default = self.default.step_seconds
-        if self.bound_seconds >= default:
-            return None
-        won = default - self.tuned.step_seconds
-        return min(1.0, won / (default - self.bound_seconds))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lagom_jax.plan import (
     StepParts,
     Uncertainty,
 )
-from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.plan.process_needs import NOTHING_NEEDED
 from lagom_jax.planner.judge import View
 from lagom_jax.planner.trial import Trial, edit_of

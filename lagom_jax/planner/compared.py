@@ -8,7 +8,7 @@ from pathlib import Path
 from lagom_jax.api import report_scheduled
 from lagom_jax.measurements import Calibration
 from lagom_jax.plan import Plan
-from lagom_jax.plan.plan import COSTS
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.planner.make import Planner
 from lagom_jax.report import Report
 from xla_flags import OptionValue

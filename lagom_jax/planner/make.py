@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import LagomError
 from lagom_jax.measurements import Calibration
-from lagom_jax.options import bound_of
-from lagom_jax.options.off_rings import off_rings
-from lagom_jax.plan import HoldsFor, Plan, Refusal
+from lagom_jax.plan import Plan
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
-from lagom_jax.plan.transport import CTA_POLICY, CtaPolicy
-from lagom_jax.planner.allowed import allowed
-from lagom_jax.planner.assemble import assemble
 from lagom_jax.planner.budget import Budget
-from lagom_jax.planner.comparison import published
-from lagom_jax.planner.decide import Taken, best_so_far
-from lagom_jax.planner.judge import Judge
-from lagom_jax.planner.process_share import hazards, needs_of, reasons, variables_of
+from lagom_jax.planner.request import LEVERS, Request
 from lagom_jax.planner.rewrites import with_rewrites
-from lagom_jax.planner.stages import search
-from lagom_jax.planner.sweep import Sweep
-from lagom_jax.planner.trial import Trial
+from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
-from lagom_jax.settings.controls import Controls, named
-from lagom_jax.units import in_bytes
+from lagom_jax.settings.controls import Controls
 from xla_flags import OptionValue, Pin, pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
-
-_MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
-_UNFINISHED: Final = "planning had not ended when this was written: the best so far"
-LEVERS: Final = ("options", "transports", "costs", "order", "streams", "settings")
-"""The levers of a plan: XLA's options, those of them that take collectives off the
-rings (with a policy of the process), our costs as its profile, another order of
-instructions and in it a second stream for collectives, NCCL's settings."""
-
-
-class LeverError(LagomError, ValueError):
-    """No such lever."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Finished:
-    """Candidates that were decided among, and what looked at them."""
-
-    trials: tuple[Trial, ...]
-    taken: Trial
-    judge: Judge
+    from lagom_jax.compile import CompiledStep, Compiler
 
 
 class Planner:
@@ -67,7 +34,7 @@ class Planner:
         >>> import jax, jax.numpy as jnp
         >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16")
         >>> planner = Planner(lambda x: jnp.tanh(x @ x), x, cluster="h100:1x1")
-        >>> planner.plan().levers
+        >>> planner.plan(Request(budget=Budget(compiles=2))).levers
         ()
     """
 
@@ -108,152 +75,40 @@ class Planner:
         return self._lowered.fingerprint
 
     @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The user's own settings, wherever they were made."""
+        return pinned_here({**self._given, **self._lowered.compiler_options})
+
+    @property
     def pinned(self) -> tuple[Pinned, ...]:
         """The user's own settings, as a plan states them."""
-        return stated(_pins(self._given, self._lowered))
+        return stated(self.pins)
 
-    def plan(
-        self,
-        *,
-        levers: Sequence[str] = LEVERS,
-        controls: str | Controls = "tuner",
-        budget: Budget | None = None,
-        deterministic: bool = False,
-        compare_recipes: bool = False,
-        progress: Callable[[str], None] = lambda what: None,
-        keep: Callable[[Plan], None] | None = None,
-    ) -> Plan:
-        """Makes a plan; see `make_plan`."""
+    def plan(self, request: Request | None = None) -> Plan:
+        """Makes a plan, as `make_plan` does.
+
+        Args:
+            request: All that the plan may use; by default everything.
+
+        Raises:
+            LagomError: The step cannot be compiled as it is.
+        """
         from lagom_jax.compile import Compiler
 
+        step = KnownStep(
+            self._name,
+            self.fingerprint,
+            self.cluster,
+            self.pins,
+            self._calibration,
+            self._cautions,
+        )
         with contextlib.ExitStack() as stack:
             compiler = self._compiler or stack.enter_context(Compiler())
-            return self._plan(
-                compiler,
-                levers,
-                controls,
-                budget or Budget(),
-                deterministic,
-                compare_recipes,
-                progress,
-                keep,
-            )
-
-    def _plan(
-        self,
-        compiler: Compiler,
-        levers: Sequence[str],
-        controls: str | Controls,
-        budget: Budget,
-        deterministic: bool,
-        compare_recipes: bool,
-        progress: Callable[[str], None],
-        keep: Callable[[Plan], None] | None,
-    ) -> Plan:
-        levers = [levers] if isinstance(levers, str) else levers
-        if unknown := set(levers) - set(LEVERS):
-            raise LeverError(
-                f"no lever {min(unknown)!r}; known are {', '.join(LEVERS)}"
-            )
-        told = named(controls) if isinstance(controls, str) else controls
-        pins = _pins(self._given, self._lowered)
-        told = allowed(
-            told,
-            pinned={pin.name for pin in pins},
-            deterministic=deterministic,
-            settings="settings" in levers,
-        )
-        policies: tuple[CtaPolicy, ...] = ("default",)
-        if "transports" in levers and CTA_POLICY not in {pin.name for pin in pins}:
-            policies = ("default", "zero")
-        # Where XLA deals collectives out to streams, nobody can tell which is where.
-        dealt = any(pin.name == _MULTI_STREAMING for pin in pins)
-        judge = Judge(
-            self.cluster,
-            told,
-            self._calibration,
-            streams="streams" in levers and not dealt,
-            policies=policies,
-        )
-        limit = budget.memory(self.cluster.gpu.memory_bytes)
-        sweep = Sweep(
-            functools.partial(self.compile, compiler=compiler),
-            judge,
-            budget,
-            limit,
-            orders="order" in levers,
-            say=progress,
-        )
-        first = sweep.first()
-        assert first.view is not None
-        versions = dict(first.view.scheduled.versions)
-        refusals: tuple[Refusal, ...] = ()
-        if "transports" in levers:
-            refusals = off_rings(
-                first.view.timeline, judge.model, jaxlib=versions["jaxlib"]
-            ).refusals
-
-        def plan_of(decision: Taken, *more: str) -> Plan:
-            best = decision.trial
-            assert best.view is not None
-            assert first.view is not None
-            model = judge.model.with_policy(best.view.policy)
-            return assemble(
-                sweep.trials,
-                first,
-                best,
-                holds_for=HoldsFor(
-                    program=self._name,
-                    fingerprint=self._lowered.fingerprint,
-                    schedule=best.schedule if best.ordered else "",
-                    cluster=self.cluster.name,
-                    devices=self.cluster.devices,
-                    versions=tuple(sorted(versions.items())),
-                    pinned=stated(pins),
-                ),
-                default=decision.default,
-                uncertainty=decision.uncertainty,
-                bound=bound_of(first.view.timeline),
-                memory_limit=sweep.memory_limit,
-                controls=told.stated(),
-                compiles=sweep.compiles,
-                seconds=sweep.seconds,
-                notes=(
-                    *more,
-                    *self._cautions,
-                    *_over(limit, first),
-                    *_useless(levers),
-                    *reasons(first.view, best.view, model),
-                    *hazards(best.asked.options),
-                    *decision.notes,
-                ),
-                variables=variables_of(
-                    best.view,
-                    self.cluster.gpu.memory_bytes,
-                    model.constants.transports.pool_fraction,
-                ),
-                needs=needs_of(best.view, model),
-                refusals=refusals,
-            )
-
-        if keep is not None:
-            keeping = keep
-
-            def keep_best(_: Trial) -> None:
-                keeping(plan_of(best_so_far(sweep.trials, judge), _UNFINISHED))
-
-            keep_best(first)
-            sweep.on_trial = keep_best
-        if first.view.tuning.before.communication_seconds > 0.0:
-            search(
-                *(sweep, judge, first, levers, pins),
-                *(versions["jaxlib"], deterministic, budget.compiles),
-            )
-        decision = sweep.decided()
-        self.finished = Finished(tuple(sweep.trials), decision.trial, judge)
-        if compare_recipes:
-            sweep.compare(published(versions["jaxlib"], pins), first)
-        return plan_of(decision)
+            compiles = functools.partial(self.compile, compiler=compiler)
+            run = PlannerRun(step, compiles, request or Request())
+            plan, self.finished = run.plan()
+        return plan
 
     def compile(
         self,
@@ -354,50 +209,15 @@ def make_plan(
         >>> plan.levers, plan.settings
         ((), ())
     """
-    _, plan = plan_step(
-        step,
-        *args,
-        cluster=cluster,
-        levers=levers,
-        controls=controls,
-        budget=budget,
-        deterministic=deterministic,
-        compare_recipes=compare_recipes,
-        compiler_options=compiler_options,
-        calibration=calibration,
-        name=name,
-        description=description,
-        cautions=cautions,
-        progress=progress,
-        keep=keep,
-        compiler=compiler,
-        rewrite=rewrite,
-        **kwargs,
+    request = Request(
+        (levers,) if isinstance(levers, str) else tuple(levers),
+        controls,
+        budget or Budget(),
+        deterministic,
+        compare_recipes,
+        progress,
+        keep,
     )
-    return plan
-
-
-def plan_step(
-    step: Callable[..., Any],
-    *args: Any,
-    cluster: str | Cluster,
-    levers: Sequence[str] = LEVERS,
-    controls: str | Controls = "tuner",
-    budget: Budget | None = None,
-    deterministic: bool = False,
-    compare_recipes: bool = False,
-    compiler_options: Mapping[str, Any] | None = None,
-    calibration: Calibration | str | Path | None = None,
-    name: str = "",
-    description: str = "",
-    cautions: Sequence[str] = (),
-    progress: Callable[[str], None] = lambda what: None,
-    keep: Callable[[Plan], None] | None = None,
-    compiler: Compiler | None = None,
-    rewrite: bool = False,
-    **kwargs: Any,
-) -> tuple[Planner, Plan]:
-    """As `make_plan`, with the planner of the program that the plan is for."""
 
     def planner_of(step: Callable[..., Any]) -> Planner:
         return Planner(
@@ -413,21 +233,29 @@ def plan_step(
             **kwargs,
         )
 
-    def planned(planner: Planner, budget: Budget, *, compare: bool = False) -> Plan:
-        return planner.plan(
-            levers=levers,
-            controls=controls,
-            budget=budget,
-            deterministic=deterministic,
-            compare_recipes=compare,
-            progress=progress,
-            # A plan for slices is of no use before it says that it is for them.
-            keep=keep if planner is written else None,
-        )
+    return plan_step(planner_of, step, request, rewrite=rewrite)[1]
 
-    budget = budget or Budget()
+
+def plan_step(
+    planner_of: Callable[[Callable[..., Any]], Planner],
+    step: Callable[..., Any],
+    request: Request,
+    *,
+    rewrite: bool = False,
+) -> tuple[Planner, Plan]:
+    """Makes a plan, for a rewritten step where that is better.
+
+    Args:
+        planner_of: Makes a planner of a form of the step.
+        step: The step as it is written.
+        request: What the plan may use.
+        rewrite: Tries the step in slices as well.
+
+    Returns:
+        The planner of the program that the plan is for, and the plan.
+    """
     written = planner_of(step)
-    plan = planned(written, budget, compare=compare_recipes)
+    plan = written.plan(request)
     if not rewrite or plan.evidence.default.communication_seconds <= 0.0:
         return written, plan
 
@@ -438,31 +266,4 @@ def plan_step(
         planner = planner_of(cut)
         return planner, [site.line for site in cut.sites]
 
-    return with_rewrites(
-        (written, plan),
-        rewritten,
-        planned,
-        budget,
-        progress,
-        deterministic=deterministic,
-    )
-
-
-def _useless(levers: Sequence[str]) -> Iterator[str]:
-    if "streams" in levers and "order" not in levers:
-        yield "a second stream is of use in another order only: streams need order"
-
-
-def _over(limit: int, first: Trial) -> Iterator[str]:
-    peak = first.peak_bytes
-    if peak is not None and peak > limit:
-        yield (
-            f"the step as it is takes {in_bytes(peak)} of memory, more than the "
-            f"{in_bytes(limit)} that it may (--memory-fraction): no candidate was "
-            "allowed to take more than the step as it is"
-        )
-
-
-def _pins(given: Mapping[str, Any], lowered: LoweredStep) -> tuple[Pin, ...]:
-    """All that the user has set, wherever."""
-    return pinned_here({**given, **lowered.compiler_options})
+    return with_rewrites((written, plan), rewritten, request)

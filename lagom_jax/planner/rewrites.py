@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.rewrite import Rewrite
-from lagom_jax.planner.budget import Budget
+from lagom_jax.planner.request import Request
 from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ _LISTED = 6
 def with_rewrites(
     as_written: tuple[Planner, Plan],
     planner_of: Callable[[int, bool], tuple[Planner, Sequence[str]]],
-    planned: Callable[[Planner, Budget], Plan],
-    budget: Budget,
-    progress: Callable[[str], None],
-    *,
-    deterministic: bool = False,
+    request: Request,
 ) -> tuple[Planner, Plan]:
     """The shortest of a plan and those for the program in slices, and its planner.
 
@@ -44,23 +40,27 @@ def with_rewrites(
         planner_of: What plans for the program in so many slices, with whole sums or
             not, and the lines that are cut; raises LagomError where there is nothing
             to cut.
-        planned: Makes a plan within a budget.
-        budget: Of the plan; each way may take half of its compiles.
-        progress: Called with a line for each thing that is done.
-        deterministic: Leaves out what may change the rounding of sums.
+        request: Of the first plan; each way may take half of its compiles.
     """
     chosen, plan = as_written
     best, tried = plan, list(plan.evidence.candidates)
     compiles, seconds = plan.evidence.compiles, plan.evidence.seconds
-    share = dataclasses.replace(budget, compiles=max(2, budget.compiles // 2))
+    budget = request.budget
+    share = dataclasses.replace(
+        request,
+        budget=dataclasses.replace(budget, compiles=max(2, budget.compiles // 2)),
+        compare_recipes=False,
+        # A plan for slices is of no use before it says that it is for them.
+        keep=None,
+    )
     for slices, whole_sums in WAYS:
-        if deterministic and not whole_sums:
+        if request.deterministic and not whole_sums:
             continue
         name = _named(slices, whole_sums)
-        progress(f"planning for {name}")
+        request.progress(f"planning for {name}")
         try:
             planner, lines = planner_of(slices, whole_sums)
-            other = planned(planner, share)
+            other = planner.plan(share)
         except LagomError as error:
             why = str(error).partition("\n")[0]
             tried.append(_candidate(name, "failed", why, None))

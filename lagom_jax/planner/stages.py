@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lagom_jax.options import Idea, ideas
 from lagom_jax.options.off_rings import off_rings
-from lagom_jax.plan.plan import COSTS
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.sweep import Sweep
 from lagom_jax.planner.trial import Trial

@@ -20,7 +20,7 @@ import concurrent.futures
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.hlo import read_module
@@ -37,10 +37,9 @@ from lagom_jax.planner.comparison import (
 from lagom_jax.planner.decide import Taken, decide
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
+from lagom_jax.planner.step_compiler import Made, StepCompiler
 from lagom_jax.planner.trial import Asked, Trial, edit_of
-from lagom_jax.scheduled import Scheduled
 from lagom_jax.units import counted, in_bytes
-from xla_flags import OptionValue
 
 if TYPE_CHECKING:
     from lagom_jax.compile import CompiledStep
@@ -53,33 +52,6 @@ _AT_A_TIME = 2
 
 _MENTIONED = 4
 """Candidates that are listed although nobody tried them."""
-
-
-class StepCompiler(Protocol):
-    """Compiles the step that is planned for."""
-
-    def __call__(
-        self,
-        options: dict[str, OptionValue],
-        order: ScheduleEdit | None,
-        *,
-        capture: bool,
-    ) -> tuple[Scheduled, CompiledStep]:
-        """Compiles it with options, and in another order than XLA's."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Made:
-    """The compiler's result for one candidate, not yet evaluated."""
-
-    asked: Asked
-    order: ScheduleEdit | None
-    seconds: float
-    scheduled: Scheduled | None = None
-    compiled: CompiledStep | None = None
-    captured: bytes = b""
-    error: LagomError | None = None
 
 
 class Sweep:
@@ -282,7 +254,7 @@ class Sweep:
         """Compiles and looks; where orders may be used, also for a better one."""
         self.compiles += len(chosen)
 
-        def attempt(asked: Asked) -> _Made:
+        def attempt(asked: Asked) -> Made:
             return self._attempt(asked, capture=orders)
 
         pool = concurrent.futures.ThreadPoolExecutor(self._budget.workers)
@@ -296,20 +268,20 @@ class Sweep:
 
     def _attempt(
         self, asked: Asked, order: ScheduleEdit | None = None, *, capture: bool = False
-    ) -> _Made:
+    ) -> Made:
         self._say(f"compiling {asked.name}")
         begun = time.monotonic()
         try:
             scheduled, compiled = self._compiler(asked.options, order, capture=capture)
         except LagomError as error:
-            return _Made(asked, order, time.monotonic() - begun, error=error)
+            return Made(asked, order, time.monotonic() - begun, error=error)
         taken = compiled.start_seconds + compiled.compile_seconds
         # The compiler may have it from another planning, which asked for it.
         looked_for = capture and order is None
         captured = (compiled.scheduled_bytes or b"") if looked_for else b""
-        return _Made(asked, order, taken, scheduled, compiled, captured)
+        return Made(asked, order, taken, scheduled, compiled, captured)
 
-    def _looked_at(self, made: _Made) -> Trial:
+    def _looked_at(self, made: Made) -> Trial:
         try:
             return self._seen(made)
         except LagomError as error:
@@ -322,7 +294,7 @@ class Sweep:
                 ordered=made.order is not None,
             )
 
-    def _seen(self, made: _Made) -> Trial:
+    def _seen(self, made: Made) -> Trial:
         if made.error is not None:
             raise made.error
         asked, ordered = made.asked, made.order is not None

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from lagom_jax.options import Idea
 from lagom_jax.order import Ordering
 from lagom_jax.plan import PlanCandidate, Status
+from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.plan.order import ScheduleEdit
-from lagom_jax.plan.plan import COSTS, ORDER
 from lagom_jax.planner.judge import View
 from xla_flags import OptionValue
 

@@ -8,7 +8,7 @@ import shlex
 
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.plan import Plan, to_json
-from lagom_jax.plan.plan import COSTS
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.shell import shell_lines
 
 _LONGEST_PLAN = 200_000

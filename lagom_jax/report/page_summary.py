@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lagom_jax.markup import LONGEST_NAME, Html, printable, tag
 from lagom_jax.plan import Interval, Plan
-from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.report.alike import AlikeCollectives, alike
 from lagom_jax.report.figures import Report
 from lagom_jax.report.intervals import gain_in_words, in_range

@@ -18,7 +18,7 @@ from lagom_jax.plan import (
     Rewrite,
     SiteSetting,
 )
-from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.report.intervals import before_and_after, gain_in_words
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words

@@ -31,7 +31,7 @@ from lagom_jax.nccl_plugin.process_here import ProcessHere
 from lagom_jax.plan import Plan, Setting, from_json, load, to_json
 from lagom_jax.plan.check import require
 from lagom_jax.plan.pinned import Pinned
-from lagom_jax.planner import Budget, Planner
+from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import say
 from lagom_jax.runtime.cache import Cache
@@ -276,11 +276,13 @@ def _found(
         )
         quiet = functools.partial(LOG.debug, "%s")
         plan = case.planner.plan(
-            levers=levers,
-            budget=budget,
-            controls=controls,
-            deterministic=options.deterministic,
-            progress=say.visibly if options.progress else quiet,
+            Request(
+                levers,
+                controls,
+                budget,
+                deterministic=options.deterministic,
+                progress=say.visibly if options.progress else quiet,
+            )
         )
     case.cache.keep(parts, plan)
     evidence = plan.evidence

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
-from lagom_jax.planner import Budget
-from lagom_jax.planner.make import LEVERS
+from lagom_jax.planner import LEVERS, Budget
 from lagom_jax.scheduled import cluster_named
 
 Mode: TypeAlias = Literal["off", "report", "tune", "load"]

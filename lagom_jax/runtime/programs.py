@@ -15,8 +15,8 @@ from lagom_jax.compile.scheduler_pass import scheduler_pass
 from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.errors import LagomError, PlanError, ToolchainError
 from lagom_jax.plan import Plan
+from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.order import APPLIED
-from lagom_jax.plan.plan import COSTS
 from lagom_jax.runtime.arguments import Statics, devices_of, facts_of, trace_context
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes

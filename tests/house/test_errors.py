@@ -9,9 +9,8 @@ from lagom_jax.compile import lower
 from lagom_jax.compile.deviceless import compile_step
 from lagom_jax.errors import ClusterError, LagomError, StepError
 from lagom_jax.plan.setting import Cap, Setting, SettingError
-from lagom_jax.planner import Budget
+from lagom_jax.planner import Budget, LeverError, Planner, Request
 from lagom_jax.planner.budget import BudgetError
-from lagom_jax.planner.make import LeverError, Planner
 from lagom_jax.runtime.options import OptionError, Options
 from lagom_jax.scheduled import cluster_named
 from lagom_jax.settings.controls import ControlsError, named
@@ -32,7 +31,7 @@ def planner():
         (lambda: named("all"), ControlsError),
         (lambda: policy_named("best"), PolicyError),
         (lambda: Budget(compiles=0), BudgetError),
-        (lambda: planner().plan(levers=("magic",)), LeverError),
+        (lambda: planner().plan(Request(("magic",))), LeverError),
         (lambda: Options(mode="fast"), OptionError),
         (lambda: lagom_jax.tune(abs, levers=("magic",)), OptionError),
     ],

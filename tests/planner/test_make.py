@@ -17,9 +17,8 @@ from lagom_jax.plan import load, save, to_json
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.pinned import Pinned
 from lagom_jax.plan.setting import Setting
-from lagom_jax.planner import Budget, Planner, make_plan
+from lagom_jax.planner import Budget, LeverError, Planner, Request, make_plan
 from lagom_jax.planner.judge import Judge
-from lagom_jax.planner.make import LeverError
 from lagom_jax.scheduled import scheduled_of
 from lagom_jax.settings.controls import named
 
@@ -52,7 +51,7 @@ def planner_of(step):
 
 @functools.cache
 def plan_of(step, budget=BUDGET, **more):
-    return planner_of(step).plan(budget=budget, **more)
+    return planner_of(step).plan(Request(budget=budget, **more))
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.settings_of_plan import settings_of
-from lagom_jax.plan.plan import ORDER
-from lagom_jax.planner import Budget, Planner
+from lagom_jax.plan.evidence import ORDER
+from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.planner.judge import Judge
 from lagom_jax.program.program import Launch, Stream
 from lagom_jax.scheduled import scheduled_of
@@ -56,7 +56,7 @@ def planner():
 
 @functools.cache
 def plan_with(*levers):
-    return planner().plan(levers=levers, budget=BUDGET)
+    return planner().plan(Request(levers, budget=BUDGET))
 
 
 def streams_of(plan):

@@ -19,7 +19,7 @@ import lagom_jax
 from lagom_jax.compile import Toolchain, child, files
 from lagom_jax.errors import LagomError, ToolchainError
 from lagom_jax.plan import ScheduleEdit, load, save
-from lagom_jax.plan.plan import COSTS, ORDER
+from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import arguments, nccl, place, programs, say
 from tests.runtime.planned import made

@@ -1,0 +1,162 @@
+"""Modules of StableHLO and HLO: read, written, translated and compiled.
+
+Of what jax does not promise to keep it touches, on the same versions as
+`_jax_internals`:
+
+- `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
+  for a module that another process lowered;
+- `_jax.mlir`: from HLO, and from files of `jax.export`, to StableHLO;
+- `mlir.make_ir_context`: to read a lowered module again;
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile.locations import Locations, separated
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModuleApart:
+    """A module, and the places that it was written at."""
+
+    bytecode: bytes
+    """The module with numbers for places."""
+    text: str
+    """The same as text."""
+    text_without_names: str
+    """As text, without where operations come from and what they are called."""
+    locations: Locations
+
+
+def module_apart(
+    module: Any, rename: Callable[[str], str] = lambda text: text
+) -> ModuleApart:
+    """A StableHLO module, and the places that it was written at, by themselves.
+
+    Args:
+        module: The module.
+        rename: Gives parts of its text other names.
+    """
+    ir = internal("jax._src.lib.mlir", "ir")
+    bare = rename(module.operation.get_asm(enable_debug_info=False))
+    with_places = rename(module.operation.get_asm(enable_debug_info=True))
+    found = separated(with_places)
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        if found is not None:
+            text, places = found
+            parsed = ir.Module.parse(text)
+            # Whatever could not be read back as it was stays with its places.
+            if parsed.operation.get_asm(enable_debug_info=False) == bare:
+                return _apart(parsed, bare, places)
+        return _apart(ir.Module.parse(with_places), bare, Locations())
+
+
+def _apart(module: Any, bare: str, locations: Locations) -> ModuleApart:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    text = module.operation.get_asm(enable_debug_info=True)
+    return ModuleApart(buffer.getvalue(), text, bare, locations)
+
+
+def hlo_header(module: bytes) -> str:
+    """The first line of the text of a serialised `HloModuleProto`."""
+    kind: Any = internal("jaxlib._hlo", "HloModule")
+    text = kind.from_serialized_hlo_module_proto(module).to_string()
+    return text.partition("\n")[0]
+
+
+def stablehlo_of(module: bytes, donors: Sequence[int]) -> str:
+    """The StableHLO of a serialised `HloModuleProto`.
+
+    Args:
+        module: The module.
+        donors: Parameters whose memory any result may take, which the translation
+            leaves out.
+    """
+    translated = internal("jax._src.lib", "_jax.mlir.hlo_to_stablehlo")(module)
+    ir = internal("jax._src.lib.mlir", "ir")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        parsed = ir.Module.parse(translated)
+        for function in parsed.body.operations:
+            if (
+                donors
+                and ir.StringAttr(function.attributes["sym_name"]).value == "main"
+            ):
+                count = len(function.type.inputs)
+                found = function.attributes
+                known = found["arg_attrs"] if "arg_attrs" in found else [{}] * count
+                given = [{a.name: a.attr for a in one} for one in known]
+                for number in donors:
+                    given[number]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+                found["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
+        return parsed.operation.get_asm(enable_debug_info=True)
+
+
+def read_stablehlo(data: bytes | str) -> ModuleApart:
+    """A StableHLO module from text, bytecode, or a portable artifact."""
+    ir = internal("jax._src.lib.mlir", "ir")
+    read = internal("jax._src.lib", "_jax.mlir.deserialize_portable_artifact")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")() as context:
+        if isinstance(data, bytes) and data.startswith(b"ML\xefR"):
+            # Bytecode is mostly of the form that is kept for years.
+            with contextlib.suppress(Exception):
+                return module_apart(read(data, context))
+        return module_apart(ir.Module.parse(data))
+
+
+def text_of(module: bytes) -> str:
+    """A module's text, without where its operations come from."""
+    return _parsed(module).operation.get_asm(enable_debug_info=False)
+
+
+def _parsed(module: bytes) -> Any:
+    ir = internal("jax._src.lib.mlir", "ir")
+    with internal("jax._src.interpreters.mlir", "make_ir_context")():
+        return ir.Module.parse(module)
+
+
+def compile_module(
+    module: bytes,
+    devices: Sequence[Any],
+    *,
+    tuple_args: bool,
+    propagate_to_inputs: Sequence[bool],
+    propagate_to_outputs: Sequence[bool],
+    options: Mapping[str, Any],
+) -> Any:
+    """Compiles StableHLO bytecode for devices that need not exist.
+
+    Args:
+        module: StableHLO as MLIR bytecode.
+        devices: Compile-only devices, in the order of the partitions.
+        tuple_args: Whether the parameters are one tuple.
+        propagate_to_inputs: Per parameter, whether XLA chooses its sharding.
+        propagate_to_outputs: Per result, whether XLA chooses its sharding.
+        options: Compiler options; `fdo_profile` is a profile, not a flag.
+
+    Returns:
+        The executable, which cannot be run here.
+    """
+    parsed = _parsed(module)
+    client = devices[0].client
+    compile_options = internal("jax._src.interpreters.pxla", "create_compile_options")(
+        parsed,
+        tuple_args,
+        list(propagate_to_inputs),
+        list(propagate_to_outputs),
+        client,
+        np.array(devices, dtype=object),
+        dict(options),
+    )
+    device_list = internal("jax._src.lib", "_jax.DeviceList")(tuple(devices))
+    return client.compile(
+        parsed, executable_devices=device_list, compile_options=compile_options
+    )
