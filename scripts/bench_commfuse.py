@@ -25,7 +25,7 @@ from typing import Any
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.decompose import PLAIN, Form
-from lagom_jax.planner import Budget, Planner
+from lagom_jax.planner import Budget, Planner, Request
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
 SAID = "\n## What the figures say\n"
@@ -236,7 +236,8 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
         plan = None
         if compiles:
             planner = Planner(step, *given, cluster=cluster, compiler_options=options)
-            plan = planner.plan(budget=Budget(compiles=compiles), progress=progress)
+            budget = Budget(compiles=compiles)
+            plan = planner.plan(Request(budget=budget, progress=progress))
         yield Row(
             case,
             name,
