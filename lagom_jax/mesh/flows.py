@@ -10,13 +10,14 @@ docs/explanation/mesh.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.model_shape import ModelShape, WeightShape
-from lagom_jax.mesh.sizes import Axes, Axis, MeshSizes, StepBatch
+from lagom_jax.mesh.sizes import AXES, Axes, Axis, MeshSizes, StepBatch
 
 Phase = Literal["forward", "backward", "ends", "once"]
 COMPUTE_BYTES = 2
@@ -52,6 +53,7 @@ class Flow:
         return self.nbytes * self.times
 
 
+@functools.lru_cache(maxsize=1 << 8)
 def flows(
     shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
 ) -> tuple[Flow, ...]:
@@ -71,21 +73,34 @@ def flows(
         >>> sum(f.total for f in found if f.reason == "leaving matrices")
         4362076160
     """
-    found = [
-        *_of_weights(shape, sizes, batch, framework),
-        *_of_tensor(shape, sizes, batch, framework),
-        *_of_sequence(shape, sizes, batch),
-        *_of_experts(shape, sizes, batch, framework),
-        *_of_pipeline(shape, sizes, batch, framework),
-        *_of_loss(shape, sizes, batch, framework),
-    ]
+    # Weights do not ask where ranks lie or how long a micro batch is.
+    alike = dataclasses.replace(sizes, micro_batch=1, interleave=1, order=AXES)
+    return (
+        *_weights_sent(shape, alike, batch.micro_batches(sizes), framework),
+        *_sent(_of_tensor(shape, sizes, batch, framework), sizes),
+        *_sent(_of_sequence(shape, sizes, batch), sizes),
+        *_sent(_of_experts(shape, sizes, batch, framework), sizes),
+        *_sent(_of_pipeline(shape, sizes, batch, framework), sizes),
+        *_sent(_of_loss(shape, sizes, batch, framework), sizes),
+    )
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _weights_sent(
+    shape: ModelShape, sizes: MeshSizes, count: int, framework: Framework
+) -> tuple[Flow, ...]:
+    return tuple(_sent(_of_weights(shape, sizes, count, framework), sizes))
+
+
+def _sent(found: Iterable[Flow], sizes: MeshSizes) -> list[Flow]:
+    """Those that send something, along axes of more than one device."""
     kept: list[Flow] = []
     for flow in found:
         axes = sizes.real(flow.axes)
         if axes and flow.total:
             same = axes == flow.axes
             kept.append(flow if same else dataclasses.replace(flow, axes=axes))
-    return tuple(kept)
+    return kept
 
 
 def total_bytes(found: tuple[Flow, ...]) -> dict[tuple[str, Axes], int]:
@@ -118,9 +133,8 @@ def layers_here(shape: ModelShape, sizes: MeshSizes) -> int:
 
 
 def _of_weights(
-    shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
+    shape: ModelShape, sizes: MeshSizes, count: int, framework: Framework
 ) -> Iterator[Flow]:
-    count = batch.micro_batches(sizes)
     looped = framework.looped_pipeline and sizes.pipeline > 1
     times = 1 if framework.once or looped else count
     groups: list[tuple[tuple[WeightShape, ...], int, bool]] = [
