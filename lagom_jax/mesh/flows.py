@@ -230,13 +230,17 @@ def _of_tensor(
     count, rounds = batch.micro_batches(sizes), turns(sizes, batch, framework)
     each = 1 if shape.parallel_block else 2
     ends = each * shape.dense_layers + 1
+    outside = count
+    if framework.looped_pipeline:
+        # Stages share what stands before and after the layers.
+        outside = -(-count // sizes.pipeline)
     places: tuple[tuple[int, Phase, Phase], ...] = (
         (each * layers_here(shape, sizes) * rounds, "forward", "backward"),
-        (ends * count, "ends", "ends"),
+        (ends * outside, "ends", "ends"),
     )
     for times, forward, backward in places:
         if sizes.tensor_sequence:
-            kept = times - (count if forward == "ends" else 0)
+            kept = times - (outside if forward == "ends" else 0)
             again = kept if sizes.remat == "full" else 0
             yield Flow("all-gather", axis, bytes_, times, forward, "entering matrices")
             yield Flow("all-gather", axis, bytes_, again, backward, "entering matrices")
@@ -257,10 +261,10 @@ def _of_tensor(
             )
     # The largest logit; then the sum of the exponentials and the right word's.
     scalars = tokens * _SCALAR
-    yield Flow("all-reduce", axis, 3 * scalars, count, "ends", "cross entropy")
+    yield Flow("all-reduce", axis, 3 * scalars, outside, "ends", "cross entropy")
     if shape.qk_norm:
         # Two sums of squares forward, the gradients of their roots backward.
-        inside = layers_here(shape, sizes) * rounds + shape.dense_layers * count
+        inside = layers_here(shape, sizes) * rounds + shape.dense_layers * outside
         yield Flow(
             *("all-reduce", axis, 2 * scalars, inside),
             *("forward", "norms of queries and keys"),
@@ -345,5 +349,5 @@ def _of_loss(
     times = 1 if looped else batch.micro_batches(sizes)
     yield Flow("all-reduce", axes, _SCALAR, times, "once", "loss")
     if shape.experts is not None and sizes.tensor > 1:
-        both: Axes = (*_REPLICAS, "tensor")
+        both: Axes = (*axes, "tensor")
         yield Flow("all-reduce", both, _SCALAR, times, "once", "balance loss")
