@@ -17,6 +17,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.make import Planner
+from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.request import Request
 
 if TYPE_CHECKING:
@@ -131,18 +132,22 @@ class _Search(Generic[Sizes]):
         refused, there = self._bounded(every)
         found = list(refused)
         planned: list[tuple[SizedPlan[Sizes], Planner]] = []
+        pace = Pace(len(there))
         for place, one in enumerate(there):
-            self._say("compiling", place, len(there))
+            self._say("compiling", place, pace)
             answer, planner = self._as_it_is(one)
+            pace.ended()
             if planner is None:
                 found.append(answer)
             else:
                 planned.append((answer, planner))
         planned.sort(key=lambda pair: pair[0].step_seconds or 0.0)
+        pace = Pace(len(planned))
         for place, (answer, planner) in enumerate(planned):
             if self._request.budget.compiles > 1:
-                self._say("planning", place, len(planned))
+                self._say("planning", place, pace)
                 answer = self._with_options(answer, planner)
+                pace.ended()
             found.append(answer)
         found.sort(key=lambda one: (one.plan is None, one.step_seconds or 0.0))
         return tuple(found)
@@ -222,5 +227,6 @@ class _Search(Generic[Sizes]):
     def _note(self, one: SizedPlan[Sizes]) -> None:
         self._fastest = min(self._fastest, one.step_seconds or self._fastest)
 
-    def _say(self, what: str, place: int, count: int) -> None:
-        self._request.progress(f"{what} configuration {place + 1} of {count} ...")
+    def _say(self, what: str, place: int, pace: Pace) -> None:
+        words = f"{what} configuration {place + 1} of {pace.most}{pace.words}"
+        self._request.progress(words)
