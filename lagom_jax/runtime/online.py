@@ -15,11 +15,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import jax
 
-from lagom_jax.errors import InDoubtError, LagomError, RefusedError
+from lagom_jax.errors import InDoubtError, LagomError
 from lagom_jax.nccl_plugin import Rules
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.online.search import Search, SearchEvent, after, turns
@@ -32,7 +33,7 @@ from lagom_jax.runtime.programs import REFUSALS, Built, first_step, some_deleted
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_clock import StepClock
-from lagom_jax.runtime.waiting import Background
+from lagom_jax.runtime.waiting import in_background
 from lagom_jax.units import in_percent
 
 FIRST_MEETING: Final = 4
@@ -98,7 +99,7 @@ class OnlineSteps:
         build: Runs,
         tell: Callable[[Rules | None], None],
         cache: Cache,
-        warn: Callable[[Exception], None],
+        warn: Callable[[BaseException], None],
     ) -> None:
         """Sets it up; planning begins when the first step has run.
 
@@ -122,11 +123,12 @@ class OnlineSteps:
         self._step = 0
         self._agenda = Agenda(0, next=FIRST_MEETING)
         self._before = USUAL
-        self._meeting: Background[Agenda] | None = None
+        self._meeting: Future[Agenda] | None = None
         self._search: Search | None = None
         self._clock = StepClock() if talk.group.leads else None
         self.candidates: list[OnlineCandidate] = []
-        self._state, self._failed = "planning", None
+        self._state = "planning"
+        self._failed: Exception | None = None
         self._work = threading.Thread(
             target=self._plan, args=(work,), name="lagom_jax online", daemon=True
         )
@@ -259,19 +261,17 @@ class OnlineSteps:
         if self._meeting is None:
             word = Word(f"step {self._step}", self._state)
             agree = functools.partial(self._talk.agree, word, self._decided)
-            self._meeting = Background(lambda: _agenda_of(agree()))
-        meeting = self._meeting
-        try:
-            agenda = meeting.result()
-        except RefusedError as error:
-            self._meeting = None
-            self._warn(self._failed or error)
+            self._meeting = in_background(lambda: _agenda_of(agree()))
+        # Who is called away meanwhile comes back to it with the next step.
+        error = self._meeting.exception()
+        agenda = self._meeting.result() if error is None else None
+        self._meeting = None
+        if isinstance(error, InDoubtError):
+            raise error
+        if agenda is None:
+            self._warn(self._failed or error or LagomError("nothing was decided"))
             self._end(self._agenda.candidate(self._step, self._before))
             return
-        except LagomError:
-            self._meeting = None
-            raise
-        self._meeting = None
         if self._talk.returned:
             raise InDoubtError(
                 "this process has come back into a job that is tuned while it trains, "

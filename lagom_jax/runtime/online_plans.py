@@ -53,7 +53,7 @@ def online_steps(
     case_of: Callable[[Compiler], Case],
     programs: ProgramsOfStep,
     tell: Callable[[Rules | None], None],
-    warn: Callable[[Exception], None],
+    warn: Callable[[BaseException], None],
 ) -> tuple[Talk, OnlineSteps]:
     """The steps of a program that is tuned while it trains.
 

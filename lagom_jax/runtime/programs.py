@@ -113,6 +113,8 @@ class Built:
 class ArgumentForm:
     """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
 
+    variant: Any
+    """The program of a step that it leads to."""
     stages: Stages
     usual: Built | None = None
     planned: Built | None = None

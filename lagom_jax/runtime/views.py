@@ -1,20 +1,15 @@
-"""A job that only reports: what it says of its step, and the files that show it."""
+"""A report of a job that changes nothing: a line, and files to look at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from lagom_jax.api import analyze
-from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Compiler
 from lagom_jax.report import Report
 from lagom_jax.report.page import write_page
 from lagom_jax.report.perfetto import write_trace
 from lagom_jax.report.story import Story
 from lagom_jax.runtime import say
-from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_percent, in_seconds
 
@@ -22,26 +17,22 @@ _TIMES: dict[Path, int] = {}
 """The number of times that this process has been asked to write a file."""
 
 
-def report_step(
-    traced: Any, cluster: Cluster, compiler: Compiler, options: Options
-) -> None:
-    """Says what could be gained; nothing is changed, so nobody has to agree.
+def tell(report: Report, html: str | Path | None, trace: str | Path | None) -> None:
+    """Says how much of a step waits, and writes the files that were asked for.
 
     Args:
-        traced: The step.
-        cluster: What it runs on.
-        compiler: Compiles it.
-        options: The files that are asked for.
+        report: The step's.
+        html: The page.
+        trace: The trace.
     """
-    report = analyze(traced, cluster=cluster, compiler=compiler)
     say.visibly(
-        f"{report.program} on {cluster.name}: predicted "
+        f"{report.program} on {report.cluster}: predicted "
         f"{in_seconds(report.step_seconds)} a step, of which "
         f"{in_seconds(report.exposed_seconds)} "
         f"({in_percent(report.exposed_seconds, report.step_seconds)}) wait for "
         "communication"
     )
-    for file in write_views(report, options.html, options.trace):
+    for file in write_views(report, html, trace):
         say.visibly(f"written to {file}")
     LOG.debug("%s", report)
 

@@ -2,16 +2,20 @@
 
 import time
 
+from hidden_machine import HiddenMachine, Weather
+
 from lagom_jax.online.belief import StepCandidate
+from lagom_jax.online.steps import StepTime
 from lagom_jax.runtime import online
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
-from tests.online.machine import HiddenMachine
 from tests.runtime.planned import OPTION, made
 
 OTHER = "xla_gpu_enable_pipelined_all_gather"
 """Another option that the CPU takes and ignores."""
 NAMES = ("as it was", "the plan", "another plan")
 PREDICTED = (0.100, 0.090, 0.092)
+
+CALM = Weather(noise=0.005, drift=0.0, lags=0.0, outliers=0.0)
 
 
 def plan_beside(planner, seconds=0.0):
@@ -49,10 +53,11 @@ class HiddenClock:
     """A clock of steps that reads a hidden machine instead of the time."""
 
     def __init__(self, machine):
-        self.machine, self.times = machine, []
+        self.machine, self.times, self.steps = machine, [], 0
 
     def started(self, candidate, at, result, *, counts):
-        self.times.append(self.machine.step(candidate))
+        self.steps += 1
+        self.times.append(StepTime(candidate, self.machine.step(candidate), counts))
 
     def taken(self):
         found, self.times = tuple(self.times), []
@@ -62,11 +67,11 @@ class HiddenClock:
         self.times = []
 
 
-def hidden(monkeypatch, seconds, seed=0, **noise):
+def hidden(monkeypatch, seconds, weather=CALM):
     """Lets steps take what a machine says, by candidate."""
-    machine = HiddenMachine(seconds, seed, **noise)
-    monkeypatch.setattr(online, "StepClock", lambda: HiddenClock(machine))
-    return machine
+    clock = HiddenClock(HiddenMachine(seconds, weather, "0"))
+    monkeypatch.setattr(online, "StepClock", lambda: clock)
+    return clock
 
 
 __all__ = ["NAMES", "OPTION", "OTHER", "Beside", "hidden", "plan_beside"]

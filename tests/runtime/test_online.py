@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import warnings
+from concurrent.futures import Future
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,7 @@ def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
 
 
 def test_what_was_slower_is_not_tried_by_the_next_job(beside, monkeypatch, tmp_path):
-    hidden(monkeypatch, [0.100, 0.104, 0.110], drift=0.0, lags=0.0, outliers=0.0)
+    hidden(monkeypatch, [0.100, 0.104, 0.110])
     train(tuned(cache=tmp_path), 2500)
     again = tuned(cache=tmp_path)
     train(again, 200)
@@ -212,7 +213,7 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
     class AwayError(Exception):
         pass
 
-    step, result = tuned(), online.Background.result
+    step, result = tuned(), Future.exception
     calls = []
 
     def away(self, *given):
@@ -221,7 +222,7 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
             raise AwayError
         return result(self, *given)
 
-    monkeypatch.setattr(online.Background, "result", away)
+    monkeypatch.setattr(Future, "exception", away)
     hidden(monkeypatch, [0.100, 0.085, 0.090])
     with pytest.raises(AwayError):
         train(step, 300)
