@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.hlo.stated_kernels import StatedKernel, kernels_of
 from lagom_jax.measurements import Calibration
 from lagom_jax.plan import Plan
 from lagom_jax.plan.order import ScheduleEdit
@@ -45,6 +46,7 @@ class Planner:
         cluster: str | Cluster,
         compiler_options: Mapping[str, Any] | None = None,
         calibration: Calibration | str | Path | None = None,
+        kernels: str | Path | Sequence[StatedKernel] = (),
         name: str = "",
         description: str = "",
         cautions: Sequence[str] = (),
@@ -58,7 +60,7 @@ class Planner:
         self.cluster = cluster_named(cluster)
         if isinstance(calibration, str | Path):
             calibration = Calibration.load(calibration)
-        self._calibration = calibration
+        self._calibration, self._kernels = calibration, kernels_of(kernels)
         with traced_for(self.cluster):
             self._lowered = lower(step, *args, **kwargs)
         self._given = dict(compiler_options or {})
@@ -146,7 +148,7 @@ class Planner:
         scheduled = scheduled_of(
             compiled, self.cluster, self._name, self._description, self._lowered.notes
         )
-        return scheduled, compiled
+        return scheduled.stating(self._kernels), compiled
 
 
 def make_plan(
@@ -160,6 +162,7 @@ def make_plan(
     compare_recipes: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
     calibration: Calibration | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
     name: str = "",
     description: str = "",
     cautions: Sequence[str] = (),
@@ -185,6 +188,8 @@ def make_plan(
         compare_recipes: Compiles what others recommend, too, beyond the budget.
         compiler_options: XLA options, as `lowered.compile` takes them.
         calibration: Corrections to the model from your own measurements.
+        kernels: The time or the work of kernels that nothing else is known of, or the
+            file with them, as `analyze` takes them.
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         cautions: Reasons, known already, why it may be another program than the one
@@ -226,6 +231,7 @@ def make_plan(
             cluster=cluster,
             compiler_options=compiler_options,
             calibration=calibration,
+            kernels=kernels,
             name=name or getattr(step, "__name__", ""),
             description=description,
             cautions=cautions,
