@@ -3,10 +3,12 @@
     python scripts/bench_commfuse.py                     # prints the tables
     python scripts/bench_commfuse.py --case mlp --json OUT
     python scripts/bench_commfuse.py --from OUT --docs   # rewrites the page
+    python scripts/bench_commfuse.py --case stack --form plain --planned
 
 The shapes are those of the CommFuse paper (d = 4096, four ranks, forward), and a stack
 of 16 layers with eight ranks, forward and backward. Each form is compiled by XLA's GPU
-compiler and replayed; nothing runs on a GPU.
+compiler and replayed; nothing runs on a GPU. `--planned` makes a plan for each form as
+well (options, orders, settings), within the compiles that it may use.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.decompose import PLAIN, Form
+from lagom_jax.planner import Budget, Planner, Request
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
 SAID = "\n## What the figures say\n"
@@ -72,6 +75,10 @@ class Row:
     synchronous: int
     """Collectives that computation cannot hide at all."""
     versions: str
+    planned_seconds: float | None = None
+    """With the best plan for this form; none was made if None."""
+    bound_seconds: float | None = None
+    """Computation alone, or the busiest link alone, of this form."""
 
 
 def sharded(f: Callable[..., Any], mesh: Any, ins: Any, out: Any) -> Any:
@@ -214,7 +221,8 @@ CASES: dict[str, tuple[str, Callable[[Form | None], Any]]] = {
 }
 
 
-def rows_of(case: str, forms: list[str]) -> Iterator[Row]:
+def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
+    """A row for each form; with plans of so many compiles, 0 for none."""
     cluster, make = CASES[case]
     for name in forms:
         made = make(FORMS[name])
@@ -225,6 +233,11 @@ def rows_of(case: str, forms: list[str]) -> Iterator[Row]:
         options |= COPIED if name.endswith(BY_COPY_ENGINES) else {}
         report = analyze(step, *given, cluster=cluster, compiler_options=options)
         sites = report.collectives
+        plan = None
+        if compiles:
+            planner = Planner(step, *given, cluster=cluster, compiler_options=options)
+            budget = Budget(compiles=compiles)
+            plan = planner.plan(Request(budget=budget, progress=progress))
         yield Row(
             case,
             name,
@@ -237,14 +250,21 @@ def rows_of(case: str, forms: list[str]) -> Iterator[Row]:
             int(sum(s.executions for s in sites if s.kind == "collective-permute")),
             int(sum(s.executions for s in sites if s.sync)),
             ", ".join(f"{n} {v}" for n, v in sorted(report.versions.items())),
+            None if plan is None else plan.evidence.tuned.step_seconds,
+            None if plan is None else plan.evidence.bound_seconds,
         )
+
+
+def progress(what: str) -> None:
+    print(f"  {what}", file=sys.stderr, flush=True)
 
 
 def table(rows: list[Row]) -> str:
     """A row for each form of a case."""
     lines = [
-        "| case | form | step | exposed | of plain | computation | permutes | peak |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| case | form | step | exposed | of plain | computation | permutes | peak "
+        "| planned | bound |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     plain = {row.case: row for row in rows if row.form == "plain"}
     for row in rows:
@@ -261,9 +281,15 @@ def table(rows: list[Row]) -> str:
             f"{1e3 * row.compute_seconds:.2f} ms",
             str(row.permutes),
             "" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB",
+            milliseconds(row.planned_seconds),
+            milliseconds(row.bound_seconds),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.2f} ms"
 
 
 def main() -> None:
@@ -273,6 +299,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--from", dest="made", type=Path, metavar="JSON")
     parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
+    parser.add_argument("--planned", action="store_true", help="plan for each form")
+    parser.add_argument("--compiles", type=int, default=Budget().compiles)
     asked = parser.parse_args()
     rows: list[Row] = []
     if asked.made:
@@ -280,7 +308,9 @@ def main() -> None:
     else:
         import_jax()
         for case in asked.case or CASES:
-            for row in rows_of(case, asked.form or list(FORMS)):
+            for row in rows_of(
+                case, asked.form or list(FORMS), asked.compiles if asked.planned else 0
+            ):
                 rows.append(row)
                 print(table([row]).splitlines()[-1], file=sys.stderr, flush=True)
                 if asked.json:

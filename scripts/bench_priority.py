@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from bench_search import collective
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
-from lagom_jax.hlo.collective import Collective
-from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
 from lagom_jax.program.program import (
@@ -60,22 +59,6 @@ what is bought for one leaves less for another; where all can be hidden, or none
 way ends at the same settings. The local search that follows takes back most of what is
 left. What makes the difference to AutoCCL is the objective, not the order: its own
 search with the step as objective comes close to Lagom's."""
-
-
-def collective(number: int, kind: str, nbytes: int) -> Collective:
-    return Collective(
-        kind=kind,
-        name=f"{kind} {number}",
-        operands=(("bf16", nbytes // 16),),
-        result_bytes=nbytes,
-        groups=Groups(np.arange(16).reshape(1, 16)),
-        channel_id=1,
-        is_sync=False,
-        is_pipelined=False,
-        one_shot_kernel=False,
-        op_name="",
-        source="",
-    )
 
 
 def kernel(lot: random.Random, number: int) -> Run:

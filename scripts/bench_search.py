@@ -102,11 +102,11 @@ def matmul(name: str, m: int, n: int, k: int) -> Run:
     return Run(Kernel(name, work))
 
 
-def launch(number: int) -> Launch:
-    nbytes = LAYER_BYTES + (number << 20)
-    made = Collective(
-        kind="all-gather",
-        name=f"gather {number}",
+def collective(number: int, kind: str, nbytes: int) -> Collective:
+    """Among sixteen GPUs."""
+    return Collective(
+        kind=kind,
+        name=f"{kind} {number}",
         operands=(("bf16", nbytes // 16),),
         result_bytes=nbytes,
         groups=Groups(np.arange(16).reshape(1, 16)),
@@ -117,6 +117,10 @@ def launch(number: int) -> Launch:
         op_name="",
         source="",
     )
+
+
+def launch(number: int) -> Launch:
+    made = collective(number, "all-gather", LAYER_BYTES + (number << 20))
     return Launch(made, Stream.COLLECTIVE, number)
 
 

@@ -82,23 +82,24 @@ def all_scores() -> list[ErrorSummary]:
         >>> {score.gpu for score in all_scores()} >= {"h100-sxm", "b200"}
         True
     """
+
+    def collectives(
+        name: str, sort: Callable[[Cells], tuple[str, str]]
+    ) -> list[ErrorSummary]:
+        return _on_rows(name, COLLECTIVE_COLUMNS, collective_microseconds, sort, FITTED)
+
     found = [
-        *_on_rows(
-            "collectives.csv", COLLECTIVE_COLUMNS, collective_microseconds, _launched
-        ),
-        *_on_rows(
-            "nccl_alone.csv", COLLECTIVE_COLUMNS, collective_microseconds, _collective
-        ),
+        *collectives("collectives.csv", _launched),
+        *collectives("nccl_alone.csv", _collective),
         *_kept_out(),
     ]
     order = {FITTED: 0}
     found.sort(key=lambda s: (s.gpu, s.op == "all", s.op, order.get(s.rows_are, 1)))
-    networks = _on_rows(
-        "network.csv", COLLECTIVE_COLUMNS, collective_microseconds, _over_network
-    )
+    networks = collectives("network.csv", _over_network)
     found += sorted(networks, key=lambda s: (s.gpu, s.op, s.size))
-    found += _on_rows("matmuls.csv", MATMUL_COLUMNS, matmul_microseconds, _matmul)
-    found += _on_rows("matmuls_alone.csv", MATMUL_COLUMNS, matmul_microseconds, _matmul)
+    for name in ("matmuls.csv", "matmuls_alone.csv"):
+        price = matmul_microseconds
+        found += _on_rows(name, MATMUL_COLUMNS, price, _matmul, NOT_KEPT_OUT)
     found += _matmuls_kept_out()
     return found
 
@@ -154,6 +155,7 @@ def _on_rows(
     columns: tuple[str, ...],
     price: Callable[[Cells], float],
     sort: Callable[[Cells], tuple[str, str]],
+    rows_are: str,
 ) -> list[ErrorSummary]:
     path = str(resources.files(lagom_jax.cost) / "measured" / name)
     table = parse_table(load_text(path), (*columns, MEASURED), path)
@@ -169,7 +171,6 @@ def _on_rows(
         if name in ("collectives.csv", "nccl_alone.csv"):
             whole = "all" if name == "nccl_alone.csv" else "all, single program"
             errors[gpu, whole, size].append(error)
-    rows_are = NOT_KEPT_OUT if name.startswith("matmuls") else FITTED
     return [
         ErrorSummary(
             *key, rows_are, len(e), float(np.median(e)), float(np.quantile(e, 0.9))

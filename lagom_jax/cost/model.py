@@ -24,7 +24,8 @@ from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
 from lagom_jax.cost.span import span_of, wire_bytes
-from lagom_jax.cost.transports import Carried, PlacedCall, SymmetricBuffers
+from lagom_jax.cost.symmetric_kernels import Carried
+from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work
 from lagom_jax.plan.setting import Setting

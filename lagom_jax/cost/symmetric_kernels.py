@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lagom_jax.cost.transport_constants import TransportConstants
+from lagom_jax.plan.transport import Transport
 
 _GIB_PER_US: Final = (1 << 30) / 1e6
 _LL_MOST_BYTES: Final = 2 << 30
@@ -20,17 +21,18 @@ _LINKS: Final = {"9": 450e9, "10": 900e9}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SymmetricKernel:
-    """A kernel with its blocks, and what it takes."""
+class Carried:
+    """A collective off the rings: what it takes, and of what."""
 
-    name: str
-    """As NCCL logs it."""
-    switch: bool
-    """True if the switch multiplies or adds up."""
+    transport: Transport
+    kernel: str
+    """As NCCL logs it; empty for copy engines."""
     latency: float
     transfer: float
     blocks: int
+    """SMs that it holds."""
     memory_bytes: float
+    """Read and written in a GPU's memory."""
 
     @property
     def seconds(self) -> float:
@@ -46,7 +48,7 @@ class SymmetricCall:
         >>> from lagom_jax.cost.transport_constants import load_transport_constants
         >>> call = SymmetricCall("all-gather", 32 << 20, 8, 1, "9", True, 450e9)
         >>> kernel = call.chosen(load_transport_constants())
-        >>> kernel.name, kernel.blocks, round(1e6 * kernel.seconds)
+        >>> kernel.kernel, kernel.blocks, round(1e6 * kernel.seconds)
         ('AllGather_STMC', 2, 95)
     """
 
@@ -61,7 +63,7 @@ class SymmetricCall:
     multicast: bool
     link_bytes_per_s: float
 
-    def chosen(self, constants: TransportConstants) -> SymmetricKernel:
+    def chosen(self, constants: TransportConstants) -> Carried:
         """The kernel that NCCL takes: a block more counts for a longer time.
 
         Args:
@@ -97,7 +99,7 @@ class SymmetricCall:
             gain = constants.multicast_gain * n
             yield _Kernel(prefix + multicast, sent, gain, few, switch=True)
 
-    def _timed(self, kernel: _Kernel, constants: TransportConstants) -> SymmetricKernel:
+    def _timed(self, kernel: _Kernel, constants: TransportConstants) -> Carried:
         """The fewest blocks that are about as fast as the most."""
         generation, reduces = self.generation, self.kind == "all-reduce"
         base = constants.base_microseconds[generation]
@@ -126,9 +128,9 @@ class SymmetricCall:
         # LL writes a flag with every word, and reads both.
         twice = 2.0 if kernel.ll else 1.0
         both = self.nbytes * (2.0 if reduces else 1 + 1 / self.ranks)
-        return SymmetricKernel(
+        return Carried(
+            "switch" if kernel.switch else "symmetric kernels",
             kernel.name,
-            kernel.switch,
             1e-6 * share * latency,
             1e-6 * share * moving(blocks),
             blocks,

@@ -15,7 +15,7 @@ from typing import Final
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_facts import nccl_facts, numbers_of
 from lagom_jax.cost.span import Span, wire_bytes
-from lagom_jax.cost.symmetric_kernels import SymmetricCall, SymmetricKernel
+from lagom_jax.cost.symmetric_kernels import Carried, SymmetricCall
 from lagom_jax.cost.transport_constants import TransportConstants
 from lagom_jax.plan.setting import REDUCING
 from lagom_jax.plan.transport import CtaPolicy, Refusal, Transport
@@ -45,26 +45,6 @@ class SymmetricBuffers:
     def __bool__(self) -> bool:
         """True if any of them does."""
         return self.sent or self.received or self.one_sided
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Carried:
-    """A collective off the rings: what it takes, and of what."""
-
-    transport: Transport
-    kernel: str
-    """As NCCL logs it; empty for copy engines."""
-    latency: float
-    transfer: float
-    blocks: int
-    """SMs that it holds."""
-    memory_bytes: float
-    """Read and written in a GPU's memory."""
-
-    @property
-    def seconds(self) -> float:
-        """Alone."""
-        return self.latency + self.transfer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,21 +116,15 @@ class PlacedCall:
         """
         found = self.kernel(constants)
         sent = wire_bytes(self.kind, self.nbytes, self.span.size)
-        if found.switch and self.kind == "all-reduce":
+        if found.transport == "switch" and self.kind == "all-reduce":
             # The switch adds up and multiplies: all data goes out once and comes once.
             sent = self.nbytes
         # NCCL's model goes a little beyond the links here and there.
         on_link = sent / self.cluster.inside.bytes_per_s
-        return Carried(
-            "switch" if found.switch else "symmetric kernels",
-            found.name,
-            found.latency,
-            max(found.transfer, on_link - found.latency),
-            found.blocks,
-            found.memory_bytes,
-        )
+        transfer = max(found.transfer, on_link - found.latency)
+        return dataclasses.replace(found, transfer=transfer)
 
-    def kernel(self, constants: TransportConstants) -> SymmetricKernel:
+    def kernel(self, constants: TransportConstants) -> Carried:
         """The symmetric kernel that NCCL takes, with what it thinks of it.
 
         Args:

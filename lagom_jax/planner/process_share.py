@@ -8,8 +8,8 @@ from typing import Final
 
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.nccl_facts import numbers_of
+from lagom_jax.cost.symmetric_kernels import Carried
 from lagom_jax.cost.timeline import Timeline
-from lagom_jax.cost.transports import Carried
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import Needs, ProcessVariable

@@ -69,6 +69,10 @@ class Callbacks:
         """These very parameters: every region starts with the same."""
         return params
 
+    def own(self, tree: Any) -> Any:
+        """This very tree: other regions are other programs."""
+        return tree
+
     def _place(self) -> tuple[jax.Array, int]:
         if not self.within:
             return jnp.zeros((), jnp.int32), 1

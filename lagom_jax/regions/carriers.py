@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lagom_jax.errors import RegionError
 from lagom_jax.regions import compression
 from lagom_jax.regions.compression import Message
 
@@ -56,6 +57,10 @@ class Carrier(Protocol):
         """The parameters of the first region."""
         ...
 
+    def own(self, tree: Any) -> Any:
+        """The same tree, of a type that may differ from region to region."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OneRegion:
@@ -84,6 +89,10 @@ class OneRegion:
     def first(self, params: Any) -> Any:
         """These very parameters."""
         return params
+
+    def own(self, tree: Any) -> Any:
+        """This very tree."""
+        return tree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,11 +133,28 @@ class AlongAxis:
 
     def first(self, params: Any) -> Any:
         """Value of the region with index 0."""
-        chosen = lax.axis_index(self.axis) == 0
+        try:
+            chosen = lax.axis_index(self.axis) == 0
+        except NameError as error:
+            raise RegionError(
+                f"there is no axis {self.axis!r} here: call this under jax.shard_map "
+                "over a mesh that has it, or take regions.stacked(outer, mesh)"
+            ) from error
         return jax.tree.map(
             lambda x: lax.psum(jnp.where(chosen, x, jnp.zeros_like(x)), self.axis),
             params,
         )
+
+    def own(self, tree: Any) -> Any:
+        """The same values, which `shard_map` is told to take for different ones."""
+        if self.axis not in jax.sharding.get_abstract_mesh().manual_axes:
+            return tree  # Under vmap, which does not tell them apart.
+        return jax.tree.map(self._varying, tree)
+
+    def _varying(self, leaf: jax.Array) -> jax.Array:
+        if self.axis in jax.typeof(leaf).manual_axis_type.varying:
+            return leaf
+        return lax.pcast(leaf, self.axis, to="varying")
 
     def _gather(self, part: jax.Array) -> jax.Array:
         # Under vmap the type says nothing of the axis.

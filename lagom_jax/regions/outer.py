@@ -101,12 +101,14 @@ class _Machine:
     def _own(self, params: Tree) -> Own:
         _, size = self._fragments(params)
         kept = size if self.strategy.compensation else 0
-        return Own(
-            residual=_zeros(params) if self.strategy.bits < 32 else (),
-            snapshot=jnp.zeros((self.cadence.in_flight, kept), jnp.float32),
-            refused=jnp.zeros((), jnp.int32),
-            missed=jnp.zeros((), jnp.int32),
-            held=self._empty(size).own,
+        return self.carrier.own(
+            Own(
+                residual=_zeros(params) if self.strategy.bits < 32 else (),
+                snapshot=jnp.zeros((self.cadence.in_flight, kept), jnp.float32),
+                refused=jnp.zeros((), jnp.int32),
+                missed=jnp.zeros((), jnp.int32),
+                held=self._empty(size).own,
+            )
         )
 
     def update(self, params: Tree, state: OuterState) -> tuple[Tree, OuterState]:
@@ -114,7 +116,7 @@ class _Machine:
         cadence = self.cadence
         step = state.common.step + 1
         state = state._replace(common=state.common._replace(step=step))
-        both = (params, state)
+        both = (self.carrier.own(params), state)
         if cadence.delay:
             sent = step - cadence.delay
             due = (sent > 0) & (sent % cadence.interval == 0)

@@ -13,7 +13,7 @@ from lagom_jax.cost.nccl_default import default_of, offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import p2p_channels
 from lagom_jax.cost.span import Span, span_of
-from lagom_jax.cost.transports import Carried
+from lagom_jax.cost.symmetric_kernels import Carried
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.plan.setting import (
     CHUNK_GRAIN,

@@ -64,4 +64,4 @@ def test_no_door_takes_it(door, option):
         path = Path(folder) / "plan.json"
         path.write_text(json.dumps(document))
         said = " ".join(door(Path(folder), path).split())
-    assert door is by_cache or f"{name} is" in said
+    assert door is by_cache or name in said

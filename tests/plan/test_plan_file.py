@@ -317,11 +317,13 @@ HARMFUL = (
     ("xla_gpu_unheard_of", 1),
     ("TF_CPP_MIN_LOG_LEVEL", "0"),
     ("NCCL_ALGO", "ring"),
+    # XLA would take it for the number.
+    ("xla_gpu_all_gather_combine_threshold_bytes", "5"),
 )
 of_another_type = st.sampled_from(sorted(PLANNED)).flatmap(
     lambda name: st.tuples(
         st.just(name),
-        (st.booleans() | counts | numbers | texts).filter(
+        (st.booleans() | counts | counts.map(str) | numbers | texts).filter(
             lambda value: not is_of_type(find(name), value)
         ),
     )

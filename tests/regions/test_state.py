@@ -206,6 +206,35 @@ def test_the_state_is_as_large_as_predicted():
         assert 0 <= measured - predicted < 200
 
 
+def test_it_starts_under_shard_map_from_parameters_that_all_regions_share():
+    auto = (AxisType.Auto,)
+    mesh = jax.make_mesh((1,), ("region",), axis_types=auto)
+    own, same = jax.P("region"), jax.P()
+    for bits in (32, 4):
+        outer = cocodc("region", **SHAPE, bits=bits)
+
+        def run(params, outer=outer):
+            state = outer.init(params)
+            for step in range(1, 10):
+                params, state = outer.update(pushed(params, step), state)
+            return jax.tree.map(lambda x: x[None], params), state.common.anchor
+
+        mapped = jax.shard_map(run, mesh=mesh, in_specs=same, out_specs=(own, same))
+        found = jax.jit(mapped)(ZOO)
+        init, update = vmapped(outer)
+        world = same_everywhere(ZOO, 1)
+        expected, state = steps_from(update, world, init(world), 1, 9)
+        np.testing.assert_allclose(flat(found[0]), flat(expected), atol=1e-6)
+        np.testing.assert_allclose(
+            flat_one(found[1]), flat_one(state.common.anchor), atol=1e-6
+        )
+
+
+def test_outside_of_its_axis_it_says_where_to_call_it():
+    with pytest.raises(RegionError, match="shard_map over a mesh that has it"):
+        cocodc("region", **SHAPE).init(ZOO)
+
+
 def test_along_a_mesh_axis_as_along_an_axis_of_vmap():
     auto = (AxisType.Auto,)
     mesh = jax.make_mesh((1,), ("region",), axis_types=auto)
