@@ -10,6 +10,33 @@ TRANSFORMATIONS = ("sliced",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CollectiveCut:
+    """A collective that would expose less in slices, with the matmul next to it.
+
+    Example:
+        >>> CollectiveCut("ag.1", "all-gather", "a.py:3", "dot.2", "ring", 1e-3, 64, 0.0
+        ...     ).form
+        'ring'
+    """
+
+    collective: str
+    """Its name in the schedule that the plan was made from."""
+    kind: str
+    source: str
+    """The user's line, `file:line`; empty where the compiler dropped it."""
+    matmul: str
+    """The name of the matmul next to it."""
+    form: str
+    """The best form, as `lagom_jax.decompose.Form.label` has it."""
+    saved_seconds: float
+    """Seconds of a step less, at most, with the plan's settings and order."""
+    memory_bytes: int
+    """Bytes for a slice to send and one to receive."""
+    ring_seconds: float
+    """Seconds of a step less with rings, for comparison."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Rewrite:
     """A change of the program that the user writes, or lets the wrapper make.
 
