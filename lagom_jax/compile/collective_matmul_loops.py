@@ -1,7 +1,7 @@
 """Loops of XLA's own collective matmul, which a compile without devices never makes.
 
 XLA cuts a matmul over no more devices than an NVLink domain has. It asks the devices
-how many these are, and takes 0 where there are none; docs/how-to/slices.md has the rest.
+how many these are, and takes 0 where there are none; see docs/how-to/slices.md.
 """
 
 from __future__ import annotations
