@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import dataclasses
 import functools
 import importlib
-import io
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import compiler_for, positive
+from lagom_jax.commands.mesh_score import PREDICTED, score
+from lagom_jax.commands.mesh_tables import offer_shown, offers_shown
 from lagom_jax.commands.subjects import named_factory
 from lagom_jax.commands.terminal import console, import_jax, reporting, writing
 from lagom_jax.errors import LagomError
-from lagom_jax.measurements.table import load_text, parse_table
+from lagom_jax.files import write_whole
 from lagom_jax.mesh.candidates import Asks
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice, choose
+from lagom_jax.mesh.choose import MeshAdvice, choose
 from lagom_jax.mesh.frameworks import frameworks
-from lagom_jax.mesh.infeasible import Infeasible, infeasible
+from lagom_jax.mesh.infeasible import infeasible
+from lagom_jax.mesh.mesh_document import Offer, mesh_document
+from lagom_jax.mesh.mesh_page import mesh_page
 from lagom_jax.mesh.model_shape import published_names
-from lagom_jax.mesh.pictures import axes_words, chart_svg, matrix_svg
-from lagom_jax.mesh.published_runs import RUN_COLUMNS, RunPrediction, predicted_run
-from lagom_jax.mesh.sizes import AXES, REMATS
+from lagom_jax.mesh.pictures import chart_svg, matrix_svg
+from lagom_jax.mesh.sizes import REMATS
 from lagom_jax.mesh.verify import verified
-from lagom_jax.report.layout import table as empty_table
-from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
+from lagom_jax.units import counted
 
 _PAGE = "docs/how-to/mesh.md"
 NOTHING_FITS = 1
 """Exit code when no mesh fits."""
-BAD_ROWS = 5
-"""Exit code when some rows could not be predicted."""
-_PREDICTED = (
-    "predicted_step_seconds",
-    "predicted_memory_bytes",
-    "predicted_fits",
-)
 
 
 def add(verbs: Any) -> None:
@@ -105,7 +94,7 @@ def add(verbs: Any) -> None:
         "--score",
         metavar="RUNS.csv",
         help="predict published runs instead: the rows again, with "
-        f"{', '.join(_PREDICTED)}",
+        f"{', '.join(PREDICTED)}",
     )
     verb.add_argument(
         "--output", metavar="FILE", help="of --score, instead of printing"
@@ -114,6 +103,9 @@ def add(verbs: Any) -> None:
         "--pictures",
         metavar="FOLDER",
         help="write the communication matrix and the chart of choices there, as SVG",
+    )
+    verb.add_argument(
+        "--html", metavar="FILE", help="write a page that needs nothing else"
     )
     verb.add_argument("--json", action="store_true", help=f"print JSON, see {_PAGE}")
     verb.add_argument(
@@ -128,56 +120,69 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb."""
     if arguments.score:
-        return _score(arguments)
+        return score(arguments.score, arguments.output)
     names = _clusters(arguments)
     if not (arguments.model and arguments.tokens and arguments.sequence):
         raise LagomError(
             "say what to train: lagom mesh llama-3-8b --cluster h100:8x8 --tokens "
             "4194304 --sequence 4096"
         )
+    prices = _prices(arguments, len(names))
+    offers = [
+        _offer(arguments, name, price)
+        for name, price in zip(names, prices, strict=True)
+    ]
+    if arguments.pictures:
+        _draw(Path(arguments.pictures), [offer.advice for offer in offers])
+    if arguments.html:
+        _write_page(arguments.html, offers)
+    with writing():
+        if arguments.json:
+            print(json.dumps(mesh_document(offers), indent=2))
+        else:
+            screen = console()
+            for offer in offers:
+                screen.print(offer_shown(offer, arguments.rows, _PAGE))
+            if len(offers) > 1:
+                screen.print(offers_shown(offers))
+            if arguments.html:
+                screen.print(f"page written to {arguments.html}")
+    return 0 if any(offer.advice.choices for offer in offers) else NOTHING_FITS
+
+
+def _offer(arguments: argparse.Namespace, name: str, price: float | None) -> Offer:
     asks = Asks(
         remats=(arguments.remat,) if arguments.remat else REMATS,
         micro_batch=arguments.micro_batch,
         memory_fraction=arguments.memory_fraction,
         simple=bool(arguments.verify) and not arguments.step,
     )
-    prices = _prices(arguments, len(names))
-    found: list[tuple[MeshAdvice, Infeasible | None, float | None]] = []
-    for name, price in zip(names, prices, strict=True):
-        advice = choose(
-            arguments.model,
-            cluster=Cluster.parse(name),
-            tokens=arguments.tokens,
-            sequence=arguments.sequence,
-            framework=arguments.framework,
-            asks=asks,
-            keep=max(arguments.rows, arguments.verify or 0, 8),
-        )
-        if arguments.verify and advice.choices:
-            advice = _verified(arguments, advice)
-        why = infeasible(
-            *(advice.shape, advice.cluster, advice.batch, advice.framework, asks),
-            advice.candidates,
-        )
-        found.append((advice, why, price))
-    if arguments.pictures:
-        _draw(Path(arguments.pictures), [advice for advice, _, _ in found])
-    with writing():
-        if arguments.json:
-            documents = [_document(*one) for one in found]
-            whole = (
-                documents[0]
-                if len(found) == 1
-                else {"clusters": _best_first(documents)}
-            )
-            print(json.dumps(whole, indent=2))
-        else:
-            screen = console()
-            for advice, why, _ in found:
-                screen.print(_shown(advice, why, arguments.rows))
-            if len(found) > 1:
-                screen.print(_comparison(found))
-    return 0 if any(advice.choices for advice, _, _ in found) else NOTHING_FITS
+    advice = choose(
+        arguments.model,
+        cluster=Cluster.parse(name),
+        tokens=arguments.tokens,
+        sequence=arguments.sequence,
+        framework=arguments.framework,
+        asks=asks,
+        keep=max(arguments.rows, arguments.verify or 0),
+    )
+    if arguments.verify and advice.choices:
+        advice = _verified(arguments, advice)
+    why = infeasible(
+        *(advice.shape, advice.cluster, advice.batch, advice.framework, asks),
+        advice.candidates,
+    )
+    return Offer(advice, why, price)
+
+
+def _write_page(path: str, offers: list[Offer]) -> None:
+    command = shlex.join(["lagom", *sys.argv[1:]])
+    try:
+        write_whole(Path(path), mesh_page(offers, command).encode())
+    except OSError as error:
+        raise LagomError(
+            f"cannot write {path}: {error.strerror or error}; name another place"
+        ) from None
 
 
 def _draw(folder: Path, advices: list[MeshAdvice]) -> None:
@@ -252,206 +257,3 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share, above 0, at most 1")
     return value
-
-
-def _price_per_token(advice: MeshAdvice, price: float | None) -> float | None:
-    """Dollars for a million tokens."""
-    if price is None or not advice.choices:
-        return None
-    a_second = price * advice.cluster.devices / 3600
-    return 1e6 * a_second / advice.best.tokens_per_second
-
-
-def _best_first(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    def worth(document: dict[str, Any]) -> tuple[bool, float]:
-        price = document["dollars_per_million_tokens"]
-        if price is None and document["choices"]:
-            price = -document["choices"][0]["tokens_per_second"]
-        return not document["choices"], price or 0.0
-
-    return sorted(documents, key=worth)
-
-
-def _document(
-    advice: MeshAdvice, why: Infeasible | None, price: float | None
-) -> dict[str, Any]:
-    return {
-        "model": advice.shape.name,
-        "cluster": advice.cluster.name,
-        "framework": advice.framework.name,
-        "tokens": advice.batch.tokens,
-        "sequence_tokens": advice.batch.length,
-        "choices": [_row(advice, choice) for choice in advice.choices],
-        "evaluated": advice.evaluated,
-        "seconds": advice.seconds,
-        "candidates": len(advice.candidates.found),
-        "dropped": dict(advice.candidates.dropped),
-        "infeasible": dataclasses.asdict(why) if why else None,
-        "dollars_per_million_tokens": _price_per_token(advice, price),
-    }
-
-
-def _row(advice: MeshAdvice, choice: MeshChoice) -> dict[str, Any]:
-    sizes, found = choice.sizes, choice.estimate
-    return {
-        **{axis: sizes.of(axis) for axis in AXES},
-        "micro_batch": sizes.micro_batch,
-        "micro_batches": advice.batch.micro_batches(sizes),
-        "remat": sizes.remat,
-        "tensor_sequence": sizes.tensor_sequence,
-        "interleave": sizes.interleave,
-        "rank_order": list(sizes.order),
-        "step_seconds": choice.step_seconds,
-        "step_low": choice.step_low,
-        "step_high": choice.step_high,
-        "tokens_per_second": choice.tokens_per_second,
-        "mfu": choice.mfu,
-        "memory_bytes": found.memory.total,
-        "communication_share": found.communication_share,
-        "compute_seconds": found.compute_seconds,
-        "bubble_seconds": found.bubble_seconds,
-        "exposed_seconds": dict(found.exposed),
-        "communication_seconds": dict(found.sent),
-        "loses_by": dataclasses.asdict(choice.loses_by) if choice.loses_by else None,
-        "verified_step_seconds": choice.verified_step_seconds,
-        "verified_memory_bytes": choice.verified_memory_bytes,
-        "refused": choice.refused or None,
-    }
-
-
-def _shown(advice: MeshAdvice, why: Infeasible | None, rows: int) -> Group:
-    head = Text(
-        f"{advice.shape.name} ({advice.shape.parameters / 1e9:.3g} billion weights) on "
-        f"{advice.cluster.name}, {advice.batch.sequences} sequences of "
-        f"{advice.batch.length} tokens a step. {advice.framework.title}. "
-        f"Meshes that fit: {len(advice.candidates.found)}; priced: {advice.evaluated}, "
-        f"in {in_seconds(advice.seconds)}. All figures are predicted.\n"
-    )
-    if why is not None:
-        return Group(head, _refusal(why))
-    return Group(head, _table(advice, rows), Text(), _advice(advice))
-
-
-def _table(advice: MeshAdvice, rows: int) -> Table:
-    shown = empty_table(
-        "Meshes, best first",
-        *("mesh", "step", "interval", "MFU"),
-        *("memory", "waits", "loses by"),
-        *(("compiled",) if any(_compiled(one) for one in advice.choices) else ()),
-    )
-    for choice in advice.choices[:rows]:
-        loss = choice.loses_by
-        shown.add_row(
-            axes_words(choice.sizes),
-            in_seconds(choice.step_seconds),
-            f"{in_signed_percent(choice.step_low, choice.step_seconds)} to "
-            f"{in_signed_percent(choice.step_high, choice.step_seconds)}",
-            in_percent(choice.mfu, 1),
-            in_bytes(choice.estimate.memory.total),
-            in_percent(choice.estimate.communication_share, 1),
-            f"{loss.part} {in_seconds(loss.seconds)}" if loss else "",
-            *((_compiled(choice),) if len(shown.columns) > 7 else ()),
-        )
-    return shown
-
-
-def in_signed_percent(value: float, of: float) -> str:
-    """A figure's distance from another.
-
-    Example:
-        >>> in_signed_percent(1.2, 1.0)
-        '+20 %'
-    """
-    return f"{100 * (value / of - 1):+.0f} %"
-
-
-def _compiled(choice: MeshChoice) -> str:
-    """Seconds of the compiled step, or that it was refused."""
-    if choice.verified_step_seconds is not None:
-        return in_seconds(choice.verified_step_seconds)
-    return "refused" if choice.refused else ""
-
-
-def _advice(advice: MeshAdvice) -> Text:
-    return Text(
-        f"Take {axes_words(advice.best.sizes)}: "
-        f"{advice.best.tokens_per_second:,.0f} tokens/s. {_PAGE}",
-        "bold green",
-    )
-
-
-def _refusal(why: Infeasible) -> Text:
-    words = {
-        "memory": f"No mesh fits into memory: the smallest step takes "
-        f"{in_bytes(why.least_memory_bytes or 0)} of {in_bytes(why.memory_bytes)}",
-        "batch": "No mesh fits the batch: its sequences do not divide",
-        "model": "No mesh divides the model: heads, layers, experts or widths",
-        "host": "No mesh keeps tensor parallelism where links are fast",
-    }[why.limit]
-    ways = [f"{remedy.what} {remedy.value}" for remedy in why.remedies]
-    also = f"; what would do: {', or '.join(ways)}" if ways else ""
-    return Text(f"{words}{also}.", "bold red")
-
-
-def _comparison(
-    found: list[tuple[MeshAdvice, Infeasible | None, float | None]],
-) -> Table:
-    shown = empty_table(
-        "Clusters, each with its best mesh",
-        *("cluster", "mesh", "step", "tokens/s", "$ for a million tokens"),
-    )
-    order = sorted(
-        (one for one in found if one[0].choices),
-        key=lambda one: (
-            _price_per_token(one[0], one[2]) or -one[0].best.tokens_per_second
-        ),
-    )
-    for advice, _, price in order:
-        dollars = _price_per_token(advice, price)
-        shown.add_row(
-            advice.cluster.name,
-            axes_words(advice.best.sizes),
-            in_seconds(advice.best.step_seconds),
-            f"{advice.best.tokens_per_second:,.0f}",
-            "-" if dollars is None else f"{dollars:.3g}",
-        )
-    return shown
-
-
-def _score(arguments: argparse.Namespace) -> int:
-    table = parse_table(load_text(arguments.score), RUN_COLUMNS, arguments.score)
-    outcomes = table.each(predicted_run)
-    kept = [name for name in table.columns if name not in _PREDICTED]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*kept, *_PREDICTED])
-    for (_, row), outcome in zip(table.rows, outcomes, strict=True):
-        cells = outcome.cells or dict(zip(table.columns, row, strict=False))
-        known = outcome.result
-        writer.writerow([*(cells.get(name, "") for name in kept), *_cells(known)])
-    if arguments.output:
-        try:
-            Path(arguments.output).write_text(out.getvalue(), encoding="utf-8")
-        except OSError as error:
-            raise LagomError(
-                f"cannot write {arguments.output}: {error.strerror}"
-            ) from None
-    else:
-        sys.stdout.write(out.getvalue())
-    bad = [outcome for outcome in outcomes if outcome.problem]
-    for outcome in bad:
-        print(
-            f"lagom: {arguments.score}, line {outcome.line}: {outcome.problem}",
-            file=sys.stderr,
-        )
-    return BAD_ROWS if bad else 0
-
-
-def _cells(known: RunPrediction | None) -> tuple[str, str, str]:
-    if known is None:
-        return "", "", ""
-    return (
-        f"{known.seconds:.6g}",
-        str(known.memory_bytes),
-        "true" if known.fits else "false",
-    )

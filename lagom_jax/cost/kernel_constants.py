@@ -61,8 +61,20 @@ class Correction:
     def log_factor(self, batch: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
         """The logarithm of the factor for products of these sizes."""
         found = np.asarray(self.log_factors)
-        weights = hat_weights(self.knots, (batch, m, n, k))
+        sizes = (batch, m, n, k)
+        if len(batch) == 1:
+            # One product after another, each asked of every model of an ensemble.
+            weights = _weights_of_one(self.knots, tuple(float(n[0]) for n in sizes))
+        else:
+            weights = hat_weights(self.knots, sizes)
         return weights @ found.reshape(-1)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _weights_of_one(
+    knots: tuple[tuple[float, ...], ...], sizes: tuple[float, ...]
+) -> Floats:
+    return hat_weights(knots, tuple(np.array([size]) for size in sizes))
 
 
 def hat_weights(

@@ -37,8 +37,8 @@ class Asks:
     memory_fraction: float = 0.92
     """Of the GPU's memory."""
     simple: bool = False
-    """At most one of tensor, pipeline and expert beside data and fsdp, and either of
-    those two: what the zoo's steps can be built as."""
+    """Either data or fsdp beside the others, and the pipeline's stages nearest: what
+    the zoo's steps can be built as."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,8 +198,6 @@ def _cuts(
             for expert in divisors(rest // pipeline):
                 if expert > experts:
                     break
-                if asks.simple and sum(n > 1 for n in (tensor, pipeline, expert)) > 1:
-                    continue
                 for sequence in _sequences(
                     rest // pipeline // expert, batch, framework
                 ):

@@ -10,13 +10,14 @@ docs/explanation/mesh.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.model_shape import ModelShape, WeightShape
-from lagom_jax.mesh.sizes import Axes, Axis, MeshSizes, StepBatch
+from lagom_jax.mesh.sizes import AXES, Axes, Axis, MeshSizes, StepBatch
 
 Phase = Literal["forward", "backward", "ends", "once"]
 COMPUTE_BYTES = 2
@@ -52,6 +53,7 @@ class Flow:
         return self.nbytes * self.times
 
 
+@functools.lru_cache(maxsize=1 << 8)
 def flows(
     shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
 ) -> tuple[Flow, ...]:
@@ -71,21 +73,34 @@ def flows(
         >>> sum(f.total for f in found if f.reason == "leaving matrices")
         4362076160
     """
-    found = [
-        *_of_weights(shape, sizes, batch, framework),
-        *_of_tensor(shape, sizes, batch, framework),
-        *_of_sequence(shape, sizes, batch),
-        *_of_experts(shape, sizes, batch, framework),
-        *_of_pipeline(shape, sizes, batch, framework),
-        *_of_loss(shape, sizes, batch, framework),
-    ]
+    # Weights do not ask where ranks lie or how long a micro batch is.
+    alike = dataclasses.replace(sizes, micro_batch=1, interleave=1, order=AXES)
+    return (
+        *_weights_sent(shape, alike, batch.micro_batches(sizes), framework),
+        *_sent(_of_tensor(shape, sizes, batch, framework), sizes),
+        *_sent(_of_sequence(shape, sizes, batch), sizes),
+        *_sent(_of_experts(shape, sizes, batch, framework), sizes),
+        *_sent(_of_pipeline(shape, sizes, batch, framework), sizes),
+        *_sent(_of_loss(shape, sizes, batch, framework), sizes),
+    )
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _weights_sent(
+    shape: ModelShape, sizes: MeshSizes, count: int, framework: Framework
+) -> tuple[Flow, ...]:
+    return tuple(_sent(_of_weights(shape, sizes, count, framework), sizes))
+
+
+def _sent(found: Iterable[Flow], sizes: MeshSizes) -> list[Flow]:
+    """Those that send something, along axes of more than one device."""
     kept: list[Flow] = []
     for flow in found:
         axes = sizes.real(flow.axes)
         if axes and flow.total:
             same = axes == flow.axes
             kept.append(flow if same else dataclasses.replace(flow, axes=axes))
-    return tuple(kept)
+    return kept
 
 
 def total_bytes(found: tuple[Flow, ...]) -> dict[tuple[str, Axes], int]:
@@ -118,9 +133,8 @@ def layers_here(shape: ModelShape, sizes: MeshSizes) -> int:
 
 
 def _of_weights(
-    shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
+    shape: ModelShape, sizes: MeshSizes, count: int, framework: Framework
 ) -> Iterator[Flow]:
-    count = batch.micro_batches(sizes)
     looped = framework.looped_pipeline and sizes.pipeline > 1
     times = 1 if framework.once or looped else count
     groups: list[tuple[tuple[WeightShape, ...], int, bool]] = [
@@ -216,13 +230,17 @@ def _of_tensor(
     count, rounds = batch.micro_batches(sizes), turns(sizes, batch, framework)
     each = 1 if shape.parallel_block else 2
     ends = each * shape.dense_layers + 1
+    outside = count
+    if framework.looped_pipeline:
+        # Stages share what stands before and after the layers.
+        outside = -(-count // sizes.pipeline)
     places: tuple[tuple[int, Phase, Phase], ...] = (
         (each * layers_here(shape, sizes) * rounds, "forward", "backward"),
-        (ends * count, "ends", "ends"),
+        (ends * outside, "ends", "ends"),
     )
     for times, forward, backward in places:
         if sizes.tensor_sequence:
-            kept = times - (count if forward == "ends" else 0)
+            kept = times - (outside if forward == "ends" else 0)
             again = kept if sizes.remat == "full" else 0
             yield Flow("all-gather", axis, bytes_, times, forward, "entering matrices")
             yield Flow("all-gather", axis, bytes_, again, backward, "entering matrices")
@@ -243,10 +261,10 @@ def _of_tensor(
             )
     # The largest logit; then the sum of the exponentials and the right word's.
     scalars = tokens * _SCALAR
-    yield Flow("all-reduce", axis, 3 * scalars, count, "ends", "cross entropy")
+    yield Flow("all-reduce", axis, 3 * scalars, outside, "ends", "cross entropy")
     if shape.qk_norm:
         # Two sums of squares forward, the gradients of their roots backward.
-        inside = layers_here(shape, sizes) * rounds + shape.dense_layers * count
+        inside = layers_here(shape, sizes) * rounds + shape.dense_layers * outside
         yield Flow(
             *("all-reduce", axis, 2 * scalars, inside),
             *("forward", "norms of queries and keys"),
@@ -331,5 +349,5 @@ def _of_loss(
     times = 1 if looped else batch.micro_batches(sizes)
     yield Flow("all-reduce", axes, _SCALAR, times, "once", "loss")
     if shape.experts is not None and sizes.tensor > 1:
-        both: Axes = (*_REPLICAS, "tensor")
+        both: Axes = (*axes, "tensor")
         yield Flow("all-reduce", both, _SCALAR, times, "once", "balance loss")

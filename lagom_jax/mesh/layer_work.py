@@ -57,6 +57,7 @@ class LayerWork:
         return self.entering + self.leaving
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def layer_work(
     shape: ModelShape,
     sizes: MeshSizes,
@@ -101,6 +102,7 @@ def layer_work(
     return LayerWork(entering, leaving, backward, again)
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def ends_work(
     shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
 ) -> tuple[Work, ...]:

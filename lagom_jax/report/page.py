@@ -1,18 +1,14 @@
 """A report as a page: one HTML file that needs nothing else.
 
 What is read stands in the page as HTML, written here; the timeline and the table of
-collectives are drawn by the scripts in `assets` from data in the page. A policy in the
-page forbids every request and every other script.
+collectives are drawn by the scripts in `assets` from data in the page.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import gzip
-import hashlib
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +17,14 @@ from lagom_jax.markup import Html, joined, printable, script_data, tag
 from lagom_jax.report.advice import advice
 from lagom_jax.report.figures import Report
 from lagom_jax.report.page_data import page_data
+from lagom_jax.report.page_frame import framed, to_copy
 from lagom_jax.report.page_summary import headline, short
 from lagom_jax.report.page_tables import compute, links, memory, notes, sizes, sources
 from lagom_jax.report.page_tried import tried
 from lagom_jax.report.story import PageError, Story
 
 _LARGEST_PLAIN: Final = 500_000
+_SCRIPTS: Final = ("units", "timeline", "controls", "table", "data", "page")
 
 
 def write_page(story: Story, path: str | Path) -> None:
@@ -55,6 +53,7 @@ def to_html(story: Story) -> str:
     """
     last = story.after or story.before
     data = page_data(story.before, story.after)
+    todo = advice(story.plan, story.subject, story.cluster)
     parts: list[tuple[str, str, Html | None]] = [
         ("short", "In short", short(story.before, story.after, story.plan)),
         ("figures", *_figures(story)),
@@ -65,82 +64,18 @@ def to_html(story: Story) -> str:
         ("memory", "Memory", memory(last)),
         ("compute", "Where compute time went", compute(story.before, story.after)),
         ("tried", "What was tried", tried(story.plan)),
-        ("todo", "What to do", _todo(story)),
+        ("todo", "What to do", to_copy(todo)),
         ("sources", "Where the figures come from", sources(last, story.plan)),
         ("notes", "Notes", notes(last, story.plan)),
     ]
-    there = [(name, title, body) for name, title, body in parts if body is not None]
-    script = _script()
-    return "<!DOCTYPE html>\n" + tag(
-        "html",
-        tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            tag(
-                "meta",
-                http_equiv="Content-Security-Policy",
-                content="default-src 'none'; style-src 'unsafe-inline'; "
-                f"script-src '{_digest(script)}'",
-            ),
-            tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
-            tag("meta", name="color-scheme", content="light dark"),
-            tag("meta", name="referrer", content="no-referrer"),
-            tag("title", f"{story.title}: overlap report"),
-            tag("style", Html(_asset("page.css"))),
-        ),
-        tag("body", _body(story, there, data, script)),
-        lang="en",
-    )
-
-
-def _body(
-    story: Story,
-    parts: list[tuple[str, str, Html]],
-    data: object,
-    script: str,
-) -> Html:
     about = printable(story.before.description, 1000) if story.before else ""
-    return joined(
-        tag("a", "Skip to the report", href="#short", class_="skip"),
-        tag(
-            "header",
-            tag("h1", story.title),
-            tag("p", about, class_="about") if about else None,
-            tag(
-                "nav",
-                tag(
-                    "ul",
-                    [
-                        tag("li", tag("a", title, href=f"#{name}"))
-                        for name, title, _ in parts
-                    ],
-                ),
-                tag("button", "Light or dark", type="button", id="theme", hidden=True),
-                aria_label="Parts of the report",
-            ),
-        ),
-        tag(
-            "main",
-            [
-                tag(
-                    "section",
-                    tag("h2", title, id=f"{name}-title"),
-                    body,
-                    id=name,
-                    aria_labelledby=f"{name}-title",
-                )
-                for name, title, body in parts
-            ],
-        ),
-        tag(
-            "footer",
-            tag(
-                "p", "Made by lagom_jax. This file needs no network and sends nothing."
-            ),
-        ),
-        tag("div", id="said", role="status", aria_live="polite", class_="unseen"),
-        _data(data),
-        tag("script", Html(script)),
+    return framed(
+        "overlap report",
+        story.title,
+        about,
+        [(name, title, body) for name, title, body in parts if body is not None],
+        scripts=_SCRIPTS,
+        data=_data(data),
     )
 
 
@@ -209,54 +144,3 @@ def _collectives(report: Report | None) -> Html | None:
         ),
         tag("div", id="table"),
     )
-
-
-def _todo(story: Story) -> Html | None:
-    items = advice(story.plan, story.subject, story.cluster)
-    return joined(
-        [
-            tag(
-                "div",
-                tag("h3", one.title),
-                tag("p", one.why),
-                tag(
-                    "div",
-                    tag(
-                        "pre",
-                        tag("code", one.text),
-                        tabindex="0",
-                        role="region",
-                        aria_label=one.title,
-                    ),
-                    tag(
-                        "button",
-                        "Copy",
-                        type="button",
-                        class_="copy",
-                        hidden=True,
-                        aria_label=f"Copy: {one.title}",
-                    ),
-                    class_="code",
-                ),
-            )
-            for one in items
-        ]
-    )
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    folder = resources.files(__name__.rpartition(".")[0]) / "assets"
-    return (folder / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _script() -> str:
-    names = ("units", "timeline", "controls", "table", "page")
-    parts = "\n".join(_asset(f"{name}.js") for name in names)
-    return f'(async () => {{\n"use strict";\n{parts}}})();\n'
-
-
-def _digest(script: str) -> str:
-    found = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(found).decode()}"

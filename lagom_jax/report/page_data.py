@@ -1,7 +1,7 @@
 """The part of a report that a page's script draws, in few bytes.
 
 Columns instead of objects, texts by number, times as whole nanoseconds, each beginning
-counted from the one before. The script in `assets/page.js` reads it, and nothing else.
+counted from the one before. The script in `assets/data.js` reads it, and nothing else.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import jax
 
@@ -122,59 +122,54 @@ def facts_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
         return tuple(map(_leaf, leaves))
 
 
-def fact_at(path: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+Path: TypeAlias = "tuple[tuple[Callable[[Any, Any], Any], Any], ...]"
+"""The way to an array among arguments: `operator.getitem` or `getattr`, and of what."""
+
+
+def fact_at(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The properties of one array; None where there is none at this place.
 
     Args:
-        path: Its place, as `jax.tree_util` writes it, with a number and a key for each
-            step on the way.
+        path: Its place.
         args: Arguments of a call.
         kwargs: The same by keyword.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> fact_at((0, "w"), ({"w": jnp.ones(3)},), {})[0]
-        (3,)
+        >>> (path,) = paths_of(({"w": jnp.ones(3)},), {})
+        >>> fact_at(path, ({"w": jnp.ones(4)},), {})[0]
+        (4,)
     """
-    found: Any = args if isinstance(path[0], int) else kwargs
+    found: Any = (args, kwargs)
     try:
-        for key in path:
-            found = getattr(found, key[1:]) if _names(key) else found[key]
+        for get, name in path:
+            found = get(found, name)
     except (KeyError, IndexError, AttributeError, TypeError):
         return None
     return _leaf(found)
 
 
-def _names(key: Any) -> bool:
-    return isinstance(key, str) and key.startswith(_ATTRIBUTE)
-
-
-_ATTRIBUTE: Final = "\0"
-
-
-def paths_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, ...]]:
+def paths_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Path]:
     """The places of all arrays among arguments, as `fact_at` takes them.
 
     Those inside trees that nobody can look into are empty.
 
     Example:
-        >>> paths_of(({"w": 1.0}, [2.0]), {"x": 3.0})
-        [(0, 'w'), (1, 0), ('x',)]
+        >>> [len(path) for path in paths_of(({"w": 1.0}, [2.0], 3.0), {})]
+        [3, 3, 2]
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    return [_path(keys[1:]) for keys, _ in leaves]
+    return [_path(keys) for keys, _ in leaves]
 
 
-def _path(keys: Sequence[Any]) -> tuple[Any, ...]:
-    found: list[Any] = []
+def _path(keys: Sequence[Any]) -> Path:
+    found: list[tuple[Callable[[Any, Any], Any], Any]] = []
     for key in keys:
         match key:
-            case jax.tree_util.SequenceKey(idx=place):
-                found.append(place)
-            case jax.tree_util.DictKey(key=name):
-                found.append(name)
+            case jax.tree_util.SequenceKey(idx=name) | jax.tree_util.DictKey(key=name):
+                found.append((operator.getitem, name))
             case jax.tree_util.GetAttrKey(name=name):
-                found.append(_ATTRIBUTE + name)
+                found.append((getattr, name))
             case _:
                 return ()
     return tuple(found)

@@ -42,6 +42,7 @@ from lagom_jax.runtime.protocol import (
     after,
     request,
 )
+from lagom_jax.runtime.waiting import in_background
 
 _LOG = logging.getLogger("lagom_jax")
 # How late the service may be: it looks at limits once a second, on a busy machine.
@@ -93,24 +94,12 @@ class KeyValueStore:
         """
         from lagom_jax.compile._jax_internals import internal
 
-        found: list[Any] = []
-        over = threading.Event()
-
-        def run() -> None:
-            try:
-                found.append(internal(self._client, method)(*arguments))
-            except Exception as error:
-                found.append(error)
-            finally:
-                over.set()
-
-        threading.Thread(target=run, name="lagom_jax service", daemon=True).start()
-        if not over.wait(min(seconds + _SLACK_SECONDS, threading.TIMEOUT_MAX)):
-            raise RuntimeError("the coordination service does not answer")
-        (answer,) = found
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        call = internal(self._client, method)
+        try:
+            longest = min(seconds + _SLACK_SECONDS, threading.TIMEOUT_MAX)
+            return in_background(lambda: call(*arguments)).result(longest)
+        except TimeoutError:
+            raise RuntimeError("the coordination service does not answer") from None
 
 
 @dataclasses.dataclass(eq=False)

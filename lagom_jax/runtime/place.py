@@ -14,6 +14,9 @@ import jax
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from lagom_jax.planner import Budget
+from lagom_jax.runtime.options import AUTO
+from lagom_jax.runtime.say import LOG
+from lagom_jax.scheduled import cluster_named
 
 _GPUS = ("gpu", "cuda")
 
@@ -45,6 +48,31 @@ def any_gpus() -> bool:
         with contextlib.suppress(RuntimeError):
             found += cast("Any", jax).devices(platform)
     return any(on_gpus([device]) for device in found)
+
+
+def cluster_asked(asked: str | Cluster, devices: Sequence[Any]) -> Cluster | None:
+    """The cluster to plan for; None where there is nothing to plan.
+
+    Args:
+        asked: The one that the user names, or `auto`.
+        devices: All that the step uses.
+
+    Raises:
+        ClusterError: The devices make up no cluster.
+    """
+    if asked != AUTO:
+        return cluster_named(asked)
+    if not on_gpus(devices):
+        LOG.info(
+            "the step runs on %s, where there is nothing to tune; name a cluster "
+            "to plan for one (cluster='h100:1x8', --lagom_cluster)",
+            devices[0].device_kind,
+        )
+        return None
+    if len(devices) == 1:
+        LOG.info("the step runs on one device: there is nothing to communicate")
+        return None
+    return cluster_of(devices)
 
 
 def cluster_of(devices: Sequence[Any]) -> Cluster:

@@ -8,7 +8,8 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -25,20 +26,20 @@ from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
-from lagom_jax.runtime.options import AUTO, Options
+from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.programs import Built, Stages
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
-from lagom_jax.runtime.views import write_views
-from lagom_jax.runtime.waiting import Background, OwnError
-from lagom_jax.typed_json import typed
-from lagom_jax.units import in_percent, in_seconds
+from lagom_jax.runtime.views import tell
+from lagom_jax.runtime.waiting import in_background
+from lagom_jax.typed_json import plain, typed
 
 
 @dataclasses.dataclass(eq=False)
 class ArgumentForm:
     """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
 
+    variant: Variant
     stages: Stages
     usual: Built | None = None
     planned: Built | None = None
@@ -51,21 +52,23 @@ class Variant:
     another process may have met others that lead to the same program.
     """
 
-    def __init__(self, name: str, options: Options, cache: Cache) -> None:
-        """Sets it up; nothing happens yet."""
+    def __init__(
+        self, name: str, options: Options, cache: Cache, devices: tuple[Any, ...]
+    ) -> None:
+        """Sets it up for all devices that it runs on; nothing happens yet."""
         self._name, self._options, self._cache = name, options, cache
+        self._devices, self._on_gpus = devices, place.on_gpus(devices)
+        self._several = len({device.process_index for device in devices}) > 1
         self._forms: list[ArgumentForm] = []
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
-        self._talk: Talk | None = None
-        self._group = ProcessGroup(0, (0,))
+        self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._case: Case | None = None
         self._told: Rules | None = None
-        self._work: Background[None] | None = None
+        self._work: Future[None] | None = None
         self._stop: Callable[[], None] = lambda: None
         self._doubt = ""
         self._tried = False
-        self._on_gpus = False
         self._measuring = threading.Lock()
         self.runs = 0
         """The number of its steps, as long as somebody counts."""
@@ -80,19 +83,14 @@ class Variant:
     @property
     def open(self) -> bool:
         """True if others may know more of it than this process."""
-        talks = self._work is not None and len(self._group.members) > 1
-        return talks or bool(self._doubt)
+        return (self._work is not None and self._several) or bool(self._doubt)
 
-    @contextlib.contextmanager
-    def _latched(self) -> Iterator[None]:
-        """Keeps in mind that this process must stop: to go on would be worse."""
-        try:
-            yield
-        except InDoubtError as error:
-            self._doubt = str(error)
-            raise
+    @property
+    def _leads(self) -> bool:
+        return self._talk.group.leads
 
     def _raise_in_doubt(self) -> None:
+        # This process must stop: to go on would be worse.
         if self._doubt:
             raise InDoubtError(self._doubt)
 
@@ -100,7 +98,7 @@ class Variant:
         """The program that runs from now on; None while that is open."""
         if self._turns is not None or (self._choice is not None and not self._tried):
             return None
-        return form.planned if self._choice is not None else form.usual
+        return form.usual if self._choice is None else form.planned
 
     def program(self, form: ArgumentForm) -> Built:
         """The program that runs, compiled if that is still to be done.
@@ -108,11 +106,8 @@ class Variant:
         Raises:
             InDoubtError: It cannot be built again, and other processes run it.
         """
-        choice = self._choice
-        if choice is None:
-            return self._as_it_was(form)
-        if form.planned is None:
-            self._rebuild(choice, form)
+        if self._choice is not None and form.planned is None:
+            self._rebuild(self._choice, form)
         return form.planned or self._as_it_was(form)
 
     def clear_cache(self) -> None:
@@ -120,14 +115,11 @@ class Variant:
         for form in self._forms:
             form.usual = form.planned = None
 
-    def decide(
-        self, form: ArgumentForm, devices: tuple[Any, ...], others: Iterable[Variant]
-    ) -> None:
+    def decide(self, form: ArgumentForm, others: Iterable[Variant]) -> None:
         """Looks for a plan and builds its program; nothing is executed.
 
         Args:
             form: The arguments that are there.
-            devices: All that the program runs on.
             others: Variants of the same function.
 
         Raises:
@@ -135,54 +127,23 @@ class Variant:
             LagomError: There is no plan, and the user asked for an error.
         """
         self._raise_in_doubt()
-        self._on_gpus = place.on_gpus(devices)
         # Those that ran once were for a first step; NCCL can forget them.
         gone = [other for other in others if other.runs < 2 and other is not self]
-        try:
-            with self._latched():
-                self._decide(form, devices, gone)
-        except OwnError as ours:
-            error = ours.error
-            if self._options.strict:
-                if isinstance(error, LagomError):
-                    raise error from None
-                raise LagomError(reasons(error)) from error
-            LOG.debug("no plan is used", exc_info=error)
-            self._warn(error)
-
-    def _decide(
-        self, form: ArgumentForm, devices: tuple[Any, ...], gone: list[Variant]
-    ) -> None:
-        with OwnError.marked():
-            cluster = self._cluster(devices)
-            self._group = (
-                ProcessGroup.of(devices) if cluster is not None else self._group
-            )
-        if cluster is None:
+        error = self._waited(functools.partial(self._decide, form, gone))
+        if isinstance(error, InDoubtError):
+            self._doubt = str(error)
+            raise error
+        if error is None:
             return
-        if self._options.mode == "report":
-            if self._group.leads:
-                traced = form.stages.traced
-                self._wait(lambda compiler: self._report(traced, cluster, compiler))
-            return
+        if self._options.strict and isinstance(error, LagomError):
+            raise error
+        if self._options.strict:
+            raise LagomError(reasons(error)) from error
+        LOG.debug("no plan is used", exc_info=error)
+        self._warn(error)
 
-        def work(compiler: Compiler) -> None:
-            talk = self._group.begin(self._name, self._options.patience)
-            self._talk = talk
-            case: Case | Exception
-            try:
-                case = self._case_for(form, cluster, devices, compiler)
-                self._case = case
-            except Exception as error:
-                case = error
-            build = functools.partial(self._build, form)
-            tell = functools.partial(self._tell, gone=gone)
-            self._take(decide(case, talk, build, tell), form)
-
-        self._wait(work)
-
-    def _wait(self, work: Callable[[Compiler], None]) -> None:
-        """Does something that may take long, until somebody calls this process away.
+    def _waited(self, work: Callable[[Compiler], None]) -> BaseException | None:
+        """The error of what may take long, until somebody calls this process away.
 
         The others do not know that: they are answered all the same, and what comes of
         it holds for the next call.
@@ -191,50 +152,52 @@ class Variant:
             compiler = Compiler(store=self._cache.folder is not None)
 
             def done() -> None:
-                with compiler, OwnError.marked():
+                with compiler:
                     work(compiler)
 
-            self._work, self._stop = Background(done), compiler.close
+            self._work, self._stop = in_background(done), compiler.close
         try:
-            self._work.result(self._stop)
-        except (OwnError, InDoubtError):
-            self._work = None
+            error = self._work.exception()
+        except BaseException:
+            self._stop()
             raise
         self._work = None
+        return error
+
+    def _decide(
+        self, form: ArgumentForm, gone: list[Variant], compiler: Compiler
+    ) -> None:
+        cluster = place.cluster_asked(self._options.cluster, self._devices)
+        if cluster is None:
+            # The first batch may lie on the CPU where the next ones do not.
+            self.leaves_all_alone = not self._on_gpus and not place.any_gpus()
+            return
+        group = ProcessGroup.of(self._devices)
+        if self._options.mode == "report":
+            # Nothing is changed, so nobody has to agree.
+            if group.leads:
+                traced = form.stages.traced
+                report = analyze(traced, cluster=cluster, compiler=compiler)
+                tell(report, self._options.html, self._options.trace)
+            return
+        self._talk = group.begin(self._name, self._options.patience)
+        case: Case | Exception
+        try:
+            case = self._case = self._case_for(form, cluster, compiler)
+        except Exception as error:
+            case = error
+        build = functools.partial(self._build, form)
+        tells = functools.partial(self._tell, gone=gone)
+        self._take(decide(case, self._talk, build, tells), form)
 
     def _case_for(
-        self,
-        form: ArgumentForm,
-        cluster: Cluster,
-        devices: tuple[Any, ...],
-        compiler: Compiler,
+        self, form: ArgumentForm, cluster: Cluster, compiler: Compiler
     ) -> Case:
         planner = Planner(form.stages.traced, cluster=cluster, compiler=compiler)
-        options = self._options
-        budget = place.budget_here(options.budget, devices if self._on_gpus else ())
+        devices = self._devices if self._on_gpus else ()
+        budget = place.budget_here(self._options.budget, devices)
         told = nccl.HERE if self._on_gpus else None
-        return Case(planner, options, budget, self._cache, compiler, told)
-
-    def _cluster(self, devices: tuple[Any, ...]) -> Cluster | None:
-        """The cluster to plan for; None where there is nothing to plan."""
-        asked = self._options.cluster
-        if isinstance(asked, Cluster):
-            return asked
-        if asked != AUTO:
-            return Cluster.parse(asked)
-        if not self._on_gpus:
-            # The first batch may lie on the CPU where the next ones do not.
-            self.leaves_all_alone = not place.any_gpus()
-            LOG.info(
-                "the step runs on %s, where there is nothing to tune; name a cluster "
-                "to plan for one (cluster='h100:1x8', --lagom_cluster)",
-                devices[0].device_kind,
-            )
-            return None
-        if len(devices) == 1:
-            LOG.info("the step runs on one device: there is nothing to communicate")
-            return None
-        return place.cluster_of(devices)
+        return Case(planner, self._options, budget, self._cache, compiler, told)
 
     def _build(self, form: ArgumentForm, plan: Plan) -> Built:
         assert self._case is not None
@@ -253,14 +216,13 @@ class Variant:
             if built.collectives != choice.built.collectives:
                 raise PlanError("it communicates otherwise than before")
         except Exception as error:
-            if len(self._group.members) > 1:
+            if self._several:
                 raise InDoubtError(
                     "the plan's program, which the other processes run, cannot be "
                     f"built again here ({reasons(error)}): this process must stop"
                 ) from error
             # No reason to stop a training that has come so far, strict or not.
-            self._warn(error)
-            self._leave()
+            self._leave(error)
         else:
             form.planned = built
 
@@ -269,7 +231,6 @@ class Variant:
         if choice is None:
             return
         form.planned = choice.built
-        assert self._talk is not None
         measured = choice.plan.evidence.measured is not None
         if self._options.verify == "measure" and not measured:
             if self._talk.returned:
@@ -279,7 +240,7 @@ class Variant:
                     "again, or use verify='model'"
                 )
             self._turns = guard.Turns()
-        if self._group.leads:
+        if self._leads:
             how = choice.how
             if not self._on_gpus:
                 how += "; here, without GPUs, it changes nothing"
@@ -294,7 +255,6 @@ class Variant:
         self._told = rules
 
     def _agrees(self, point: str, said: str) -> bool:
-        assert self._talk is not None
         try:
             self._talk.agree(Word(f"rules {point} {said}"), lambda words: "")
         except RefusedError as error:
@@ -304,7 +264,7 @@ class Variant:
 
     def form(self, stages: Stages) -> ArgumentForm:
         """Another kind of arguments."""
-        self._forms.append(ArgumentForm(stages))
+        self._forms.append(ArgumentForm(self, stages))
         return self._forms[-1]
 
     def run_step(
@@ -312,13 +272,16 @@ class Variant:
     ) -> Any:
         """Runs the step; arguments are without static ones."""
         self._raise_in_doubt()
-        with self._latched():
+        self.runs += 1
+        try:
             return self._step(form, args, kwargs)
+        except InDoubtError as error:
+            self._doubt = str(error)
+            raise
 
     def _step(
         self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self.runs += 1
         # Two at a time tell nothing of how long one takes. Nobody waits for the other:
         # a step may call itself from the host.
         if self._turns is not None and self._measuring.acquire(blocking=False):
@@ -327,9 +290,18 @@ class Variant:
                     return self._measured(self._turns, form, args, kwargs)
             finally:
                 self._measuring.release()
-        if self._choice is None or self._turns is not None:
-            return self._as_it_was(form).run(*args, **kwargs)
-        return self._tuned(self._choice, form, args, kwargs)
+        return self._run(self._turns is None, form, args, kwargs)
+
+    def _run(
+        self,
+        tuned: bool,
+        form: ArgumentForm,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if tuned and self._choice is not None:
+            return self._tuned(self._choice, form, args, kwargs)
+        return self._as_it_was(form).run(*args, **kwargs)
 
     def _as_it_was(self, form: ArgumentForm) -> Built:
         if form.usual is None:
@@ -347,7 +319,7 @@ class Variant:
         run = self.program(form).run
         if self._tried or self._choice is None:
             return run(*args, **kwargs)
-        if self._group.leads:
+        if self._leads:
             self._cache.mark(choice.plan)
         try:
             result = run(*args, **kwargs)
@@ -355,13 +327,12 @@ class Variant:
             jax.block_until_ready(result)
         except (LagomError, jax.errors.JaxRuntimeError) as error:
             # Other processes may be inside a collective, and wait there for this one.
-            last = len(self._group.members) > 1 or self._options.strict
+            last = self._several or self._options.strict
             if last or _some_deleted(args, kwargs):
                 raise
             result = self._as_it_was(form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
-            self._warn(error)
-            self._leave()
+            self._leave(error)
             return result
         except BaseException:
             # Not the plan's fault: arguments, or somebody calls the process away.
@@ -370,21 +341,33 @@ class Variant:
         self._tried = True
         if self._turns is None:
             form.usual = None
-        if self._group.leads:
+        if self._leads:
             self._cache.survived(choice.plan)
         return result
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: BaseException) -> None:
         say.warn_once(
             f"the program as it was runs, since {reasons(error)}",
-            first=self._group.leads,
+            first=self._leads,
         )
 
-    def _leave(self) -> None:
+    def _leave(self, error: Exception | None = None) -> None:
         """Goes back to the program as it was, and gives the other's memory back."""
+        if error is not None:
+            self._warn(error)
         self._choice = self._turns = None
         for form in self._forms:
             form.planned = None
+
+    @contextlib.contextmanager
+    def _leaving(self) -> Generator[None, None, None]:
+        """Goes back where something fails of which all processes know."""
+        try:
+            yield
+        except InDoubtError:
+            raise
+        except LagomError as error:
+            self._leave(error)
 
     def _measured(
         self,
@@ -396,52 +379,37 @@ class Variant:
         """Runs the step, and takes its time."""
         choice, side = self._choice, turns.side
         assert choice is not None
-        try:
+        with self._leaving():
             self._tell(None if side == "baseline" else choice.rules)
-        except InDoubtError:
-            raise
-        except LagomError as error:
-            self._warn(error)
-            self._leave()
-            return self._as_it_was(form).run(*args, **kwargs)
+        if self._turns is not turns:
+            return self._run(True, form, args, kwargs)
         # What earlier steps still do is not this one's.
         jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
-        if side == "baseline":
-            result = self._as_it_was(form).run(*args, **kwargs)
-        else:
-            result = self._tuned(choice, form, args, kwargs)
+        result = self._run(side == "tuned", form, args, kwargs)
         jax.block_until_ready(result)
         turns.times.append((side, time.perf_counter() - start))
         if turns.complete and self._turns is turns:
-            self._conclude(turns, choice)
+            with self._leaving():
+                self._conclude(turns, choice)
         return result
 
     def _conclude(self, turns: guard.Turns, choice: Choice) -> None:
         """Keeps the program that was faster, by the clock of the first process."""
-        assert self._talk is not None
-        try:
-            content = self._talk.agree(
-                Word("measured"),
-                lambda words: json.dumps(dataclasses.asdict(turns.judged())),
-            )
-            measured = typed(MeasuredSteps, json.loads(content))
-            self._tell(choice.rules if measured.kept else None)
-        except InDoubtError:
-            raise
-        except LagomError as error:
-            self._warn(error)
-            self._leave()
-            return
+        content = self._talk.agree(
+            Word("measured"), lambda words: json.dumps(plain(turns.judged()))
+        )
+        measured = typed(MeasuredSteps, json.loads(content))
+        self._tell(choice.rules if measured.kept else None)
         plan = choice.plan
-        if self._group.leads:
+        if self._leads:
             say.visibly(f"{plan.holds_for.program}: {in_words(measured)}")
         evidence = dataclasses.replace(plan.evidence, measured=measured)
         plan = dataclasses.replace(plan, evidence=evidence)
         # What noise may have hidden is no verdict: the next job looks again.
         loss = measured.tuned_seconds - measured.baseline_seconds
         slower = loss > measured.noise_seconds
-        if self._group.leads and (measured.kept or slower):
+        if self._leads and (measured.kept or slower):
             self._cache.keep(choice.parts, plan)
         if not measured.kept:
             self._leave()
@@ -450,20 +418,6 @@ class Variant:
         self._turns = None
         for form in self._forms:
             form.usual = None
-
-    def _report(self, traced: Any, cluster: Cluster, compiler: Compiler) -> None:
-        """Says what could be gained; nothing is changed, so nobody has to agree."""
-        report = analyze(traced, cluster=cluster, compiler=compiler)
-        say.visibly(
-            f"{report.program} on {cluster.name}: predicted "
-            f"{in_seconds(report.step_seconds)} a step, of which "
-            f"{in_seconds(report.exposed_seconds)} "
-            f"({in_percent(report.exposed_seconds, report.step_seconds)}) wait for "
-            "communication"
-        )
-        for file in write_views(report, self._options.html, self._options.trace):
-            say.visibly(f"written to {file}")
-        LOG.debug("%s", report)
 
 
 def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -31,13 +31,6 @@ _config: Any = jax.config
 _JITTED: Final = type(jax.jit(lambda: None))
 
 
-class _Known(NamedTuple):
-    """Arguments that were decided for."""
-
-    variant: Variant
-    form: ArgumentForm
-
-
 class _Quick(NamedTuple):
     """A program, and what tells its arguments from those of others."""
 
@@ -107,7 +100,7 @@ class Tuned:
         self._begun = self._alone = False
         self._cache = Cache(None)
         self._variants: dict[Hashable, Variant] = {}
-        self._known: dict[Hashable, _Known] = {}
+        self._known: dict[Hashable, ArgumentForm] = {}
         self._forget_quick()
 
     def _forget_quick(self) -> None:
@@ -214,13 +207,13 @@ class Tuned:
         known = None if "self" in kwargs else self._find(args, kwargs)
         if known is None:
             return self._jitted(*args, **kwargs)
-        variant, form = known
+        variant = known.variant
         fixed, apart, named = self._divided(args, kwargs)
         try:
-            result = variant.run_step(form, apart, named)
+            result = variant.run_step(known, apart, named)
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
-            return variant.program(form).compiled(*apart, **named)
+            return variant.program(known).compiled(*apart, **named)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
@@ -231,7 +224,9 @@ class Tuned:
             self._settle(known, apart, named, fixed)
         return result
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ArgumentForm | None:
         """The decision for arguments, new or known; None for those without a key."""
         try:
             statics, by_value = self._statics or Statics(), self._statics is None
@@ -246,7 +241,7 @@ class Tuned:
 
     def _new(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Known:
+    ) -> ArgumentForm:
         with self._lock:
             known = self._known.get(key)
             if known is not None and not known.variant.open:
@@ -258,26 +253,25 @@ class Tuned:
             stages = Stages.of(self._function_to_lower, self._statics, args, kwargs)
             devices = stages.devices(args, kwargs)
             program = (_digest(stages.lowered), devices)
+            others = tuple(self._variants.values())
             variant = self._variants.get(program)
-            if variant is not None:
-                # The same program from other arguments, as numpy arrays.
-                known = _Known(variant, variant.form(stages))
-            else:
-                variant = Variant(_name(self), self._options, self._cache)
-                known = _Known(variant, variant.form(stages))
-            if known.variant is not self._variants.get(program) or variant.open:
-                others = tuple(self._variants.values())
+            new = variant is None
+            if variant is None:
+                variant = Variant(_name(self), self._options, self._cache, devices)
                 self._variants[program] = variant
+            # The same program may come from other arguments, as numpy arrays.
+            form = variant.form(stages)
+            if new or variant.open:
                 try:
-                    variant.decide(known.form, devices, others)
+                    variant.decide(form, others)
                 except BaseException:
                     if not variant.open:
                         # The next call looks for a plan again.
                         del self._variants[program]
                     raise
                 self._alone = variant.leaves_all_alone
-            self._known[key] = known
-            return known
+            self._known[key] = form
+            return form
 
     @property
     def _function_to_lower(self) -> Any:
@@ -287,7 +281,7 @@ class Tuned:
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The compiled program for arguments that may be shapes only."""
         known = self._find(args, kwargs)
-        return None if known is None else known.variant.program(known.form).compiled
+        return None if known is None else known.variant.program(known).compiled
 
     def _divided(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -298,13 +292,13 @@ class Tuned:
 
     def _settle(
         self,
-        known: _Known,
+        known: ArgumentForm,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         fixed: Hashable,
     ) -> None:
         """Lets the next calls with such arguments go straight to their program."""
-        built = known.variant.settled(known.form)
+        built = known.variant.settled(known)
         if built is None or not built.exact:
             return
         with self._lock:

@@ -44,6 +44,8 @@ def build(
     remat: bool = True,
     tiny: bool = False,
     model_axis: int | None = None,
+    experts_axis: int = 1,
+    stage_axis: int = 1,
     shard_data: bool | None = None,
     micro_batches: int | None = None,
     accumulate: int = 1,
@@ -69,6 +71,8 @@ def build(
         tiny: Shrinks the model to a size that trains on a CPU.
         model_axis: Devices along the model axis, 8 by default; `dp` and
             `fsdp` have none.
+        experts_axis: Devices that experts are cut over beside a `tp` model axis.
+        stage_axis: Stages of a pipeline beside the model axis of `tp` or `ep`.
         shard_data: Whether weights are cut over the replicas as well; so they are,
             unless under `dp`.
         micro_batches: How many micro batches follow each other in a pipeline; two
@@ -117,19 +121,28 @@ def build(
         raise ModelError(f"attention is plain or cudnn, not {attention!r}")
     sequence = min(2048, config.sequence) if sequence is None else sequence
     batch = config.micro_batch[parallelism.split("-")[0]] if batch is None else batch
-    layout = _layout(parallelism, devices, model_axis, shard_data)
+    layout = _layout(
+        parallelism, devices, model_axis, shard_data, experts_axis, stage_axis
+    )
+    if experts_axis > 1 and config.experts is None:
+        raise ModelError(f"{name} has no experts: leave out experts_axis")
     fused = _fused(config, parallelism, tp, sp, form)
     layout = dataclasses.replace(layout, fused=fused)
-    count = (micro_batches or 2 * layout.model) if layout.pipeline else 1
+    count = (micro_batches or 2 * layout.stages) if layout.pipeline else 1
     if accumulate < 1 or (accumulate > 1 and layout.pipeline):
         raise ModelError(
             f"accumulate={accumulate}: at least 1, and 1 in a pipeline, whose "
             "micro_batches are added up"
         )
     _check(config, layout, batch=batch, sequence=sequence, micro_batches=count)
-    replicas = layout.data if layout.pipeline else layout.replicas
+    replicas = layout.replicas // layout.stages
+    beside = "".join(
+        f" x {word}"
+        for word, size in (("ep", experts_axis), ("pp", stage_axis))
+        if size > 1
+    )
     return TrainingStep.assemble(
-        f"{name} {parallelism}{'' if fused is None else ' commfuse'}",
+        f"{name} {parallelism}{beside}{'' if fused is None else ' commfuse'}",
         Model.create(
             *(config, layout),
             scan=scan,
@@ -155,8 +168,7 @@ def build_on(
 
     Args:
         name: The model; see `names`.
-        sizes: The mesh. One of `tensor`, `pipeline` and `expert` may be above 1, and
-            one of `data` and `fsdp`.
+        sizes: The mesh. One of `data` and `fsdp` may be above 1.
         batch: What a step is trained on.
         layers: How many layers, if not as published.
         tiny: Shrinks the model to a size that trains on a CPU.
@@ -170,13 +182,12 @@ def build_on(
         >>> step.batch, step.model.accumulate
         (16, 2)
     """
-    inner = [n for n in ("tensor", "pipeline", "expert") if getattr(sizes, n) > 1]
+    inner = [n for n in ("tensor", "expert", "pipeline") if getattr(sizes, n) > 1]
     other = [
         words
         for words, met in (
             ("sequence above 1", sizes.sequence > 1),
             ("both data and fsdp above 1", sizes.data > 1 and sizes.fsdp > 1),
-            (f"{' and '.join(inner)} at once", len(inner) > 1),
             ("interleaved stages", sizes.interleave > 1),
             ("the selective remat", sizes.remat == "selective"),
         )
@@ -193,6 +204,9 @@ def build_on(
     ways = {"tensor": "tp-sp" if sizes.tensor_sequence else "tp", "expert": "ep"}
     alone = "fsdp" if sizes.sharded else "dp"
     way = ways.get(inner[0], "pp") if inner else alone
+    # The first has the model axis, the others have axes of their own.
+    beside = {name: getattr(sizes, name) for name in inner[1:]}
+    staged = sizes.pipeline > 1
     return build(
         name,
         devices=sizes.devices,
@@ -203,17 +217,37 @@ def build_on(
         remat=sizes.remat == "full",
         tiny=tiny,
         model_axis=getattr(sizes, inner[0]) if inner else None,
+        experts_axis=beside.get("expert", 1),
+        stage_axis=beside.get("pipeline", 1),
         shard_data=sizes.sharded,
-        micro_batches=count if way == "pp" else None,
-        accumulate=1 if way == "pp" else count,
+        micro_batches=count if staged else None,
+        accumulate=1 if staged else count,
     )
 
 
 def _layout(
-    parallelism: str, devices: int, model_axis: int | None, shard_data: bool | None
+    parallelism: str,
+    devices: int,
+    model_axis: int | None,
+    shard_data: bool | None,
+    experts: int,
+    stage: int,
 ) -> Layout:
     if devices < 1 or (model_axis is not None and model_axis < 1):
         raise ModelError("devices and model_axis must be at least 1")
+    if min(experts, stage) < 1 or devices % (experts * stage):
+        raise ModelError(
+            f"experts_axis={experts} times stage_axis={stage} does not divide "
+            f"{devices} devices"
+        )
+    if (stage > 1 and not parallelism.startswith(("tp", "ep"))) or (
+        experts > 1 and not parallelism.startswith("tp")
+    ):
+        raise ModelError(
+            f"{parallelism} has no further axis: stage_axis goes with tp and ep, "
+            "experts_axis with tp"
+        )
+    devices //= experts * stage
     if parallelism in ("dp", "fsdp"):
         if model_axis not in (None, 1):
             raise ModelError(
@@ -230,7 +264,11 @@ def _layout(
         )
     if shard_data is None:
         shard_data = parallelism != "dp"
-    return Layout(parallelism, devices // model, model, shard_data)
+    return Layout(
+        *(parallelism, devices // model, model, shard_data),
+        experts=experts,
+        stage=stage,
+    )
 
 
 def _fused(
@@ -283,11 +321,14 @@ def _check(
     if layout.sequence or (layout.tensor and layout.fused is not None):
         wanted.append(("sequence", sequence, axis, "model_axis"))
     if layout.expert and config.experts is not None:
-        wanted.append(("experts", config.experts.count, axis, "model_axis"))
+        parts = layout.size((layout.expert_axis,))
+        named = f"{layout.expert_axis}_axis"
+        wanted.append(("experts", config.experts.count, parts, named))
     if layout.pipeline:
         layers = config.layers - config.dense_layers
-        wanted.append(("layers of the pipeline", layers, axis, "model_axis"))
-        wanted.append(("micro_batches", micro_batches, axis, "model_axis"))
+        named = f"{layout.pipeline_axis}_axis"
+        wanted.append(("layers of the pipeline", layers, layout.stages, named))
+        wanted.append(("micro_batches", micro_batches, layout.stages, named))
     for what, size, parts, named in wanted:
         if size % parts:
             raise ModelError(

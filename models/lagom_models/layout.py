@@ -1,11 +1,12 @@
 """The layout of weights and data on devices, and the collectives that layers use.
 
 The step runs under `jax.shard_map`: every device runs the same program on its own
-shards, and each collective below is one that the code asks for. Two mesh axes:
+shards, and each collective below is one that the code asks for. Mesh axes:
 
 - `data`: batches are cut over it, and under FSDP every weight as well;
 - `model`: what the parallelism names. Tensor parallelism cuts weights over it,
-  expert parallelism cuts the experts, a pipeline cuts the layers into stages.
+  expert parallelism cuts the experts, a pipeline cuts the layers into stages;
+- `experts` and `stage`: experts or stages beside another parallelism's model axis.
 
 An axis of one device does not exist. Backward collectives are written nowhere: they
 are the transposes of the forward ones (all-gather and reduce-scatter are each
@@ -13,7 +14,7 @@ other's, all-to-all its own, all-reduce that of marking a value as varying).
 """
 
 import dataclasses
-import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -54,7 +55,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """A parallelism on a mesh of `data` x `model` devices.
+    """A parallelism on a mesh of `data` x `experts` x `model` x `stage` devices.
 
     Attributes:
         parallelism: One of `PARALLELISMS`.
@@ -63,6 +64,8 @@ class Layout:
         shard_data: Whether weights are cut over the data axis as well.
         fused: The form in which tensor parallelism's collectives are fused with the
             matmuls next to them; None where they are not.
+        experts: Devices that experts are cut over, beside the model axis.
+        stage: Stages of a pipeline beside the model axis.
 
     Example:
         >>> layout = Layout("tp-sp", data=8, model=8, shard_data=True)
@@ -77,6 +80,8 @@ class Layout:
     model: int
     shard_data: bool
     fused: decompose.Form | None = None
+    experts: int = 1
+    stage: int = 1
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -88,9 +93,9 @@ class Layout:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes that exist; a single device still has `data`."""
-        if self.data == 1 and self.model == 1:
-            return ("data",)
-        return (("data",) if self.data > 1 else ()) + self.model_axis
+        # The last is the one whose devices are neighbours.
+        names = ("data", "experts", "model", "stage")
+        return tuple(n for n in names if self.size((n,)) > 1) or ("data",)
 
     @property
     def data_axis(self) -> tuple[str, ...]:
@@ -114,24 +119,46 @@ class Layout:
 
     @property
     def expert(self) -> bool:
-        """True if experts are cut over the model axis."""
-        return self.parallelism == "ep" and self.model > 1
+        """True if experts are cut over devices."""
+        return self.size((self.expert_axis,)) > 1
+
+    @property
+    def expert_axis(self) -> str:
+        """The axis that experts are cut over, where they are."""
+        return "model" if self.parallelism == "ep" else "experts"
 
     @property
     def pipeline(self) -> bool:
-        """True if the model axis holds stages of a pipeline."""
-        return self.parallelism == "pp" and self.model > 1
+        """True if there are stages of a pipeline."""
+        return self.stages > 1
+
+    @property
+    def pipeline_axis(self) -> str:
+        """The axis of the stages, where there are any."""
+        return "model" if self.parallelism == "pp" else "stage"
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline; 1 where there is none."""
+        return self.size((self.pipeline_axis,))
 
     @property
     def slices(self) -> int:
         """Independent parts of the batch inside one layer's body."""
-        return 2 if self.parallelism in ("tp-sliced", "ep") else 1
+        return 2 if self.parallelism in ("tp-sliced", "ep") or self.expert else 1
 
     @property
     def batch_axes(self) -> tuple[str, ...]:
         """The axes that the batch is cut over."""
-        shared = self.model_axis if self.expert or self.pipeline else ()
-        return self.data_axis + shared
+        shared = {
+            axis
+            for axis, there in (
+                (self.expert_axis, self.expert),
+                (self.pipeline_axis, self.pipeline),
+            )
+            if there
+        }
+        return self.data_axis + tuple(axis for axis in self.axes if axis in shared)
 
     @property
     def replicas(self) -> int:
@@ -145,9 +172,7 @@ class Layout:
             >>> Layout("ep", data=2, model=4, shard_data=True).size(("data", "model"))
             8
         """
-        return functools.reduce(
-            lambda n, axis: n * (self.data if axis == "data" else self.model), axes, 1
-        )
+        return math.prod(getattr(self, axis) for axis in axes)
 
     def place(
         self,
@@ -175,27 +200,33 @@ class Layout:
             >>> layout.place((64, 128), tensor=1).dimension
             0
         """
-        cut = tensor if self.tensor else expert if self.expert else None
-        if cut is not None and shape[cut] % self.model:
-            raise ModelError(
-                f"{shape[cut]} (dimension {cut} of a weight of {shape}) does not "
-                f"divide over model_axis={self.model}"
-            )
         dims: list[tuple[str, ...]] = [()] * len(shape)
-        if cut is not None:
-            dims[cut] = self.model_axis
+        owned: set[str] = {self.pipeline_axis} if self.pipeline and staged else set()
+        for cut, axis, there in (
+            (tensor, "model", self.tensor),
+            (expert, self.expert_axis, self.expert),
+        ):
+            if cut is None or not there:
+                continue
+            if shape[cut] % self.size((axis,)):
+                raise ModelError(
+                    f"{shape[cut]} (dimension {cut} of a weight of {shape}) does not "
+                    f"divide over {axis}_axis={self.size((axis,))}"
+                )
+            dims[cut] = (axis,)
+            owned.add(axis)
         # A replica's weights are cut over all devices that have data of their own,
-        # except along the model axis where that already cuts them.
-        owned = cut is not None or (self.pipeline and staged)
-        replicas = tuple(a for a in self.batch_axes if a != "model" or not owned)
+        # except along the axes that already cut them.
+        replicas = tuple(axis for axis in self.batch_axes if axis not in owned)
         gather = replicas if self.shard_data else ()
         dimension = 0
         if gather:
             dimension = self._dimension(shape, dims, gather)
             dims[dimension] += gather
-        partial = cut is None and (self.sequence or (self.tensor and inside))
+        partial = tensor is None and (self.sequence or (self.tensor and inside))
         varying = replicas + (self.model_axis if partial else ())
-        first = [self.model_axis if self.pipeline and staged else ()] * stacked
+        staged_axis = (self.pipeline_axis,) if self.pipeline and staged else ()
+        first = [staged_axis] * stacked
         spec = PartitionSpec(*(_entry(axes) for axes in (*first, *dims)))
         return Placement(spec, gather, dimension, varying)
 
@@ -297,7 +328,10 @@ class Layout:
         if not self.expert:
             return x
         return checkpoint_name(
-            lax.all_to_all(x, "model", split_axis=0, concat_axis=0, tiled=True), MOVED
+            lax.all_to_all(
+                x, self.expert_axis, split_axis=0, concat_axis=0, tiled=True
+            ),
+            MOVED,
         )
 
 

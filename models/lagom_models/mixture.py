@@ -75,7 +75,7 @@ class Mixture(nnx.Module):
 
     def _visit(self, rows: jax.Array, layout: Layout) -> jax.Array:
         """Runs the experts on their slots, wherever they live."""
-        width, devices = rows.shape[-1], layout.model if layout.expert else 1
+        width, devices = rows.shape[-1], layout.size((layout.expert_axis,))
         local = self.experts.count // devices
         sent = rows.reshape(devices, local, -1, width)
         here = layout.exchange(sent).swapaxes(0, 1).reshape(local, -1, width)

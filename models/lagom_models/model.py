@@ -117,7 +117,9 @@ class Model:
         """The loss of this device's sequences, averaged over all devices."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         outer = nnx.merge(self.graphs["outer"], self.fetch("outer", weights["outer"]))
-        parts = tuple(jnp.split(outer.embed(inputs, self.layout), self.layout.slices))
+        # Stages of a pipeline take their micro batches apart themselves.
+        slices = 1 if self.layout.pipeline else self.layout.slices
+        parts = tuple(jnp.split(outer.embed(inputs, self.layout), slices))
         balances = []
         for state in weights["dense"]:
             parts, _ = self.layer("dense")(parts, state)

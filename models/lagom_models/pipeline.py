@@ -42,10 +42,11 @@ def run(model: "Model", parts: "Parts", weights: Any) -> tuple["Parts", jax.Arra
         The same share after the last layer, and this stage's balance loss.
     """
     layout, (x,) = model.layout, parts
-    stages, stage = layout.model, lax.axis_index("model")
+    axis, stages = layout.pipeline_axis, layout.stages
+    stage = lax.axis_index(axis)
     share = model.micro_batches // stages
     x = x.reshape(share, -1, *x.shape[1:])
-    fed = lax.all_gather(x, "model", axis=0, tiled=True)
+    fed = lax.all_gather(x, axis, axis=0, tiled=True)
     idle = jnp.zeros((stages - 1, *fed.shape[1:]), fed.dtype)
     fed = jnp.concatenate([fed, idle + 0 * fed[:1]])
     # Brought together once, not in every tick; in float32, because that is what
@@ -58,28 +59,29 @@ def run(model: "Model", parts: "Parts", weights: Any) -> tuple["Parts", jax.Arra
     def tick(handed: jax.Array, turn: tuple[jax.Array, jax.Array]):
         index, fresh = turn
         x = jnp.where(stage == 0, fresh, handed)
-        (x,), balance = _stage(model, x, weights)
+        x, balance = _stage(model, x, weights)
         busy = (index >= stage) & (index < stage + model.micro_batches)
-        handed = lax.ppermute(x, "model", [(i, i + 1) for i in range(stages - 1)])
+        handed = lax.ppermute(x, axis, [(i, i + 1) for i in range(stages - 1)])
         return handed, (x, jnp.where(busy, balance, 0))
 
     turns = jnp.arange(ticks(model.micro_batches, stages))
     _, (done, balances) = lax.scan(tick, 0 * fed[0], (turns, fed))
     done = jnp.where(stage == stages - 1, done[stages - 1 :], 0)
-    done = lax.psum_scatter(done, "model", scatter_dimension=0, tiled=True)
+    done = lax.psum_scatter(done, axis, scatter_dimension=0, tiled=True)
     # The mean over devices is taken later; the stages' losses are to be added up.
     balance = balances.sum() * stages / model.micro_batches
     return (done.reshape(-1, *done.shape[2:]),), balance
 
 
-def _stage(model: "Model", x: jax.Array, weights: Any) -> tuple["Parts", jax.Array]:
-    layer, parts = model.layer("layers", fetched=True), (x,)
+def _stage(model: "Model", x: jax.Array, weights: Any) -> tuple[jax.Array, jax.Array]:
+    layer = model.layer("layers", fetched=True)
+    parts = tuple(jnp.split(x, model.layout.slices))
     if model.scan:
         parts, balances = lax.scan(layer, parts, weights)
-        return parts, balances.sum()
+        return jnp.concatenate(parts), balances.sum()
     balance = jnp.zeros(())
     for index in range(len(jax.tree.leaves(weights)[0])):
         state = jax.tree.map(lambda weight, index=index: weight[index], weights)
         parts, one = layer(parts, state)
         balance += one
-    return parts, balance
+    return jnp.concatenate(parts), balance

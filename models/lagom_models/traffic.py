@@ -26,13 +26,13 @@ def mesh_sizes(step: TrainingStep) -> MeshSizes:
     model, layout = step.model, step.model.layout
     count = model.micro_batches * model.accumulate
     # A pipeline's stages share the batch of their replica.
-    replicas = layout.data if layout.pipeline else layout.replicas
+    replicas = layout.replicas // layout.stages
     return MeshSizes(
         data=1 if layout.shard_data else layout.data,
         fsdp=layout.data if layout.shard_data else 1,
         tensor=layout.model if layout.tensor else 1,
-        expert=layout.model if layout.expert else 1,
-        pipeline=layout.model if layout.pipeline else 1,
+        expert=layout.size((layout.expert_axis,)),
+        pipeline=layout.stages,
         micro_batch=step.batch // replicas // count,
         remat="full" if model.remat else "none",
         tensor_sequence=layout.sequence,

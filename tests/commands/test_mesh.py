@@ -86,6 +86,16 @@ def test_a_table_for_people(capsys, tmp_path):
     assert drawn == ["llama-3-8b-h100-2x8-chart.svg", "llama-3-8b-h100-2x8-matrix.svg"]
 
 
+def test_a_page_for_people(capsys, tmp_path):
+    page = tmp_path / "mesh.html"
+    assert main([*BASIC, "--cluster", "h100:2x8", "--html", str(page)]) == 0
+    assert f"page written to {page}" in capsys.readouterr().out
+    assert "Who sends to whom" in page.read_text()
+    lost = tmp_path / "no" / "mesh.html"
+    assert main([*BASIC, "--cluster", "h100:2x8", "--html", str(lost)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

@@ -53,6 +53,16 @@ MESHES = {
     "pp-fsdp": MeshSizes(fsdp=4, pipeline=4),
     "ep-dp": MeshSizes(data=4, expert=4, micro_batch=2),
     "ep-fsdp": MeshSizes(fsdp=4, expert=4, micro_batch=2),
+    "tp-pp-dp": MeshSizes(data=4, tensor=2, pipeline=2),
+    "tp-pp-fsdp": MeshSizes(fsdp=4, tensor=2, pipeline=2),
+    "tp-sp-pp-fsdp": MeshSizes(fsdp=4, tensor=2, pipeline=2, tensor_sequence=True),
+    "tp-ep-dp": MeshSizes(data=4, tensor=2, expert=2, micro_batch=2),
+    "tp-sp-ep-fsdp": MeshSizes(
+        fsdp=4, tensor=2, expert=2, micro_batch=2, tensor_sequence=True
+    ),
+    "ep-pp-dp": MeshSizes(data=4, expert=2, pipeline=2, micro_batch=2),
+    "ep-pp-fsdp": MeshSizes(fsdp=4, expert=2, pipeline=2, micro_batch=2),
+    "tp-ep-pp-fsdp": MeshSizes(fsdp=2, tensor=2, expert=2, pipeline=2, micro_batch=2),
 }
 
 

@@ -55,7 +55,7 @@ class Plans:
         self.make = make
         count = self
 
-        def plan(planner, **asked):
+        def plan(planner, request):
             count.made += 1
             return count.make(planner)
 

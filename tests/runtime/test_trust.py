@@ -341,8 +341,8 @@ HEAD = """
 import jax, jax.numpy as jnp, lagom_jax
 from lagom_jax.planner import Planner
 from tests.runtime.planned import made
-def plan(planner, *, progress, **asked):
-    progress('compiling something')
+def plan(planner, request):
+    request.progress('compiling something')
     return made(planner)
 Planner.plan = plan
 """

@@ -80,7 +80,7 @@ def cannot_run():
 
 
 def cannot_plan():
-    def plan(planner, **asked):
+    def plan(planner, request):
         raise PlanError("nothing can be planned")
 
     return mock.patch.object(Planner, "plan", plan)
@@ -119,7 +119,7 @@ class Trainer:
         self.plan_of = made
         trainer = self
 
-        def plan(planner, **asked):
+        def plan(planner, request):
             trainer.made += 1
             return trainer.plan_of(planner)
 

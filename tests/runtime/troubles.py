@@ -58,7 +58,7 @@ class Job:
         self.made, self.slow = 0, 0.0
         job = self
 
-        def plan(planner, **asked):
+        def plan(planner, request):
             job.made += 1
             end = time.monotonic() + job.slow
             while time.monotonic() < end:

@@ -1,17 +1,7 @@
-// The page: data, buttons, and what happens when it is printed.
+// Buttons of any page, and what happens when it is printed.
 
-/** The data of the page; large ones are packed. */
-const unpacked = async () => {
-  const { type, textContent } = document.getElementById("data");
-  if (type === "application/json") return JSON.parse(textContent);
-  const bytes = Uint8Array.from(atob(textContent), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
-};
-const data = await unpacked();
-const timelines = document.querySelector(".canvas") ? new Timelines(data) : null;
-const sites = document.getElementById("table") ? new Sites(data, timelines) : null;
-
+/** Asks whatever draws with colours to draw again. */
+const redraw = (scale) => dispatchEvent(new CustomEvent("redraw", { detail: scale }));
 const theme = document.getElementById("theme");
 theme.hidden = false;
 theme.addEventListener("click", () => {
@@ -20,7 +10,7 @@ theme.addEventListener("click", () => {
     ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
   say(dark ? "Light" : "Dark");
-  if (timelines) timelines.draw();
+  redraw();
 });
 
 const copied = async (text) => {
@@ -53,11 +43,11 @@ let before;
 addEventListener("beforeprint", () => {
   before = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = "light";
-  if (timelines) timelines.draw(3);
+  redraw(3);
 });
 addEventListener("afterprint", () => {
   if (before) document.documentElement.dataset.theme = before;
   else delete document.documentElement.dataset.theme;
-  if (timelines) timelines.draw();
+  redraw();
 });
 document.documentElement.dataset.ready = "true";
