@@ -6,7 +6,8 @@ import dataclasses
 
 from lagom_jax.errors import PlanError
 
-TRANSFORMATIONS = ("sliced",)
+TRANSFORMATIONS = {"sliced": 2, "rings": 1}
+"""Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ class Rewrite:
                 f"rewrite.transformation: {self.transformation!r} is none of "
                 f"{', '.join(TRANSFORMATIONS)}"
             )
-        if self.slices < 2:
-            raise PlanError(f"rewrite.slices: {self.slices} is less than 2")
+        least = TRANSFORMATIONS[self.transformation]
+        if self.slices < least:
+            raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
 
     @property
     def code(self) -> str:
