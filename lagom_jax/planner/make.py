@@ -16,7 +16,7 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls
@@ -265,10 +265,10 @@ def plan_step(
     if not rewrite or plan.evidence.default.communication_seconds <= 0.0:
         return written, plan
 
-    def rewritten(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
-        from lagom_jax.decompose import sliced
+    def rewritten(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
+        from lagom_jax.decompose import transformed
 
-        cut = sliced(step, slices=slices, whole_sums=whole_sums)
+        cut = transformed(step, way.transformation, way.slices, way.whole_sums)
         planner = planner_of(cut)
         return planner, [site.line for site in cut.sites]
 
