@@ -23,7 +23,7 @@ from lagom_jax.settings.controls import Controls
 from xla_flags import OptionValue, Pin, pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, Compiler
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 
 class Planner:
@@ -70,6 +70,11 @@ class Planner:
         """The candidates of the last plan."""
         self._compiled: dict[str, CompiledStep] = {}
         self._compiler = compiler
+
+    @property
+    def lowered(self) -> LoweredStep:
+        """The step as it was lowered."""
+        return self._lowered
 
     @property
     def fingerprint(self) -> str:
