@@ -22,7 +22,7 @@ from lagom_jax.report import Report, report_program
 from lagom_jax.report.sources import figure_sources
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 from lagom_jax.settings.controls import FINE, Controls, Grid, named
-from lagom_jax.settings.doubt import EnsembleMember, step_interval
+from lagom_jax.settings.doubt import EnsembleMember, step_intervals
 from lagom_jax.settings.policy import Policy
 from lagom_jax.settings.tuning import (
     POLICIES,
@@ -192,11 +192,11 @@ def report_scheduled(
         calibration=calibration,
         profile=profile,
     )
-    interval = None
+    intervals = None
     if profile is None:
         members = members_of(Ensemble.around(model), calibration)
         likeliest = EnsembleMember(model, _correction(model, calibration))
-        interval = step_interval(program, likeliest, members)
+        intervals = step_intervals(program, likeliest, members)
     return report_program(
         program,
         cluster,
@@ -205,7 +205,7 @@ def report_scheduled(
         None if profile is not None else model.contention(),
         pricing=refined.source,
         measured=refined.measured,
-        step_interval=interval,
+        intervals=intervals,
         name=scheduled.name,
         description=scheduled.description,
         peak_memory_bytes=scheduled.peak_memory_bytes,

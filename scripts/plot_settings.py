@@ -17,6 +17,7 @@ import matplotlib as mpl
 mpl.use("svg")
 from bench_search import collective, matmul
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
@@ -56,7 +57,7 @@ def step() -> Program:
 
 
 def draw(
-    axis: plt.Axes, ensemble: Ensemble, xs: Sequence[int], settings: Sequence[Setting]
+    axis: Axes, ensemble: Ensemble, xs: Sequence[int], settings: Sequence[Setting]
 ) -> None:
     """One panel."""
     program = step()

@@ -24,7 +24,7 @@ from lagom_jax.units import in_seconds
 
 
 def offer_shown(offer: Offer, rows: int, page: str) -> Group:
-    """What is said of one cluster.
+    """Rows of one cluster.
 
     Args:
         offer: The cluster and its choices.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.errors import LagomError
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
+from lagom_jax.cost.model import CostModel
+from lagom_jax.mesh.choose import MeshAdvice
+from lagom_jax.mesh.estimate import kernel_bound
+from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError
 from lagom_jax.mesh.sizes import AXES, MeshSizes, StepBatch
-from lagom_jax.planner import Budget, make_plan
+from lagom_jax.planner import Budget, Request, SizedPlan, Workload, plan_workload
 from lagom_jax.scheduled import cluster_named
 
 if TYPE_CHECKING:
@@ -23,20 +26,6 @@ Factory: TypeAlias = Callable[..., Any]
 returns a step and a tuple of its arguments."""
 ONE_COMPILE: Final = Budget(compiles=1)
 _GIVEN: Final = (*AXES, "micro_batch", "remat", "tensor_sequence", "interleave")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeshTrial:
-    """A mesh whose step was compiled and planned, or dropped before."""
-
-    sizes: MeshSizes
-    bound_seconds: float
-    """A time that no step on it can be shorter than, or what is predicted of it."""
-    step_seconds: float | None
-    """Replayed with its plan; None if it was dropped or refused."""
-    peak_bytes: int | None
-    refused: str = ""
-    """The reason not to have built or compiled it; empty if it was."""
 
 
 def made_step(
@@ -104,27 +93,25 @@ def verified(
         The advice with the compiled meshes first, fastest first; those that were
         refused keep the reason and come last of them.
     """
-    done: list[MeshChoice] = []
-    for place, choice in enumerate(advice.choices[:best]):
-        progress(f"mesh {place + 1} of {min(best, len(advice.choices))} ...")
-        trial = _trial(
-            *(factory, choice.sizes, advice.cluster, advice.batch),
-            *(choice.step_seconds, budget, compiler),
-        )
-        done.append(
-            dataclasses.replace(
-                choice,
-                verified_step_seconds=trial.step_seconds,
-                verified_memory_bytes=trial.peak_bytes,
-                refused=trial.refused,
-            )
-        )
-    done.sort(
-        key=lambda one: (
-            one.verified_step_seconds is None,
-            one.verified_step_seconds or one.step_seconds,
-        )
+    chosen = {choice.sizes: choice for choice in advice.choices[:best]}
+    workload = _workload(factory, advice.cluster, advice.batch)
+    # None is left out: the prediction said already that they are near one another.
+    found = plan_workload(
+        workload,
+        chosen,
+        Request(budget=budget, progress=progress),
+        prune=False,
+        compiler=compiler,
     )
+    done = [
+        dataclasses.replace(
+            chosen[one.sizes],
+            verified_step_seconds=one.step_seconds,
+            verified_memory_bytes=one.peak_bytes,
+            refused=one.refused,
+        )
+        for one in found
+    ]
     return dataclasses.replace(advice, choices=(*done, *advice.choices[best:]))
 
 
@@ -133,20 +120,22 @@ def choose_by_compiling(
     meshes: Iterable[MeshSizes],
     *,
     cluster: str | Cluster,
+    advice: MeshAdvice | None = None,
     budget: Budget = ONE_COMPILE,
     compiler: Compiler | None = None,
     progress: Callable[[str], None] = lambda words: None,
-) -> tuple[MeshTrial, ...]:
-    """The best mesh for a step whose dimensions nobody has written down.
+) -> tuple[SizedPlan[MeshSizes], ...]:
+    """The best mesh for a step, by compiling those that may be it.
 
-    Each mesh is traced, which bounds its step from below: a device must read its
-    arguments once. Meshes whose arguments overflow memory, and those whose bound is
-    above the best step so far, are not compiled.
+    Meshes and options are searched together, as `plan_workload` says. Without an
+    advice, all that bounds a mesh before it is compiled is the time to read its
+    arguments once; with one, also the kernels and bubbles that its model needs.
 
     Args:
         factory: Makes the step of a mesh.
         meshes: To choose from, each of the cluster's number of devices.
         cluster: Such as `"h100:8x8"`.
+        advice: What `choose` returned for this step.
         budget: For the plan of each.
         compiler: Whose processes and store to use.
         progress: Called with a line for each mesh.
@@ -158,59 +147,27 @@ def choose_by_compiling(
         MeshError: A mesh has another number of devices than the cluster.
     """
     where = cluster_named(cluster)
-    room = budget.memory(where.gpu.memory_bytes)
-    bounded: list[tuple[float, int, MeshSizes]] = []
-    trials: list[MeshTrial] = []
-    for sizes in meshes:
+    every = tuple(meshes)
+    for sizes in every:
         if sizes.devices != where.devices:
             raise MeshError(
                 f"a mesh of {sizes.devices} devices, but {where.name} has "
                 f"{where.devices}"
             )
-        try:
-            _, arguments = made_step(factory, sizes)
-        except LagomError as error:
-            trials.append(MeshTrial(sizes, 0.0, None, None, str(error)))
-            continue
-        held = argument_bytes(arguments)
-        bounded.append((held / where.gpu.memory_bytes_per_s, held, sizes))
-    fastest = float("inf")
-    for bound, held, sizes in sorted(bounded, key=lambda item: item[0]):
-        if held > room or bound > fastest:
-            why = "its arguments overflow memory" if held > room else "bound too high"
-            trials.append(MeshTrial(sizes, bound, None, None, why))
-            continue
-        progress(f"compiling mesh {len(trials) + 1} of {len(bounded)} ...")
-        trial = _trial(factory, sizes, where, None, bound, budget, compiler)
-        trials.append(trial)
-        fastest = min(fastest, trial.step_seconds or fastest)
-    trials.sort(key=lambda one: (one.step_seconds is None, one.step_seconds or 0.0))
-    return tuple(trials)
+    batch = advice.batch if advice is not None else None
+    workload = _workload(factory, where, batch)
+    if advice is not None:
+        bound = functools.partial(_bound, advice, MeshPrices(CostModel.of(where)))
+        workload = dataclasses.replace(workload, bound=bound)
+    request = Request(budget=budget, progress=progress)
+    return plan_workload(workload, every, request, compiler=compiler)
 
 
-def argument_bytes(arguments: tuple[Any, ...]) -> int:
-    """Bytes of a step's arguments on one device, by their shardings."""
-    # Here and not above: the core of the room works without jax.
-    from lagom_jax.compile.tracing import bytes_on_a_device
-
-    return bytes_on_a_device(arguments)
+def _workload(
+    factory: Factory, cluster: Cluster, batch: StepBatch | None
+) -> Workload[MeshSizes]:
+    return Workload(lambda sizes: made_step(factory, sizes, batch), cluster)
 
 
-def _trial(
-    factory: Factory,
-    sizes: MeshSizes,
-    cluster: Cluster,
-    batch: StepBatch | None,
-    bound: float,
-    budget: Budget,
-    compiler: Compiler | None,
-) -> MeshTrial:
-    try:
-        step, arguments = made_step(factory, sizes, batch)
-        plan = make_plan(
-            step, *arguments, cluster=cluster, budget=budget, compiler=compiler
-        )
-    except LagomError as error:
-        return MeshTrial(sizes, bound, None, None, str(error))
-    found = plan.evidence
-    return MeshTrial(sizes, bound, found.tuned.step_seconds, found.tuned_peak)
+def _bound(advice: MeshAdvice, prices: MeshPrices, sizes: MeshSizes) -> float:
+    return kernel_bound(advice.shape, sizes, advice.batch, advice.framework, prices)

@@ -6,6 +6,7 @@ from lagom_jax.plan.evidence import MeasuredSteps as MeasuredSteps
 from lagom_jax.plan.evidence import PlanCandidate as PlanCandidate
 from lagom_jax.plan.evidence import Status as Status
 from lagom_jax.plan.interval import Interval as Interval
+from lagom_jax.plan.interval import StepIntervals as StepIntervals
 from lagom_jax.plan.interval import Uncertainty as Uncertainty
 from lagom_jax.plan.order import ScheduleEdit as ScheduleEdit
 from lagom_jax.plan.pinned import Pinned as Pinned

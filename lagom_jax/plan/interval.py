@@ -69,6 +69,17 @@ class Interval:
         return self.low <= value <= self.high
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepIntervals:
+    """The intervals of a step and of those of its parts that models differ about."""
+
+    step: Interval
+    exposed: Interval
+    """Of the time that the step waits for communication."""
+    contention: Interval
+    """Of the time by which communication slows kernels."""
+
+
 SAME: Final = 1e-4
 """Times that differ by less than this share of a step are the same."""
 

@@ -6,3 +6,6 @@ from lagom_jax.planner.make import make_plan as make_plan
 from lagom_jax.planner.request import LEVERS as LEVERS
 from lagom_jax.planner.request import LeverError as LeverError
 from lagom_jax.planner.request import Request as Request
+from lagom_jax.planner.workload import SizedPlan as SizedPlan
+from lagom_jax.planner.workload import Workload as Workload
+from lagom_jax.planner.workload import plan_workload as plan_workload

@@ -36,6 +36,7 @@ from lagom_jax.planner.comparison import (
 from lagom_jax.planner.decide import Taken, decide
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
+from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.step_compiler import Made, StepCompiler
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
 from lagom_jax.units import counted, in_bytes
@@ -85,6 +86,7 @@ class Sweep:
         self._orders = orders
         self._say = say
         self._begun = time.monotonic()
+        self._pace = Pace(budget.compiles, budget.seconds)
         self.trials: list[Trial] = []
         self.on_trial: Callable[[Trial], None] = lambda trial: None
         """Called with each candidate that was looked at."""
@@ -268,12 +270,14 @@ class Sweep:
     def _attempt(
         self, asked: Asked, order: ScheduleEdit | None = None, *, capture: bool = False
     ) -> Made:
-        self._say(f"compiling {asked.name}")
+        self._say(f"compiling {asked.name}{self._pace.words}")
         begun = time.monotonic()
         try:
             scheduled, compiled = self._compiler(asked.options, order, capture=capture)
         except LagomError as error:
             return Made(asked, order, time.monotonic() - begun, error=error)
+        finally:
+            self._pace.ended()
         taken = compiled.start_seconds + compiled.compile_seconds
         # The compiler may have it from another planning, which asked for it.
         looked_for = capture and order is None

@@ -167,6 +167,10 @@ class Report(StepParts):
     """Collectives next to a matmul, and what a cut of both would save."""
     step_interval: Interval | None = None
     """Confidence of `step_seconds`; None where one model alone was asked."""
+    exposed_interval: Interval | None = None
+    """Confidence of `exposed_seconds`, likewise."""
+    contention_interval: Interval | None = None
+    """Confidence of `contention_seconds`, likewise."""
     sizes: tuple[SizeBand, ...] = ()
     """Collectives by kind and size."""
     links: tuple[LinkUse, ...] = ()

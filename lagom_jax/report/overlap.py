@@ -19,7 +19,7 @@ from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.decompose.cutting_advice import advise
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
-from lagom_jax.plan import Interval
+from lagom_jax.plan import StepIntervals
 from lagom_jax.program.program import (
     Block,
     Branch,
@@ -59,7 +59,7 @@ def report_program(
     *,
     pricing: str,
     measured: bool = False,
-    step_interval: Interval | None = None,
+    intervals: StepIntervals | None = None,
     name: str = "",
     description: str = "",
     peak_memory_bytes: int | None = None,
@@ -78,7 +78,7 @@ def report_program(
         contention: What tasks do to each other; nothing by default.
         pricing: Where the prices come from, in words.
         measured: Whether they are the times of a profile as far as it has them.
-        step_interval: How sure the step's time is.
+        intervals: How sure the times of the step and its parts are.
         name: What to call the step; by default the module's name.
         description: What was compiled, in a line.
         peak_memory_bytes: Device memory at the fullest moment, where known.
@@ -117,7 +117,9 @@ def report_program(
         versions=dict(versions or {}),
         measured=measured,
         cutting=advise(program, timeline, prices),
-        step_interval=step_interval,
+        step_interval=intervals.step if intervals else None,
+        exposed_interval=intervals.exposed if intervals else None,
+        contention_interval=intervals.contention if intervals else None,
         sizes=_sizes(collectives),
         links=_links(collectives),
         memory=memory,

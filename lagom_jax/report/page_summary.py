@@ -36,6 +36,12 @@ _PARTS = (
 )
 
 
+_RANGE = "from … to …"
+_RANGE_MEANING = "with other constants that measurements allow"
+_INTERVALS = {
+    "exposed_seconds": "exposed_interval",
+    "contention_seconds": "contention_interval",
+}
 _ROUNDING = 1e-9
 
 
@@ -252,6 +258,8 @@ def _figures(
         )
         if name == "Step":
             yield from _ranges(before, plan)
+        elif attribute in _INTERVALS:
+            yield from _part_ranges(before, after, _INTERVALS[attribute])
     yield from _peak(before, after, plan)
 
 
@@ -264,13 +272,25 @@ def _ranges(before: Report | None, plan: Plan | None) -> Iterable[_Figure]:
     if default is None or not in_range(default):
         return
     yield _Figure(
-        "from … to …",
-        "with other constants that measurements allow",
+        _RANGE,
+        _RANGE_MEANING,
         in_range(default),
         in_range(found.tuned) if found is not None else "",
         f"{found.speedup.low:.2f}× to {found.speedup.high:.2f}×" if found else "",
         None,
     )
+
+
+def _part_ranges(
+    before: Report | None, after: Report | None, attribute: str
+) -> Iterable[_Figure]:
+    """The interval of one part of the step, where there is one."""
+    was, will = (
+        in_range(found) if (found := getattr(one, attribute, None)) else ""
+        for one in (before, after)
+    )
+    if was or will:
+        yield _Figure(_RANGE, _RANGE_MEANING, was, will, "", None)
 
 
 def _whole(seconds: float, least: float) -> float:
@@ -296,7 +316,7 @@ def _peak(
     of = f"of {in_bytes(limit)}; " if limit else ""
     yield _Figure(
         "Peak memory",
-        f"{fits}{of}at the fullest moment, as XLA counts it",
+        f"{fits}{of}at the fullest moment, as XLA counts it: no interval",
         in_bytes(was),
         "" if will is None else in_bytes(will),
         "" if will is None else in_signed_bytes(will - was),

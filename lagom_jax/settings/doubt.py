@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
-from lagom_jax.plan.interval import Interval, Uncertainty, drowns
+from lagom_jax.plan.interval import Interval, StepIntervals, Uncertainty, drowns
 from lagom_jax.program.program import Program
 from lagom_jax.settings.policy import Found, replaced, scenes_of
 from lagom_jax.settings.space import Choice, Space
@@ -116,10 +116,10 @@ class Doubt:
         return gain(self._stage), [gain(stage) for stage in self.stages]
 
 
-def step_interval(
+def step_intervals(
     program: Program, likeliest: EnsembleMember, members: Sequence[EnsembleMember]
-) -> Interval:
-    """A step's time with its interval, settings being what they are.
+) -> StepIntervals:
+    """A step's time and its parts with their intervals, settings being what they are.
 
     Args:
         program: The step.
@@ -130,10 +130,14 @@ def step_interval(
         >>> from lagom_jax.cluster import Cluster
         >>> model = CostModel.of(Cluster.parse("h100:1x8"))
         >>> (only,) = uncorrected([model])
-        >>> step_interval(Program("p", (), 8), only, [only])
+        >>> step_intervals(Program("p", (), 8), only, [only]).step
         Interval(low=0.0, expected=0.0, high=0.0)
     """
     stage = Stage(program, Space((), ()), likeliest.model, likeliest.correct)
-    return Interval.of(
-        stage.score(()).step_seconds, Doubt(stage, members).step_seconds(())
+    own = stage.score(()).totals
+    others = [one.score(()).totals for one in Doubt(stage, members).stages]
+    return StepIntervals(
+        Interval.of(own.step_seconds, [one.step_seconds for one in others]),
+        Interval.of(own.exposed_seconds, [one.exposed_seconds for one in others]),
+        Interval.of(own.contention_seconds, [one.contention_seconds for one in others]),
     )

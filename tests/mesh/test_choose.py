@@ -1,13 +1,16 @@
 """The choice: divisibility, memory, bounds, intervals, and answers where nothing fits."""
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
+from lagom_jax.cost.model import CostModel
 from lagom_jax.mesh import Asks, MeshError, MeshSizes, StepBatch, choose
 from lagom_jax.mesh.candidates import candidates
 from lagom_jax.mesh.estimate import estimate, kernel_bound
@@ -18,6 +21,7 @@ from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import published_shape, shape_of
 from lagom_jax.mesh.pictures import communication_matrix
 from lagom_jax.mesh.rules_of_thumb import RULES, by_rule
+from lagom_jax.typed_json import typed
 
 LLAMA, CLUSTER = published_shape("llama-3-8b"), Cluster.parse("h100:2x8")
 BATCH = StepBatch(64, 2048)
@@ -240,3 +244,17 @@ def test_regions_are_slow_and_the_choice_knows():
     )
     assert over > 20 * near
     assert math.isfinite(over)
+
+
+def test_bounds_are_below_every_compiled_step_on_record():
+    folder = Path(__file__).parents[2] / "docs" / "reference" / "benchmarks"
+    text = (folder / "mesh-truth.json").read_text()
+    rows = json.loads(text)
+    assert len(rows) >= 30
+    for row in rows:
+        where = Cluster.parse(row["cluster"])
+        prices = MeshPrices(CostModel.of(where))
+        sizes = typed(MeshSizes, row["mesh"])
+        batch = StepBatch(2 * where.devices, 2048)
+        args = published_shape(row["model"]), sizes, batch, framework_named("xla")
+        assert kernel_bound(*args, prices) < row["step_seconds"]

@@ -23,6 +23,9 @@ CASES = [
     ("mpt-7b", "fsdp"),
     ("olmoe-1b-7b", "fsdp"),
     ("olmoe-1b-7b", "ep"),
+    ("llama-3-8b", "tp-sp x pp"),
+    ("olmoe-1b-7b", "tp x ep"),
+    ("olmoe-1b-7b", "ep x pp"),
     *(
         pytest.param(*case, marks=pytest.mark.nightly)
         for case in [

@@ -6,6 +6,7 @@ known before jax starts: `train_on_cpu.py MODEL PARALLELISM LOOP STEPS FILE.npz`
 
 import os
 import sys
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -17,27 +18,42 @@ import numpy as np
 import lagom_models
 
 # The same 16 sequences for everyone, however many there are to a micro batch.
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "dp": {"batch": 2},
     "fsdp": {"batch": 2},
     "ep": {"batch": 2, "model_axis": 4},
     "pp": {"batch": 1, "model_axis": 4, "micro_batches": 8},
+    "tp-sp x pp": {
+        "parallelism": "tp-sp",
+        "batch": 1,
+        "model_axis": 2,
+        "stage_axis": 2,
+        "micro_batches": 8,
+    },
+    "tp x ep": {"parallelism": "tp", "batch": 4, "model_axis": 2, "experts_axis": 2},
+    "ep x pp": {
+        "parallelism": "ep",
+        "batch": 2,
+        "model_axis": 2,
+        "stage_axis": 2,
+        "micro_batches": 2,
+    },
 }
 
 
 def train(
     name: str, parallelism: str, *, scan: bool, steps: int
 ) -> dict[str, np.ndarray]:
+    sizes = SIZES.get(parallelism, {"batch": 8, "model_axis": 4})
     step = lagom_models.build(
         name,
         devices=8,
-        parallelism=parallelism,
         tiny=True,
         scan=scan,
         learning_rate=3e-3,
         # Room for every token, so that no two ways to group tokens drop others.
         capacity_factor=8.0,
-        **SIZES.get(parallelism, {"batch": 8, "model_axis": 4}),
+        **{"parallelism": parallelism, **sizes},
     )
     shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
     mesh = jax.make_mesh(shape, axes, axis_types=step.mesh.axis_types)

@@ -427,7 +427,9 @@ def test_recipes_are_compared_as_their_authors_would():
 def test_what_is_being_done_is_said():
     made, said = sweep(Compiler({"a": "fast"}))
     made.improve(made.first(), lambda view: [idea("a")], 0)
-    assert said == ["compiling as it is", "compiling #0 + a"]
+    assert said[0] == "compiling as it is"
+    assert said[1].startswith("compiling #0 + a (1 of at most ")
+    assert said[1].endswith(" left)")
 
 
 @pytest.mark.parametrize(

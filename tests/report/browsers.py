@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+# On a busy machine it takes long to start, which says nothing about pages.
+SLOW_START = 180_000
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -22,7 +24,9 @@ def chromium():
         pytest.skip("no Chromium on the PATH: apt-get install chromium")
     with playwright.sync_playwright() as started:
         # As root, as in a container, Chromium has no sandbox.
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=SLOW_START
+        )
         yield browser
         browser.close()
 
@@ -33,7 +37,7 @@ class Opened:
     def __init__(self, browser, path, **context):
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(5000)
+        self.page.set_default_timeout(30_000)
         self.complaints = []
         self.requests = []
         self.page.on("console", lambda said: self.complaints.append(said.text))
