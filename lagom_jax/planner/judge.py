@@ -24,6 +24,7 @@ from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
+from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import FINE, Controls
 from lagom_jax.settings.doubt import Doubt
@@ -257,7 +258,7 @@ class Judge:
             name=scheduled.name or stage.program.name,
             description=scheduled.description,
             versions=tuple(sorted(scheduled.versions.items())),
-            notes=scheduled.notes,
+            notes=(*_without(stage.program), *scheduled.notes),
         )
 
     def order(
@@ -287,3 +288,9 @@ class Judge:
             evaluations=evaluations,
             streams=self._streams,
         )
+
+
+def _without(program: Program) -> tuple[str, ...]:
+    """A remark on what a plan's gain is claimed without."""
+    unknown = program.called_kernels("custom")
+    return (unknown_in_words(unknown),) if unknown else ()
