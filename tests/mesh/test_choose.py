@@ -69,6 +69,19 @@ def test_bounds_drop_no_better_mesh(framework):
     assert best == sorted(seconds)[:3]
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_no_reason_waits_for_longer_than_it_sends(framework):
+    how, found = found_by(framework)
+    prices = MeshPrices(LIKELIEST.likeliest)
+    for sizes in found:
+        one = estimate(LLAMA, sizes, BATCH, how, prices)
+        for reason, exposed in one.exposed.items():
+            if reason == "handing on":
+                # A pipeline that fills waits for what other stages send.
+                continue
+            assert 0 <= exposed <= one.sent[reason] * (1 + 1e-9), (sizes, reason)
+
+
 def test_the_interval_is_the_ensembles():
     ensemble = Ensemble.of(CLUSTER, members=5)
     advice = choose(

@@ -55,6 +55,19 @@ def test_arguments_that_overflow_are_not_compiled():
 
 
 @pytest.mark.slow
+def test_what_takes_too_much_when_compiled_is_refused():
+    # 128 KiB of arguments fit, and with them as much that is written does not.
+    request = Request(budget=Budget(compiles=1, memory_bytes=200_000))
+    workload = Workload(built, H100)
+    found = plan_workload(workload, [256, 128], request, prune=False)
+    assert [(one.sizes, one.plan is None) for one in found] == [
+        (128, False),
+        (256, True),
+    ]
+    assert "compiled it takes" in found[1].refused
+
+
+@pytest.mark.slow
 def test_options_are_searched_where_a_configuration_may_still_win():
     mesh = jax.sharding.AbstractMesh((8,), ("data",))
 
