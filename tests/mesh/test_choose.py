@@ -46,6 +46,15 @@ def test_every_mesh_has_all_devices_and_the_whole_batch(framework):
         assert needed <= Asks().memory_fraction * CLUSTER.gpu.memory_bytes
 
 
+def test_micro_batches_of_experts_divide_into_their_parts():
+    how = framework_named("xla")
+    shape = published_shape("olmoe-1b-7b")
+    found = candidates(shape, CLUSTER, BATCH, how, Asks()).found
+    several = [sizes for sizes in found if sizes.expert > 1]
+    assert several
+    assert all(sizes.micro_batch % 2 == 0 for sizes in several)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bounds_drop_no_better_mesh(framework):
     how, found = found_by(framework)
