@@ -16,7 +16,7 @@ from lagom_jax.mesh.estimate import kernel_bound
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError
 from lagom_jax.mesh.sizes import AXES, MeshSizes, StepBatch
-from lagom_jax.planner import Budget, Request, SizedPlan, Workload, plan_workload
+from lagom_jax.planner import Budget, Request, SizedPlan, SizedWorkload, plan_workload
 from lagom_jax.scheduled import cluster_named
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ def choose_by_compiling(
 
 def _workload(
     factory: Factory, cluster: Cluster, batch: StepBatch | None
-) -> Workload[MeshSizes]:
-    return Workload(lambda sizes: made_step(factory, sizes, batch), cluster)
+) -> SizedWorkload[MeshSizes]:
+    return SizedWorkload(lambda sizes: made_step(factory, sizes, batch), cluster)
 
 
 def _bound(advice: MeshAdvice, prices: MeshPrices, sizes: MeshSizes) -> float:

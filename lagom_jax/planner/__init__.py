@@ -7,5 +7,5 @@ from lagom_jax.planner.request import LEVERS as LEVERS
 from lagom_jax.planner.request import LeverError as LeverError
 from lagom_jax.planner.request import Request as Request
 from lagom_jax.planner.workload import SizedPlan as SizedPlan
-from lagom_jax.planner.workload import Workload as Workload
+from lagom_jax.planner.workload import SizedWorkload as SizedWorkload
 from lagom_jax.planner.workload import plan_workload as plan_workload

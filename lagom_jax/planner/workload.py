@@ -31,7 +31,7 @@ _PRUNED: Final = "its bound is above the best step: not compiled"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Workload(Generic[Sizes]):
+class SizedWorkload(Generic[Sizes]):
     """A training step that a factory builds for sizes, on a cluster."""
 
     factory: Callable[[Sizes], BuiltStep]
@@ -65,7 +65,7 @@ class SizedPlan(Generic[Sizes]):
 
 
 def plan_workload(
-    workload: Workload[Sizes],
+    workload: SizedWorkload[Sizes],
     every: Iterable[Sizes],
     request: Request | None = None,
     *,
@@ -89,7 +89,7 @@ def plan_workload(
         >>> def build(width):
         ...     x = jax.ShapeDtypeStruct((width, width), "bfloat16")
         ...     return (lambda x: jnp.tanh(x @ x)), (x,)
-        >>> workload = Workload(build, Cluster.parse("h100:1x1"))
+        >>> workload = SizedWorkload(build, Cluster.parse("h100:1x1"))
         >>> request = Request(budget=Budget(compiles=1))
         >>> found = plan_workload(workload, [256, 65536], request)
         >>> [(one.sizes, one.plan is not None) for one in found]
@@ -120,7 +120,7 @@ class _Search(Generic[Sizes]):
 
     def __init__(
         self,
-        workload: Workload[Sizes],
+        workload: SizedWorkload[Sizes],
         request: Request,
         prune: bool,
         compiler: Compiler,

@@ -6,7 +6,7 @@ import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
-from lagom_jax.planner import Budget, Request, Workload, plan_workload
+from lagom_jax.planner import Budget, Request, SizedWorkload, plan_workload
 
 H100 = Cluster.parse("h100:1x1")
 AS_IT_IS = Request(budget=Budget(compiles=1))
@@ -21,7 +21,7 @@ def built(width):
 
 @pytest.mark.slow
 def test_the_fastest_comes_first_and_reasons_come_last():
-    found = plan_workload(Workload(built, H100), [512, 12, 256], AS_IT_IS)
+    found = plan_workload(SizedWorkload(built, H100), [512, 12, 256], AS_IT_IS)
     assert [one.sizes for one in found] == [256, 512, 12]
     assert found[2].refused == "12 does not divide"
     steps = [one.step_seconds for one in found[:2]]
@@ -34,7 +34,7 @@ def test_what_cannot_be_the_best_is_not_compiled():
     seconds = {256: 1e-6, 512: 3600.0}
     said = []
     request = Request(budget=Budget(compiles=1), progress=said.append)
-    workload = Workload(built, H100, seconds.__getitem__)
+    workload = SizedWorkload(built, H100, seconds.__getitem__)
     found = plan_workload(workload, [512, 256], request)
     assert [(one.sizes, one.plan is None) for one in found] == [
         (256, False),
@@ -49,7 +49,7 @@ def test_what_cannot_be_the_best_is_not_compiled():
 @pytest.mark.slow
 def test_arguments_that_overflow_are_not_compiled():
     request = Request(budget=Budget(compiles=1, memory_bytes=2_000_000))
-    found = plan_workload(Workload(built, H100), [256, 1024], request)
+    found = plan_workload(SizedWorkload(built, H100), [256, 1024], request)
     assert [one.plan is None for one in found] == [False, True]
     assert "overflow" in found[1].refused
 
@@ -58,7 +58,7 @@ def test_arguments_that_overflow_are_not_compiled():
 def test_what_takes_too_much_when_compiled_is_refused():
     # The arguments of both fit; with its results and workspace the wider one does not.
     request = Request(budget=Budget(compiles=1, memory_bytes=1_000_000))
-    workload = Workload(built, H100)
+    workload = SizedWorkload(built, H100)
     found = plan_workload(workload, [256, 128], request, prune=False)
     assert [(one.sizes, one.plan is None) for one in found] == [
         (128, False),
@@ -86,7 +86,7 @@ def test_options_are_searched_where_a_configuration_may_still_win():
         return step, (x,)
 
     budget = Budget(compiles=3)
-    workload = Workload(split, Cluster.parse("h100:1x8"))
+    workload = SizedWorkload(split, Cluster.parse("h100:1x8"))
     found = plan_workload(workload, [8, 1], Request(("options",), budget=budget))
     assert [one.sizes for one in found] == [1, 8]
     # The long one is compiled once, since even without communication it is longer.
