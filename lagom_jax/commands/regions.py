@@ -22,7 +22,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.regions.advice import PERIODS, RegionAdvice, RegionChoice, advise
 from lagom_jax.regions.links import Wan
 from lagom_jax.regions.meeting import Meeting
-from lagom_jax.regions.utilisation import Workload
+from lagom_jax.regions.utilisation import RegionModel
 from lagom_jax.report.layout import table as empty_table
 from lagom_jax.units import counted, in_bytes, in_percent, in_seconds
 
@@ -147,7 +147,9 @@ def _meet(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload, str]:
+def _workload(
+    arguments: argparse.Namespace, cluster: Cluster
+) -> tuple[RegionModel, str]:
     options = parse_options(arguments.option)
     subject = find_subject(arguments.model, cluster, zoo_options(arguments))
     if subject.dump is not None or ":" in arguments.model:
@@ -169,7 +171,7 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> tuple[Workload
             )
         seconds, source = report.step_seconds, "predicted"
     layers = step.model.config.layers
-    return Workload(float(step.parameters), layers, seconds), source
+    return RegionModel(float(step.parameters), layers, seconds), source
 
 
 def _document(found: RegionAdvice, source: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Locations:
         ]
         if not any(known):
             return module
-        writer = _Table(table)
+        writer = _TableWriter(table)
         for number, place in enumerate(known):
             if place:
                 writer.put(number, place)
@@ -78,7 +78,7 @@ class Locations:
         return self.places[location.line - 1]
 
 
-class _Table:
+class _TableWriter:
     """Frames in a table of XLA, in which everything is counted from 1."""
 
     def __init__(self, table: Any) -> None:

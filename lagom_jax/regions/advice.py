@@ -13,7 +13,7 @@ from typing import Final
 from lagom_jax.errors import RegionError
 from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.links import Wan
-from lagom_jax.regions.utilisation import Training, Workload
+from lagom_jax.regions.utilisation import RegionModel, Training
 from lagom_jax.regions.volume import BITS, kept_bytes
 
 PERIODS: Final = (25, 50, 100, 200, 500)
@@ -48,7 +48,7 @@ class RegionChoice:
 class RegionAdvice:
     """Every strategy that was looked at, and the one to take."""
 
-    workload: Workload
+    workload: RegionModel
     wan: Wan
     target: float
     choices: tuple[RegionChoice, ...]
@@ -57,7 +57,7 @@ class RegionAdvice:
 
 
 def advise(
-    workload: Workload,
+    workload: RegionModel,
     wan: Wan,
     *,
     periods: Iterable[int] = PERIODS,
@@ -80,7 +80,7 @@ def advise(
         target: The utilisation to reach, below 1.
 
     Example:
-        >>> found = advise(Workload(1e9, 24, 0.1), Wan.shared(2, "10gbps,80ms"))
+        >>> found = advise(RegionModel(1e9, 24, 0.1), Wan.shared(2, "10gbps,80ms"))
         >>> found.best.strategy, found.best.period
         ('streaming', 25)
     """
@@ -97,7 +97,7 @@ def advise(
 
 
 def _with(
-    workload: Workload,
+    workload: RegionModel,
     wan: Wan,
     period: int,
     bits: int,
@@ -128,7 +128,7 @@ def _with(
             yield _choice(strategy, workload, wan, cadence, bits, target)
 
 
-def _data_parallel(workload: Workload, wan: Wan, target: float) -> RegionChoice:
+def _data_parallel(workload: RegionModel, wan: Wan, target: float) -> RegionChoice:
     cadence = Cadence(1, 1, 0, 1, adaptive=False)
     # Gradients in bfloat16 around a ring, as they are inside a region.
     count = len(wan.regions)
@@ -138,7 +138,7 @@ def _data_parallel(workload: Workload, wan: Wan, target: float) -> RegionChoice:
 
 def _choice(
     strategy: str,
-    workload: Workload,
+    workload: RegionModel,
     wan: Wan,
     cadence: Cadence,
     bits: int,
@@ -160,7 +160,7 @@ def _choice(
 
 def _filled(
     strategy: str,
-    workload: Workload,
+    workload: RegionModel,
     wan: Wan,
     cadence: Cadence,
     bits: int,

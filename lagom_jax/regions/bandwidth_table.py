@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lagom_jax.regions.utilisation import Training, Workload
+from lagom_jax.regions.utilisation import RegionModel, Training
 
 _PUBLISHED = Path(__file__).parent / "published.json"
 
@@ -46,13 +46,13 @@ def entries() -> Iterator[BandwidthEntry]:
     for method, models in table["gbit_per_s"].items():
         for model, row in models.items():
             shape = table["models"][model]
-            training = _training(method, Workload(**shape))
+            training = _training(method, RegionModel(**shape))
             for target, published in zip(table["utilisation"], row, strict=True):
                 gbit = training.needed(target) * 8 / 1e9
                 yield BandwidthEntry(method, model, target, gbit, published)
 
 
-def _training(method: str, workload: Workload) -> Training:
+def _training(method: str, workload: RegionModel) -> Training:
     if method == "data parallel":
         return Training(workload, 16, period=1)
     if method == "diloco":

@@ -24,13 +24,13 @@ class Training:
     """A step and what of it is exchanged, and when.
 
     Example:
-        >>> model = Workload(parameters=1e9, layers=24, step_seconds=0.1)
+        >>> model = RegionModel(parameters=1e9, layers=24, step_seconds=0.1)
         >>> plain = Training(model, bits=16, period=1)
         >>> 0.4 < plain.utilisation(bytes_per_s=86.8e9 / 8) < 0.5
         True
     """
 
-    workload: Workload
+    workload: RegionModel
     bits: float
     """Sent by each region for each parameter that is exchanged."""
     period: int
@@ -49,7 +49,7 @@ class Training:
             latency_s: Of one exchange; those that follow each other share it.
 
         Example:
-            >>> model = Workload(1e9, 24, 0.1)
+            >>> model = RegionModel(1e9, 24, 0.1)
             >>> round(Training(model, 16, 100, 8, delay=1).utilisation(1e12), 6)
             1.0
         """
@@ -61,7 +61,7 @@ class Training:
         Infinite where latency alone is too much.
 
         Example:
-            >>> model = Workload(1e9, 24, 0.1)
+            >>> model = RegionModel(1e9, 24, 0.1)
             >>> Training(model, 16, 100, 8, delay=1).needed(0.99) < 1.5e9
             True
         """
@@ -103,11 +103,11 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Workload:
+class RegionModel:
     """A model on one region.
 
     Example:
-        >>> Workload(1e9, 24, 0.1).layers
+        >>> RegionModel(1e9, 24, 0.1).layers
         24
     """
 

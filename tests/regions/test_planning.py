@@ -12,10 +12,10 @@ from lagom_jax.regions.advice import advise
 from lagom_jax.regions.bandwidth_table import entries
 from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.links import Wan
-from lagom_jax.regions.utilisation import Training, Workload
+from lagom_jax.regions.utilisation import RegionModel, Training
 from tests.command_line import lagom
 
-WORK = Workload(1e9, 24, 0.1)
+WORK = RegionModel(1e9, 24, 0.1)
 
 
 @pytest.fixture(scope="module")
