@@ -16,14 +16,14 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls
 from xla_flags import OptionValue, Pin, pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, Compiler
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 
 class Planner:
@@ -70,6 +70,11 @@ class Planner:
         """The candidates of the last plan."""
         self._compiled: dict[str, CompiledStep] = {}
         self._compiler = compiler
+
+    @property
+    def lowered(self) -> LoweredStep:
+        """The step as it was lowered."""
+        return self._lowered
 
     @property
     def fingerprint(self) -> str:
@@ -265,10 +270,10 @@ def plan_step(
     if not rewrite or plan.evidence.default.communication_seconds <= 0.0:
         return written, plan
 
-    def rewritten(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
-        from lagom_jax.decompose import sliced
+    def rewritten(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
+        from lagom_jax.decompose import transformed
 
-        cut = sliced(step, slices=slices, whole_sums=whole_sums)
+        cut = transformed(step, way.transformation, way.slices, way.whole_sums)
         planner = planner_of(cut)
         return planner, [site.line for site in cut.sites]
 

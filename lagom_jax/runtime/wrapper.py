@@ -214,7 +214,7 @@ class Tuned:
             result = variant.run_step(known, apart, named)
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
-            return variant.program(known).compiled(*apart, **named)
+            return variant.run_known(known, apart, named)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
