@@ -87,7 +87,7 @@ class StatedKernel:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Table:
+class _KernelTable:
     kernels: tuple[StatedKernel, ...]
 
 
@@ -108,7 +108,7 @@ def load_kernels(path: str | Path) -> tuple[StatedKernel, ...]:
     """
     try:
         document = parse_object(Path(path).read_text(encoding="utf-8"))
-        return typed(_Table, _completed(document)).kernels
+        return typed(_KernelTable, _completed(document)).kernels
     except (OSError, UnicodeDecodeError, FormError) as error:
         raise KernelTableError(
             f"cannot read the kernels in {path}: {error}; it is JSON such as "
