@@ -29,6 +29,8 @@ from lagom_jax.units import in_bytes
 from xla_flags import Pin
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
+_CUTS: Final = 8
+"""Collectives to cut that a plan names."""
 _UNFINISHED: Final = "planning had not ended when this was written: the best so far"
 
 
@@ -176,6 +178,8 @@ class PlannerRun:
             ),
             needs=needs_of(after, model),
             refusals=self._refusals(before),
+            # Of what is not the last word, nobody asks what else could be done.
+            cuts=() if more else tuple(self._judge.cuts(after))[:_CUTS],
         )
 
     def _holds_for(self, best: Trial, before: View) -> HoldsFor:

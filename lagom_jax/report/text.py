@@ -12,6 +12,7 @@ from lagom_jax.report.grouping import grouped
 from lagom_jax.report.intervals import in_range
 from lagom_jax.report.layout import WIDTH, as_text, cut, table
 from lagom_jax.report.origin import file_and_line, has_scope, short_origin
+from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -81,6 +82,8 @@ def _headline(report: Report) -> RenderableType:
     )
     if report.waiting_seconds > 0.001 * step:
         text.append(f"  +  other waiting {in_seconds(report.waiting_seconds)}")
+    if report.unknown_kernels:
+        text.append(f"\n  {unknown_in_words(report.unknown_kernels)}", "bold red")
     if report.communication_seconds:
         hidden = report.communication_seconds - report.exposed_seconds
         text.append(
@@ -203,11 +206,16 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
 
 
 def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
-    return [
-        Text.assemble(" ", (_name(row).plain, "bold"), f": {row.why}")
-        for row in shown[:_EXPLAINED]
-        if row.why and row.exposed_seconds > _WORTH_A_WORD * report.step_seconds
-    ]
+    """The reasons of those that are exposed, and what hides the others."""
+    least = _WORTH_A_WORD * report.step_seconds
+    said: list[Text] = []
+    for row in shown[:_EXPLAINED]:
+        words = row.why if row.exposed_seconds > least else ""
+        if not words and row.hidden_seconds > least and row.hidden_by:
+            words = printable(row.verdict, _LONGEST_WORDS)
+        if words:
+            said.append(Text.assemble(" ", (_name(row).plain, "bold"), f": {words}"))
+    return said
 
 
 def _name(row: CollectiveReport) -> Text:
