@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+import types
 import warnings
 from concurrent.futures import Future
 
@@ -13,6 +14,7 @@ import pytest
 
 import lagom_jax
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
+from lagom_jax.online.search import Search, SearchLimits
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import online, programs, say
 from lagom_jax.runtime.coordination import Talk
@@ -122,6 +124,12 @@ def test_nothing_of_it_begins_before_the_first_step_has_run(monkeypatch):
 
 
 def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
+    # More steps may be spent, so that fewer of them prove something.
+    limits = SearchLimits(share=0.2)
+    quick = types.SimpleNamespace(
+        among=lambda timed, steps: Search.among(timed, limits, steps)
+    )
+    monkeypatch.setattr(online, "Search", quick)
     hidden(monkeypatch, [0.100, 0.091, 0.080])
     step = tuned(cache=tmp_path)
     train(step, 3000, until=lambda: options(step) == [OTHER])
