@@ -163,7 +163,9 @@ class WatchedJit:
         if self._programs < 0 and trace_is_clean():
             self._decide(args, kwargs)
         result = self._function(*args, **kwargs)
-        programs = self._jitted._cache_size()
+        # Private: without it, what its first call decides holds.
+        count = getattr(self._jitted, "_cache_size", None)
+        programs = count() if count is not None else 0
         if programs != self._programs and trace_is_clean():
             # The program is new, and may be a larger one.
             if self._programs >= 0:

@@ -86,3 +86,28 @@ def test_wrong_options_are_refused_before_anything_is_changed():
     with pytest.raises(OptionError):
         lagom_jax.tune_all(mode="sometimes")
     assert jax.jit is before
+
+
+class WithoutPrivateNames:
+    """A jitted function of a jax that has no `_cache_size`."""
+
+    def __init__(self, jitted):
+        self.__name__, self.__wrapped__ = jitted.__name__, jitted.__wrapped__
+        self.trace, self.lower = jitted.trace, jitted.lower
+        self._jitted = jitted
+
+    def __call__(self, *args):
+        return self._jitted(*args)
+
+
+def test_without_the_private_name_the_first_call_decides():
+    with lagom_jax.tune_all(flops=1e6, mode="off") as taken:
+        step, other = jax.jit(lambda x: x @ x), jax.jit(lambda x: x @ x)
+        for one in (step, other):
+            one._jitted = one._function = WithoutPrivateNames(one._jitted)
+        small, large = jnp.ones((8, 8)), jnp.ones((100, 100))
+        assert step(small).shape == (8, 8)
+        assert step(large).shape == (100, 100)
+        assert taken.functions == ()
+        assert other(large).shape == (100, 100)
+        assert len(taken.functions) == 1
