@@ -278,7 +278,67 @@ def in_rings(case):
     }
 
 
-EXTRA = {"uneven": uneven, "sliced": in_slices, "rings": in_rings}
+def attend(q, k, v, positions):
+    """Causal attention of some queries: (batch, queries, heads, width)."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
+    later = jnp.arange(k.shape[1])[None] > positions[:, None]
+    shares = jax.nn.softmax(jnp.where(later, -1e30, scores))
+    return jnp.einsum("bhqk,bkhd->bqhd", shares, v)
+
+
+def attention(case):
+    """Attention cut over heads or over the sequence, beside that of one device."""
+    mesh = mesh_of(4)
+    keys = jax.random.split(jax.random.key(0), 5)
+    q, k, v = (jax.random.normal(key, (2, 20, 8, 3)) for key in keys[:3])
+    out = jax.random.normal(keys[3], (24, 10)) / 5
+    positions = jnp.arange(20)
+    if case["layer"] == "ulysses":
+
+        def layer(q, k, v, out):
+            mixed = decompose.ulysses_attention(q, k, v, "t", attend, **case["options"])
+            return mixed.reshape(2, -1, 24) @ out
+
+        cut, last = P(None, "t"), P()
+    else:
+
+        def joined(q, k, v, positions):
+            return attend(q, k, v, positions).reshape(2, q.shape[1], -1)
+
+        def layer(q, k, v, out):
+            form = decompose.Form(**case["options"])
+            return decompose.attention_output(q, k, v, out, "t", joined, form=form)
+
+        cut, last = P(None, None, "t"), P("t")
+    f = jax.shard_map(
+        layer,
+        mesh=mesh,
+        in_specs=(cut, cut, cut, last),
+        out_specs=P(None, "t"),
+    )
+
+    def plain(q, k, v, out):
+        return attend(q, k, v, positions).reshape(2, 20, 24) @ out
+
+    def both(f):
+        y, back = jax.vjp(f, q, k, v, out)
+        return (y, *back(jax.random.normal(keys[4], y.shape)))
+
+    found = zip(
+        jax.jit(both, static_argnums=0)(plain),
+        jax.jit(both, static_argnums=0)(f),
+        strict=True,
+    )
+    named = zip(("y", "dq", "dk", "dv", "dw"), found, strict=True)
+    return {name: _error(*pair) for name, pair in named}
+
+
+EXTRA = {
+    "uneven": uneven,
+    "sliced": in_slices,
+    "rings": in_rings,
+    "attention": attention,
+}
 
 if __name__ == "__main__":
     main()
