@@ -14,6 +14,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.settings_of_plan import missing_sites, settings_of
 from lagom_jax.dumped import step_in
 from lagom_jax.hlo.files import read_program
+from lagom_jax.hlo.stated_kernels import StatedKernel, kernels_of
 from lagom_jax.measurements import Calibration, MeasuredStep, members_of, refine
 from lagom_jax.plan import Plan
 from lagom_jax.program.build import build_program
@@ -45,6 +46,7 @@ def analyze(
     description: str = "",
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
     plan: Plan | str | Path | None = None,
     compiler: Compiler | None = None,
     **kwargs: Any,
@@ -66,6 +68,8 @@ def analyze(
             `lagom calibrate` wrote, or the path of it.
         profile: A profile of a run of this very program, or the path of one; its times
             go before the model's.
+        kernels: The time or the work of kernels that nothing else is known of, or the
+            file with them, see `lagom_jax.hlo.stated_kernels`.
         plan: Compiles the step as a plan says, and takes NCCL to be told what the plan
             says: what `make_plan` returned, or the path of it.
         compiler: Whose processes and store to use; by default a new process, and the
@@ -101,7 +105,7 @@ def analyze(
         plan=plan,
         compiler=compiler,
         **kwargs,
-    )
+    ).stating(kernels_of(kernels))
     return report_scheduled(scheduled, calibration=calibration, profile=profile)
 
 
@@ -111,6 +115,7 @@ def analyze_dump(
     *,
     calibration: Calibration | str | Path | None = None,
     profile: MeasuredStep | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
 ) -> Report:
     """Reports the overlaps of a program that was written to a file.
 
@@ -122,6 +127,7 @@ def analyze_dump(
         cluster: What the program runs on.
         calibration: As `analyze` takes it.
         profile: Of a run of the program, as `analyze` takes it.
+        kernels: As `analyze` takes them.
 
     Raises:
         HloError: The file is not there, not HLO, not scheduled, or for another number
@@ -143,10 +149,10 @@ def analyze_dump(
             name=step.name,
             calibration=calibration,
             profile=profile,
+            kernels=kernels,
         )
-    return report_scheduled(
-        read_scheduled(found, cluster), calibration=calibration, profile=profile
-    )
+    scheduled = read_scheduled(found, cluster).stating(kernels_of(kernels))
+    return report_scheduled(scheduled, calibration=calibration, profile=profile)
 
 
 def report_scheduled(

@@ -74,6 +74,10 @@ class MeasurementError(LagomError):
     """A profile, a table of measurements or a calibration that cannot be used."""
 
 
+class KernelTableError(LagomError):
+    """A table of stated kernels that cannot be used."""
+
+
 class PlanError(LagomError):
     """A plan that contradicts itself, or a file that is none."""
 

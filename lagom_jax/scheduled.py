@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterTypeError, HloError, PlanError
 from lagom_jax.hlo import Module, read_bytes, read_module
 from lagom_jax.hlo.files import HloBytes
+from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.hlo.symmetric_memory import uses_symmetric_memory
 from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import require
@@ -55,6 +56,15 @@ class Scheduled:
     """Lines of lists that the compiler logged, in another order every time."""
     plan: Plan | None = None
     """The plan that it was compiled with, and NCCL's settings for it."""
+
+    def stating(self, kernels: Sequence[StatedKernel]) -> Scheduled:
+        """The same step with statements about kernels that nothing else is known of.
+
+        Args:
+            kernels: The statements; the first that fits a call holds.
+        """
+        module = dataclasses.replace(self.module, stated=tuple(kernels))
+        return dataclasses.replace(self, module=module)
 
 
 def compile_scheduled(

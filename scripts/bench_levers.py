@@ -39,7 +39,7 @@ from unseen_steps import UNSEEN
 
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
 from lagom_jax.settings.controls import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "levers.md"
@@ -94,10 +94,10 @@ def rows(
         )
 
     def rewritten(whole: Plan) -> Plan:
-        def sliced(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
-            return planner_of(case, slices, whole_sums=whole_sums), ()
+        def other(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
+            return planner_of(case, way), ()
 
-        return with_rewrites((planner, whole), sliced, request)[1]
+        return with_rewrites((planner, whole), other, request)[1]
 
     def row(
         policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int

@@ -17,6 +17,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Planner
+from lagom_jax.planner.rewrites import RewriteWay
 
 CASES: dict[str, Step] = {
     "fsdp": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 1}),
@@ -81,17 +82,15 @@ def import_jax_and_zoo() -> ModuleType:
 
 def planner_of(
     case: str,
-    slices: int = 1,
+    way: RewriteWay | None = None,
     *,
-    whole_sums: bool = True,
     steps: Mapping[str, Step] | None = None,
 ) -> Planner:
     """Planner of a case.
 
     Args:
         case: Its name.
-        slices: Parts that its collectives and the matmuls next to them are cut into.
-        whole_sums: True for gradients of weights that are then summed whole.
+        way: How it is rewritten; None for as it is.
         steps: The steps that have such names; by default all that are listed here.
     """
     lagom_models = import_jax_and_zoo()
@@ -99,10 +98,10 @@ def planner_of(
     cluster = Cluster.parse(name)
     step = lagom_models.build(model, devices=cluster.devices, **asked)
     function = step.function
-    if slices > 1:
-        from lagom_jax.decompose import sliced
+    if way is not None:
+        from lagom_jax.decompose import transformed
 
-        function = sliced(function, slices=slices, whole_sums=whole_sums)
+        function = transformed(function, *way[:3])
     return Planner(
         function,
         *step.arguments,

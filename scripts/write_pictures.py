@@ -1,13 +1,15 @@
-"""Takes the pictures of docs/how-to/look.md: the demo's page in a real browser.
+"""Takes the pictures of docs/how-to: pages in a real browser.
 
-    python scripts/write_pictures.py PAGE
+    python scripts/write_pictures.py [--tuned PAGE]
 
-PAGE is what `lagom tune llama-3-8b --cluster h100:8x8 --html PAGE` wrote. It needs
-playwright, a Chromium on the PATH, and pdftoppm for the printed page.
+It makes the pages first: the demo's (minutes; --tuned takes one that is there), and
+one of meshes. It needs playwright, a Chromium on the PATH, and pdftoppm for the printed
+page.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import subprocess
@@ -19,6 +21,11 @@ from typing import Any
 FOLDER = Path(__file__).parent.parent / "docs" / "how-to" / "pictures"
 _COLOURS = 160
 _TALL = 1180
+_TUNED = ["tune", "llama-3-8b", "--cluster", "h100:8x8"]
+_MESH = [
+    *("mesh", "llama-3-70b", "--framework", "megatron", "--cluster", "h100:8x8"),
+    *("--tokens", "4194304", "--sequence", "4096"),
+]
 
 
 def write_picture(name: str, content: bytes) -> None:
@@ -29,10 +36,30 @@ def write_picture(name: str, content: bytes) -> None:
     picture.quantize(_COLOURS).save(FOLDER / f"{name}.png", optimize=True)
 
 
-def main(page: str) -> None:
+def made(command: list[str], folder: Path) -> Path:
+    """The page that a command writes."""
+    page = folder / f"{command[0]}.html"
+    lagom = [sys.executable, "-m", "lagom_jax", *command]
+    # By its name alone, since the page shows the command.
+    subprocess.run(
+        [*lagom, "--html", page.name], cwd=folder, check=True, stdout=subprocess.DEVNULL
+    )
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tuned", type=Path, help="the demo's page, if it is there")
+    given = parser.parse_args().tuned
+    with tempfile.TemporaryDirectory() as folder:
+        tuned = given or made(_TUNED, Path(folder))
+        take_pictures(tuned.absolute(), made(_MESH, Path(folder)))
+
+
+def take_pictures(tuned: Path, meshes: Path) -> None:
+    """Opens both pages and writes what is seen."""
     from playwright.sync_api import sync_playwright
 
-    address = Path(page).absolute().as_uri()
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as started:
@@ -40,13 +67,13 @@ def main(page: str) -> None:
             executable_path=chromium, args=["--no-sandbox"]
         )
 
-        def opened(width: int, scheme: Any = "light") -> Any:
+        def opened(width: int, scheme: Any = "light", page: Path = tuned) -> Any:
             tab = browser.new_page(
                 viewport={"width": width, "height": _TALL},
                 color_scheme=scheme,
                 reduced_motion="reduce",
             )
-            tab.goto(address)
+            tab.goto(page.as_uri())
             tab.wait_for_selector("html[data-ready]", state="attached")
             return tab
 
@@ -75,8 +102,13 @@ def main(page: str) -> None:
             )
             (drawn,) = Path(folder).glob("*.png")
             write_picture("printed", drawn.read_bytes())
+        write_picture("mesh-light", opened(1000, page=meshes).screenshot())
+        dark = opened(1000, "dark", meshes)
+        dark.evaluate("document.getElementById('chart0').scrollIntoView()")
+        write_picture("mesh-dark", dark.screenshot())
+        write_picture("mesh-narrow", opened(390, page=meshes).screenshot())
         browser.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -13,6 +13,7 @@ from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
 from lagom_jax.errors import LagomError
+from lagom_jax.hlo.stated_kernels import StatedKernel, load_kernels
 from lagom_jax.report.page import write_page
 from lagom_jax.report.paper import write_figure
 from lagom_jax.report.perfetto import write_trace
@@ -121,11 +122,12 @@ def scheduled_step(
     if subject is None:
         subject = find_subject(arguments.subject, cluster, zoo_options(arguments))
     plan = getattr(arguments, "plan", None) if planned else None
+    kernels = kernels_in(arguments)
     if subject.dump is not None:
         parse_options(arguments.option, used=False)
         if plan is not None:
             raise LagomError("--plan goes with a step that is compiled, not a dump")
-        return read_scheduled(subject.dump, cluster)
+        return read_scheduled(subject.dump, cluster).stating(kernels)
     options = parse_options(arguments.option)
     what = f"compiling {subject.name} for {cluster.name} ..."
     with progress(what), compiler_for(arguments) as compiler:
@@ -141,7 +143,34 @@ def scheduled_step(
             **subject.named_arguments,
         )
     cautions = (*subject.cautions, *scheduled.cautions)
-    return dataclasses.replace(scheduled, cautions=cautions)
+    return dataclasses.replace(scheduled, cautions=cautions).stating(kernels)
+
+
+def add_kernels(verb: argparse.ArgumentParser) -> None:
+    """Declares the option for kernels that nothing is known of.
+
+    Args:
+        verb: The verb that has it.
+    """
+    verb.add_argument(
+        "--kernels",
+        metavar="FILE",
+        help="the time, or flops and bytes, of kernels of other libraries; see "
+        "docs/how-to/libraries.md",
+    )
+
+
+def kernels_in(arguments: argparse.Namespace) -> tuple[StatedKernel, ...]:
+    """The stated kernels that the arguments name.
+
+    Args:
+        arguments: The parsed command line.
+
+    Raises:
+        KernelTableError: They cannot be read.
+    """
+    path = getattr(arguments, "kernels", None)
+    return load_kernels(path) if path else ()
 
 
 def compiler_for(arguments: argparse.Namespace) -> Compiler:

@@ -9,6 +9,7 @@ from lagom_jax.api import report_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import (
     add_compiled,
+    add_kernels,
     add_output,
     add_subject,
     add_views,
@@ -67,6 +68,7 @@ def add(verbs: Any) -> None:
         metavar="DIR",
         help="what jax.profiler.trace wrote while this very program ran",
     )
+    add_kernels(verb)
     add_compiled(verb)
     verb.set_defaults(run=run)
 

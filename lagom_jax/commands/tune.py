@@ -13,12 +13,14 @@ from lagom_jax.api import tune_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.arguments import (
     add_compiled,
+    add_kernels,
     add_output,
     add_subject,
     add_views,
     check_views,
     check_writable,
     compiler_for,
+    kernels_in,
     positive,
     scheduled_step,
     wants_views,
@@ -91,6 +93,7 @@ def add(verbs: Any) -> None:
         metavar="FILE",
         help="what `lagom calibrate` wrote of your own measurements",
     )
+    add_kernels(verb)
     _add_plan(verb)
     settings = verb.add_argument_group("for settings of NCCL alone (--levers settings)")
     settings.add_argument(
@@ -241,7 +244,7 @@ def _plan(
 ) -> int:
     given = {name: getattr(arguments, name) for name in _BUDGET}
     budget = Budget(**{n: value for n, value in given.items() if value is not None})
-    options = parse_options(arguments.option)
+    options, kernels = parse_options(arguments.option), kernels_in(arguments)
     with reporting() as say, compiler_for(arguments) as compiler:
         request = Request(
             levers,
@@ -260,6 +263,7 @@ def _plan(
                 cluster=cluster,
                 compiler_options=options,
                 calibration=calibration,
+                kernels=kernels,
                 name=subject.name,
                 description=subject.description,
                 cautions=subject.cautions,

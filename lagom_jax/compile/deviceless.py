@@ -10,12 +10,14 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster, target_config, topology
 from lagom_jax.compile import failures
+from lagom_jax.compile.collective_matmul_loops import loops_unseen
 from lagom_jax.compile.compiler import Compiler
 from lagom_jax.compile.lowering import LoweredStep
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import StepError, StepTypeError
 from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome, ScheduleEdit
 from lagom_jax.typed_json import plain, typed
+from xla_flags import in_effect, pinned_here
 
 _TRITON = "xla_gpu_enable_triton_gemm"
 _FALLBACK_NOTE = (
@@ -183,6 +185,9 @@ def compile_step(
         notes=(
             *(_FALLBACK_NOTE for _ in header["fallback"]),
             *_order_notes(header, order, toolchain),
+            *loops_unseen(
+                in_effect(pinned_here(effective)).values(), lowered.num_partitions
+            ),
         ),
         warnings=tuple(header["warnings"]),
         scheduled_bytes=captured,

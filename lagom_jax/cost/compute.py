@@ -16,7 +16,7 @@ from lagom_jax.hlo.work import Work
 
 # Library kernels that keep what lies between their products on the chip, so that the
 # products cannot be priced one by one.
-_ON_TENSOR_CORES = frozenset({"attention", "convolution", "matmul"})
+_ON_TENSOR_CORES = frozenset({"attention", "convolution", "matmul", "stated"})
 
 
 def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
@@ -34,6 +34,8 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
         >>> kernel_price(copy, cluster, load_constants(cluster)).bound
         'memory'
     """
+    if work.stated_seconds is not None:
+        return Price(work.stated_seconds, "stated")
     gpu, known = cluster.gpu, constants.kernels
     host_rate = cluster.to_host.bytes_per_s * known.host_link_efficiency
     bounds = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         ulysses_attention,
     )
     from lagom_jax.decompose.sites import CommunicatedMatmul
-    from lagom_jax.decompose.sliced_function import sliced
+    from lagom_jax.decompose.sliced_function import rings, sliced, transformed
 
 _LATER = {
     "all_gather_matmul": "collective_matmul",
@@ -48,7 +48,9 @@ _LATER = {
     "row_parallel": "sharded_layers",
     "ulysses_attention": "sharded_layers",
     "CommunicatedMatmul": "sites",
+    "rings": "sliced_function",
     "sliced": "sliced_function",
+    "transformed": "sliced_function",
 }
 
 __all__ = [
@@ -65,9 +67,11 @@ __all__ = [
     "half_batches",
     "matmul_all_reduce",
     "matmul_reduce_scatter",
+    "rings",
     "row_parallel",
     "scatter_matmul_slices",
     "sliced",
+    "transformed",
     "ulysses_attention",
 ]
 

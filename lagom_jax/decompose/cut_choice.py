@@ -10,7 +10,7 @@ from typing import Any
 from jax import lax
 
 from lagom_jax.decompose.flat_program import Classes, FlatProgram, Node, Step
-from lagom_jax.decompose.form import cut_evenly
+from lagom_jax.decompose.form import Form, cut_evenly
 from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul, site_of
 
 _SERVES = 0.25
@@ -28,6 +28,8 @@ class Slicing:
             each slice, and then added.
         local: Whether arrays are shards of one device. Elsewhere slices are taken from
             every shard, so that none has to move.
+        ring: The form of rings that gathers and scatters become, in place of slices of
+            everything; None for slices.
         cut: The sites that were cut.
         seen: All sites, for messages.
     """
@@ -36,11 +38,19 @@ class Slicing:
     asked: Callable[[CommunicatedMatmul], bool]
     whole_sums: bool = True
     local: bool = False
+    ring: Form | None = None
     cut: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
     seen: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
 
     def nothing(self) -> str:
         """A message for those who asked for what is not there."""
+        if self.ring is not None:
+            return (
+                "no ring can be made: the function has no all-gather before a matmul, "
+                "and no matmul before a reduce-scatter, of its own, over one mesh axis "
+                "(in jax.shard_map, tiled), or none was chosen; collectives that are "
+                "left to the partitioner can be cut with decompose.sliced"
+            )
         if not self.seen:
             return (
                 "there is nothing to cut: the function has no matmul whose operands or "
@@ -128,7 +138,7 @@ def choose(
         carry: Of a loop's body: the inputs that are the outputs of the round before.
     """
     kinds = {step.equation.primitive.name for step in program.steps}
-    if slicing.slices == 1 or "dot_general" not in kinds:
+    if slicing.ring or slicing.slices == 1 or "dot_general" not in kinds:
         return None
     wanted = kinds & COMMUNICATING if slicing.local else {"dot_general"}
     places = [

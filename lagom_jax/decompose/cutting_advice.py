@@ -20,6 +20,7 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.module import Computation, Instruction
+from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.program.program import Kernel, Program
 
 _KINDS = ("all-gather", "reduce-scatter", "all-reduce")
@@ -53,6 +54,19 @@ class CuttingAdvice:
     saved_seconds: float
     memory_bytes: int
     ring_seconds: float
+
+    def stated(self) -> CollectiveCut:
+        """The same, as a plan states it."""
+        return CollectiveCut(
+            self.collective,
+            self.kind,
+            self.source,
+            self.matmul,
+            self.form.label,
+            self.saved_seconds,
+            self.memory_bytes,
+            self.ring_seconds,
+        )
 
     @property
     def pays(self) -> bool:

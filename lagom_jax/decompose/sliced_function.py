@@ -18,7 +18,7 @@ import jax
 
 from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.flat_program import flatten
-from lagom_jax.decompose.form import DecomposeError
+from lagom_jax.decompose.form import DecomposeError, Form
 from lagom_jax.decompose.sites import CommunicatedMatmul
 from lagom_jax.decompose.slicing import run_sliced
 
@@ -62,7 +62,76 @@ def sliced(
     """
     if slices < 1:
         raise DecomposeError(f"slices must be 1 or more, not {slices}")
-    cutting = functools.partial(Slicing, slices, _asked(sites), whole_sums)
+    return _cut(f, functools.partial(Slicing, slices, _asked(sites), whole_sums))
+
+
+def rings(
+    f: Callable[..., Any],
+    *,
+    slices: int = 1,
+    both_ways: bool = False,
+    sites: Callable[[CommunicatedMatmul], bool] | Collection[str] | None = None,
+) -> Any:
+    """Makes rings of messages of the gathers and scatters next to matmuls in `f`.
+
+    An all-gather before a matmul, and a matmul before a reduce-scatter, become what
+    `all_gather_matmul` and `matmul_reduce_scatter` are: each slice's message travels
+    behind the matmul of another. Gradients that `f` takes are cut likewise. The
+    collectives have to be `f`'s own, as in `jax.shard_map`, tiled, over one mesh axis.
+    Scattered sums are added in another order, in float32 where the type is shorter.
+
+    Args:
+        f: A function; a jitted one keeps its donation, shardings and static arguments.
+        slices: Parts that each rank's rows are cut into.
+        both_ways: Whether half of the slices go around the ring the other way.
+        sites: As `sliced` takes it, about the collectives.
+
+    Returns:
+        A function, as `sliced` returns it.
+
+    Raises:
+        DecomposeError: When it is called: there is nothing to make a ring of.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f = rings(lambda x, w: x @ w)
+        >>> f(jnp.ones((4, 8)), jnp.ones((8, 2)))  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        ...
+        DecomposeError: no ring can be made ...
+    """
+    form = Form("ring", slices=slices, both_ways=both_ways)
+    return _cut(f, functools.partial(Slicing, slices, _asked(sites), ring=form))
+
+
+def transformed(
+    f: Callable[..., Any], transformation: str, slices: int, whole_sums: bool = True
+) -> Any:
+    """A function under the transformation that a plan names.
+
+    Args:
+        f: As the transformations take it.
+        transformation: `sliced` or `rings`.
+        slices: Parts.
+        whole_sums: As `sliced` takes it; rings keep weights' gradients whole.
+
+    Raises:
+        DecomposeError: There is no such transformation.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f = transformed(lambda x, w: x @ w, "sliced", 2)
+        >>> f(jnp.ones((4, 8)), jnp.ones((8, 2))).shape
+        (4, 2)
+    """
+    if transformation == "sliced":
+        return sliced(f, slices=slices, whole_sums=whole_sums)
+    if transformation == "rings":
+        return rings(f, slices=slices)
+    raise DecomposeError(f"no transformation {transformation!r}: sliced and rings are")
+
+
+def _cut(f: Any, cutting: Callable[[], Slicing]) -> Any:
     if hasattr(f, "lower") and hasattr(f, "trace"):
         return SlicedJit(f, cutting)
 
@@ -96,7 +165,7 @@ def _again(
 ) -> tuple[list[Any], tuple[CommunicatedMatmul, ...]]:
     """The results, and what was cut, the largest first."""
     results = run_sliced(flatten(closed), slicing, leaves)
-    if slicing.slices > 1 and not slicing.cut:
+    if (slicing.slices > 1 or slicing.ring) and not slicing.cut:
         raise DecomposeError(slicing.nothing())
     return results, tuple(sorted(slicing.cut, key=lambda site: -site.bytes))
 

@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lagom_jax.hlo.stated_kernels import StatedKernel
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
@@ -95,6 +97,8 @@ class Module:
     placement: Sequence[int] = ()
     """The device of partition p of replica r, at place r × partitions + p; devices
     are counted in the order of their ids. Empty where the module does not say."""
+    stated: Sequence[StatedKernel] = ()
+    """The user's statements about kernels that nothing else is known of."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""

@@ -60,18 +60,14 @@ def _is_module(data: bytes) -> bool:
 
 
 def _has_name(message: bytes) -> bool:
-    """True if a message begins with a name, as a module and a computation do."""
+    """True if a message has a name, as a module and a computation do."""
+    # Mostly it comes first; fields may come in any order.
     try:
-        first = next(_walk(message), None)
+        name = next((part for number, part in _walk(message) if number == _NAME), None)
     except (IndexError, ValueError):
         return False
-    # In an HloProto the first field is a message and holds control characters.
-    return (
-        first is not None
-        and first[0] == _NAME
-        and first[1].isascii()
-        and first[1].decode().isprintable()
-    )
+    # In an HloProto that field is a message and holds control characters.
+    return name is not None and name.isascii() and name.decode().isprintable()
 
 
 def _fields(data: bytes) -> list[tuple[int, bytes]] | None:

@@ -9,10 +9,11 @@ from lagom_jax.hlo.custom_calls import HOST_CALLBACKS, is_silent
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.movement import transposes
+from lagom_jax.hlo.stated_kernels import stated_for
 from lagom_jax.hlo.tally import HEROES, Tally
 from lagom_jax.hlo.traffic import Walk, hand_over
 
-KINDS = frozenset({*HEROES, "host-copy", "nothing"})
+KINDS = frozenset({*HEROES, "host-copy", "stated", "nothing"})
 """The kinds of kernels.
 
 - `matmul`: a matrix product, whoever computes it, with what is fused to it
@@ -29,6 +30,7 @@ KINDS = frozenset({*HEROES, "host-copy", "nothing"})
 - `fusion`: arithmetic element by element
 - `copy`: data moved or filled in without arithmetic
 - `host-copy`: data moved between GPU and host memory
+- `stated`: a call whose time or work the user states
 - `nothing`: no kernel
 """
 
@@ -93,6 +95,8 @@ class Work:
     """Bytes that cross between GPU and host memory."""
     target: str = ""
     """The custom call's target, so that a report can name what it does not know."""
+    stated_seconds: float | None = None
+    """The time of one execution, where the user states it."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -132,6 +136,16 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
     """
     if not launches_kernel(instruction):
         return NOTHING
+    found = _work(module, computation, instruction)
+    if module.stated and instruction.opcode == "custom-call":
+        target: str = instruction.proto.custom_call_target
+        stated = stated_for(module.stated, target)
+        if stated is not None:
+            return dataclasses.replace(stated.applied(found), target=target)
+    return found
+
+
+def _work(module: Module, computation: Computation, instruction: Instruction) -> Work:
     if instruction.opcode in _MOVES:
         return _move(computation, instruction)
     if _talks_to_host(instruction):

@@ -69,6 +69,7 @@ def _from_4(document: Document) -> Document:
         "needs": {"nccl": "", "cuda_driver": "", "bytes_outside_pool": 0},
         "refusals": [],
         "rewrite": None,
+        "cuts": [],
         **document,
     }
     if isinstance(evidence := document.get("evidence"), dict):

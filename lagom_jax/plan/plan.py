@@ -13,7 +13,7 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.outside import Beyond, xla_flags_text
 from lagom_jax.plan.pinned import Pinned
 from lagom_jax.plan.process_needs import NOTHING_NEEDED, Needs, ProcessVariable
-from lagom_jax.plan.rewrite import Rewrite
+from lagom_jax.plan.rewrite import CollectiveCut, Rewrite
 from lagom_jax.plan.setting import REDUCING, Call, Cap, Setting
 from lagom_jax.plan.transport import Refusal
 from xla_flags import OptionValue, check_planned
@@ -175,6 +175,8 @@ class Plan(ShownPlan):
     """Transports that some collectives cannot have, and why."""
     rewrite: Rewrite | None = None
     """The change of the step's own program that the rest of the plan is for."""
+    cuts: tuple[CollectiveCut, ...] = ()
+    """Collectives that a cut would still make shorter, the best first."""
 
     def __post_init__(self) -> None:
         """Checks that the parts belong together."""

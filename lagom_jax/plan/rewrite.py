@@ -6,7 +6,35 @@ import dataclasses
 
 from lagom_jax.errors import PlanError
 
-TRANSFORMATIONS = ("sliced",)
+TRANSFORMATIONS = {"sliced": 2, "rings": 1}
+"""Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CollectiveCut:
+    """A collective that would expose less in slices, with the matmul next to it.
+
+    Example:
+        >>> CollectiveCut("ag.1", "all-gather", "a.py:3", "dot.2", "ring", 1e-3, 64, 0.0
+        ...     ).form
+        'ring'
+    """
+
+    collective: str
+    """Its name in the schedule that the plan was made from."""
+    kind: str
+    source: str
+    """The user's line, `file:line`; empty where the compiler dropped it."""
+    matmul: str
+    """The name of the matmul next to it."""
+    form: str
+    """The best form, as `lagom_jax.decompose.Form.label` has it."""
+    saved_seconds: float
+    """Seconds of a step less, at most, with the plan's settings and order."""
+    memory_bytes: int
+    """Bytes for a slice to send and one to receive."""
+    ring_seconds: float
+    """Seconds of a step less with rings, for comparison."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +67,9 @@ class Rewrite:
                 f"rewrite.transformation: {self.transformation!r} is none of "
                 f"{', '.join(TRANSFORMATIONS)}"
             )
-        if self.slices < 2:
-            raise PlanError(f"rewrite.slices: {self.slices} is less than 2")
+        least = TRANSFORMATIONS[self.transformation]
+        if self.slices < least:
+            raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
 
     @property
     def code(self) -> str:

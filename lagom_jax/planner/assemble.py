@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from lagom_jax.options import Bound, Idea, changes
 from lagom_jax.plan import (
+    CollectiveCut,
     Evidence,
     HoldsFor,
     Lever,
@@ -55,6 +56,7 @@ def assemble(
     variables: Iterable[ProcessVariable] = (),
     needs: Needs = NOTHING_NEEDED,
     refusals: Iterable[Refusal] = (),
+    cuts: Iterable[CollectiveCut] = (),
 ) -> Plan:
     """Makes the plan.
 
@@ -74,6 +76,7 @@ def assemble(
         variables: Of the process.
         needs: Of the installation.
         refusals: Transports that could not be had.
+        cuts: Collectives that a cut would still make shorter.
     """
     assert first.view is not None
     assert best.view is not None
@@ -106,6 +109,7 @@ def assemble(
         variables=tuple(variables),
         needs=needs,
         refusals=tuple(refusals),
+        cuts=tuple(cuts),
     )
 
 

@@ -32,10 +32,12 @@ class Taken:
     uncertainty: Uncertainty | None
     """None while candidates are still to come."""
     notes: tuple[str, ...]
+    ways: tuple[TimedWay, ...] = ()
+    """All that was decided among, the program as it is first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Way:
+class TimedWay:
     """A candidate with some settings, and its times."""
 
     trial: Trial
@@ -60,14 +62,14 @@ def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
             doubts[key] = judge.doubt(view.stage, view.policy)
         return doubts[key]
 
-    def way(trial: Trial, view: View) -> _Way:
+    def way(trial: Trial, view: View) -> TimedWay:
         choice = view.found.choice
         scored = Scored(
             view.stage.score(choice).step_seconds,
             doubt_of(trial, view).step_seconds(choice),
             _parts(trial, view),
         )
-        return _Way(trial, view, scored)
+        return TimedWay(trial, view, scored)
 
     untouched = way(first, judge.untouched(first.view))
     ways = [untouched]
@@ -99,6 +101,7 @@ def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
             taken.scored.by_model,
         ),
         (NOTHING_KNOWN_TO_HELP,) if taken is untouched and len(ways) > 1 else (),
+        tuple(ways) if taken in ways else (*ways, taken),
     )
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Iterator
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
+from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
+from lagom_jax.decompose.cutting_advice import advise
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
 from lagom_jax.options import StepStructure, structure_of
 from lagom_jax.order import Ordering, find_order
 from lagom_jax.order.streams import most_sms_held
+from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
+from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import FINE, Controls
 from lagom_jax.settings.doubt import Doubt
@@ -147,8 +152,26 @@ class Judge:
                 best = dataclasses.replace(view, without_policy=without)
         return best
 
+    def cuts(self, view: View) -> Iterator[CollectiveCut]:
+        """Collectives that would expose less in slices, under a view's settings.
+
+        Slices themselves are priced with NCCL's own settings.
+        """
+        model = self._set(view, self._models[view.policy])
+        prices = self.correct(model)
+        timeline = replay(view.program, prices, model.contention())
+        for one in advise(view.program, timeline, prices):
+            if one.pays:
+                yield one.stated()
+
     def _seconds_of(self, view: View) -> float:
         """A step with the settings of a view, under the default policy."""
+        model = self._set(view, self.model)
+        timeline = replay(view.program, self.correct(model), model.contention())
+        return timeline.step_seconds
+
+    def _set(self, view: View, model: CostModel) -> CostModel:
+        """A model under the settings of a view."""
         chosen = {
             name: group.chosen for group in view.tuning.groups for name in group.sites
         }
@@ -156,12 +179,10 @@ class Judge:
         for site, _, _ in view.program.collectives():
             setting = chosen.get(site.name)
             if isinstance(setting, Cap):
-                setting = setting.of(self.model.usual(site))
+                setting = setting.of(model.usual(site))
             if setting is not None:
                 settings[site] = setting
-        model = self.model.under(settings)
-        timeline = replay(view.program, self.correct(model), model.contention())
-        return timeline.step_seconds
+        return model.under(settings)
 
     def _under(
         self,
@@ -237,7 +258,7 @@ class Judge:
             name=scheduled.name or stage.program.name,
             description=scheduled.description,
             versions=tuple(sorted(scheduled.versions.items())),
-            notes=scheduled.notes,
+            notes=(*_without(stage.program), *scheduled.notes),
         )
 
     def order(
@@ -267,3 +288,9 @@ class Judge:
             evaluations=evaluations,
             streams=self._streams,
         )
+
+
+def _without(program: Program) -> tuple[str, ...]:
+    """A remark on what a plan's gain is claimed without."""
+    unknown = program.called_kernels("custom")
+    return (unknown_in_words(unknown),) if unknown else ()

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.hlo.stated_kernels import StatedKernel, kernels_of
 from lagom_jax.measurements import Calibration
 from lagom_jax.plan import Plan
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls
 from xla_flags import OptionValue, Pin, pinned_here
 
 if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep, Compiler
+    from lagom_jax.compile import CompiledStep, Compiler, LoweredStep
 
 
 class Planner:
@@ -45,6 +46,7 @@ class Planner:
         cluster: str | Cluster,
         compiler_options: Mapping[str, Any] | None = None,
         calibration: Calibration | str | Path | None = None,
+        kernels: str | Path | Sequence[StatedKernel] = (),
         name: str = "",
         description: str = "",
         cautions: Sequence[str] = (),
@@ -58,7 +60,7 @@ class Planner:
         self.cluster = cluster_named(cluster)
         if isinstance(calibration, str | Path):
             calibration = Calibration.load(calibration)
-        self._calibration = calibration
+        self._calibration, self._kernels = calibration, kernels_of(kernels)
         with traced_for(self.cluster):
             self._lowered = lower(step, *args, **kwargs)
         self._given = dict(compiler_options or {})
@@ -68,6 +70,11 @@ class Planner:
         """The candidates of the last plan."""
         self._compiled: dict[str, CompiledStep] = {}
         self._compiler = compiler
+
+    @property
+    def lowered(self) -> LoweredStep:
+        """The step as it was lowered."""
+        return self._lowered
 
     @property
     def fingerprint(self) -> str:
@@ -146,7 +153,7 @@ class Planner:
         scheduled = scheduled_of(
             compiled, self.cluster, self._name, self._description, self._lowered.notes
         )
-        return scheduled, compiled
+        return scheduled.stating(self._kernels), compiled
 
 
 def make_plan(
@@ -160,6 +167,7 @@ def make_plan(
     compare_recipes: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
     calibration: Calibration | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
     name: str = "",
     description: str = "",
     cautions: Sequence[str] = (),
@@ -185,6 +193,8 @@ def make_plan(
         compare_recipes: Compiles what others recommend, too, beyond the budget.
         compiler_options: XLA options, as `lowered.compile` takes them.
         calibration: Corrections to the model from your own measurements.
+        kernels: The time or the work of kernels that nothing else is known of, or the
+            file with them, as `analyze` takes them.
         name: What to call the step; by default its own name.
         description: What it is, in a line.
         cautions: Reasons, known already, why it may be another program than the one
@@ -226,6 +236,7 @@ def make_plan(
             cluster=cluster,
             compiler_options=compiler_options,
             calibration=calibration,
+            kernels=kernels,
             name=name or getattr(step, "__name__", ""),
             description=description,
             cautions=cautions,
@@ -259,10 +270,10 @@ def plan_step(
     if not rewrite or plan.evidence.default.communication_seconds <= 0.0:
         return written, plan
 
-    def rewritten(slices: int, whole_sums: bool) -> tuple[Planner, Sequence[str]]:
-        from lagom_jax.decompose import sliced
+    def rewritten(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
+        from lagom_jax.decompose import transformed
 
-        cut = sliced(step, slices=slices, whole_sums=whole_sums)
+        cut = transformed(step, way.transformation, way.slices, way.whole_sums)
         planner = planner_of(cut)
         return planner, [site.line for site in cut.sites]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan, PlanCandidate
@@ -21,8 +21,27 @@ from lagom_jax.units import in_bytes
 if TYPE_CHECKING:
     from lagom_jax.planner.make import Planner
 
-WAYS = ((2, False), (2, True), (4, False))
-"""Numbers of slices that are tried, and whether gradients of weights stay whole."""
+
+class RewriteWay(NamedTuple):
+    """A change of a program that is tried."""
+
+    transformation: str
+    """A function of `lagom_jax.decompose`."""
+    slices: int
+    whole_sums: bool
+    """Whether gradients of weights stay whole."""
+    keeps_order: bool
+    """False where sums may be rounded otherwise."""
+
+
+WAYS = (
+    RewriteWay("sliced", 2, whole_sums=False, keeps_order=False),
+    RewriteWay("sliced", 2, whole_sums=True, keeps_order=True),
+    RewriteWay("sliced", 4, whole_sums=False, keeps_order=False),
+    RewriteWay("rings", 1, whole_sums=True, keeps_order=False),
+)
+"""Slices of whole layers, along a dimension that their equations treat index by index,
+which is what half batches are where that is the batch; and rings of messages."""
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
@@ -30,16 +49,15 @@ _LISTED = 6
 
 def with_rewrites(
     as_written: tuple[Planner, Plan],
-    planner_of: Callable[[int, bool], tuple[Planner, Sequence[str]]],
+    planner_of: Callable[[RewriteWay], tuple[Planner, Sequence[str]]],
     request: Request,
 ) -> tuple[Planner, Plan]:
     """The shortest of a plan and those for the program in slices, and its planner.
 
     Args:
         as_written: The planner of the program as it is written, and its plan.
-        planner_of: What plans for the program in so many slices, with whole sums or
-            not, and the lines that are cut; raises LagomError where there is nothing
-            to cut.
+        planner_of: What plans for the program rewritten in one way, and the lines that
+            are cut; raises LagomError where there is nothing to cut.
         request: Of the first plan; each way may take half of its compiles.
     """
     chosen, plan = as_written
@@ -53,13 +71,13 @@ def with_rewrites(
         # A plan for slices is of no use before it says that it is for them.
         keep=None,
     )
-    for slices, whole_sums in WAYS:
-        if request.deterministic and not whole_sums:
+    for way in WAYS:
+        if request.deterministic and not way.keeps_order:
             continue
-        name = _named(slices, whole_sums)
+        name = Rewrite(*way[:3], (), "", 0.0, None).call
         request.progress(f"planning for {name}")
         try:
-            planner, lines = planner_of(slices, whole_sums)
+            planner, lines = planner_of(way)
             other = planner.plan(share)
         except LagomError as error:
             why = str(error).partition("\n")[0]
@@ -71,9 +89,7 @@ def with_rewrites(
         tried.append(_candidate(name, status, why, other))
         if status == "ok":
             chosen = planner
-            best = dataclasses.replace(
-                other, rewrite=_rewrite(slices, whole_sums, lines, other, plan)
-            )
+            best = dataclasses.replace(other, rewrite=_rewrite(way, lines, other, plan))
     if best.rewrite is not None:
         tried = [_demoted(one, best.rewrite.call) for one in tried]
     evidence = dataclasses.replace(
@@ -102,21 +118,13 @@ def _compared(other: Plan, plan: Plan, best: Plan) -> tuple[Any, str]:
     return "ok", ""
 
 
-def _named(slices: int, whole_sums: bool) -> str:
-    return Rewrite("sliced", slices, whole_sums, (), "", 0.0, None).call
-
-
-def _rewrite(
-    slices: int, whole_sums: bool, lines: Sequence[str], other: Plan, plan: Plan
-) -> Rewrite:
+def _rewrite(way: RewriteWay, lines: Sequence[str], other: Plan, plan: Plan) -> Rewrite:
     new, old = other.evidence, plan.evidence
     peak = None
     if new.tuned_peak is not None and old.tuned_peak is not None:
         peak = new.tuned_peak - old.tuned_peak
     return Rewrite(
-        "sliced",
-        slices,
-        whole_sums,
+        *way[:3],
         tuple(dict.fromkeys(lines))[:_LISTED],
         plan.holds_for.fingerprint,
         new.tuned.step_seconds - old.tuned.step_seconds,

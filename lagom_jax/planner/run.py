@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.measurements import Calibration
 from lagom_jax.options import bound_of
 from lagom_jax.options.off_rings import off_rings
-from lagom_jax.plan import HoldsFor, Plan, Refusal
+from lagom_jax.plan import HoldsFor, Plan, Refusal, Uncertainty
 from lagom_jax.plan.pinned import stated
 from lagom_jax.plan.transport import CTA_POLICY, CtaPolicy
 from lagom_jax.planner.allowed import allowed
 from lagom_jax.planner.assemble import assemble
 from lagom_jax.planner.comparison import published
-from lagom_jax.planner.decide import Taken, best_so_far
+from lagom_jax.planner.decide import Taken, TimedWay, best_so_far
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.process_share import hazards, needs_of, reasons, variables_of
 from lagom_jax.planner.request import Request
@@ -29,6 +29,8 @@ from lagom_jax.units import in_bytes
 from xla_flags import Pin
 
 _MULTI_STREAMING: Final = "xla_gpu_experimental_enable_collective_multi_streaming"
+_CUTS: Final = 8
+"""Collectives to cut that a plan names."""
 _UNFINISHED: Final = "planning had not ended when this was written: the best so far"
 
 
@@ -53,6 +55,10 @@ class Finished:
     trials: tuple[Trial, ...]
     taken: Trial
     judge: Judge
+    ways: tuple[TimedWay, ...]
+    """The same with settings, and timed by all models; the program as it is first."""
+    plan_of: Callable[[TimedWay], Plan]
+    """Makes the plan that would have been made, had this one been taken."""
 
 
 class PlannerRun:
@@ -101,7 +107,13 @@ class PlannerRun:
                 *(jaxlib, request.deterministic, request.budget.compiles),
             )
         decision = sweep.decided()
-        finished = Finished(tuple(sweep.trials), decision.trial, self._judge)
+        finished = Finished(
+            tuple(sweep.trials),
+            decision.trial,
+            self._judge,
+            decision.ways,
+            lambda way: self._plan_of(_as_taken(way, decision), first),
+        )
         if request.compare_recipes:
             sweep.compare(published(jaxlib, self._step.pins), first)
         return self._plan_of(decision, first), finished
@@ -166,6 +178,8 @@ class PlannerRun:
             ),
             needs=needs_of(after, model),
             refusals=self._refusals(before),
+            # Of what is not the last word, nobody asks what else could be done.
+            cuts=() if more else tuple(self._judge.cuts(after))[:_CUTS],
         )
 
     def _holds_for(self, best: Trial, before: View) -> HoldsFor:
@@ -197,6 +211,21 @@ class PlannerRun:
         levers = self._request.levers
         if "streams" in levers and "order" not in levers:
             yield "a second stream is of use in another order only: streams need order"
+
+
+def _as_taken(way: TimedWay, decision: Taken) -> Taken:
+    untouched = decision.ways[0].scored
+    return Taken(
+        dataclasses.replace(way.trial, view=way.view),
+        decision.default,
+        Uncertainty.of(
+            untouched.seconds,
+            way.scored.seconds,
+            untouched.by_model,
+            way.scored.by_model,
+        ),
+        (),
+    )
 
 
 def _seen(trial: Trial) -> View:

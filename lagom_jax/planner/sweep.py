@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
-from lagom_jax.hlo import read_module
 from lagom_jax.options import Idea, cost_profile
 from lagom_jax.order.streams import meet_and_clash
 from lagom_jax.plan.order import APPLIED, ScheduleEdit
@@ -39,7 +38,7 @@ from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
 from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.step_compiler import Made, StepCompiler
-from lagom_jax.planner.trial import Asked, Trial, edit_of
+from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
 from lagom_jax.units import counted, in_bytes
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ class Sweep:
         self._say("looking for a better order of its instructions")
         assert best.view is not None
         ordering = self._judge.order(
-            read_module(best.captured),
+            captured_module(best),
             spare_bytes=self._spare(best),
             evaluations=self._budget.evaluations,
             policy=best.view.policy,
@@ -336,7 +335,7 @@ class Sweep:
             return dataclasses.replace(trial, status="failed", reason=reason)
         if trial.captured and self._may_be_ordered(trial):
             ordering = self._judge.order(
-                read_module(trial.captured),
+                captured_module(trial),
                 spare_bytes=self._spare(trial),
                 evaluations=int(_GLANCE * self._budget.evaluations),
                 policy=view.policy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from lagom_jax.hlo import Module, read_module
 from lagom_jax.options import Idea
 from lagom_jax.order import Ordering
 from lagom_jax.plan import PlanCandidate, Status
@@ -156,3 +157,15 @@ def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
         ordering: What was found.
     """
     return ScheduleEdit(schedule, ordering.sequences, ordering.on_second_stream)
+
+
+def captured_module(trial: Trial) -> Module:
+    """The module as XLA's scheduler left it, with what is stated of its kernels.
+
+    Args:
+        trial: One that has a program, and was captured.
+    """
+    assert trial.view is not None
+    known = trial.view.program.module
+    stated = () if known is None else known.stated
+    return dataclasses.replace(read_module(trial.captured), stated=stated)

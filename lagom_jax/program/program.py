@@ -118,6 +118,16 @@ class Program:
         """Loops whose number of trips the compiler did not know; counted once."""
         return tuple(_unknown_loops(self.body))
 
+    def called_kernels(self, kind: str = "") -> tuple[str, ...]:
+        """Names of the kernels of libraries that the program calls.
+
+        Args:
+            kind: Only those of a kind, such as `custom`, of which nothing is known.
+        """
+        works = (task.work for task, _, _ in self.tasks() if isinstance(task, Kernel))
+        found = {work.target for work in works if kind in ("", work.kind)}
+        return tuple(sorted(found - {""}))
+
 
 def nodes_in(block: Block) -> Iterator[Node]:
     """Every node of a block, what is inside loops and arms after the one around it.

@@ -28,6 +28,7 @@ PLURALS: Final[Mapping[str, str]] = {
     "copy": "copies",
     "host-copy": "copies to and from the host",
     "custom": "custom calls",
+    "stated": "stated kernels",
     "solve": "solves",
     "sort": "sorts",
     "scatter": "scatters",

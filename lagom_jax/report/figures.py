@@ -158,6 +158,8 @@ class Report(StepParts):
     """Remarks that the reader must know to trust the figures."""
     cautions: tuple[str, ...] = ()
     """Reasons why this may be another program than the one that runs."""
+    unknown_kernels: tuple[str, ...] = ()
+    """Kernels that nothing is known of: their time is left out."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     measured: bool = False
     """True if the prices are the times of a profile as far as it has them."""

@@ -113,6 +113,7 @@ def report_program(
             *program_notes(program, timeline, cluster),
         ),
         cautions=tuple(cautions),
+        unknown_kernels=program.called_kernels("custom"),
         versions=dict(versions or {}),
         measured=measured,
         cutting=advise(program, timeline, prices),

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lagom_jax.plan import (
+    CollectiveCut,
     HoldsFor,
     Lever,
     MeasuredSteps,
@@ -54,6 +55,8 @@ def render_plan(
     if plan.evidence.candidates:
         parts += [_candidates(plan, width), Text()]
     parts.append(_settings(plan, rows, width))
+    if plan.cuts:
+        parts += [_cuts(plan, rows, width), Text()]
     if plan.variables or plan.needs or plan.refusals:
         parts.append(_process(plan))
     parts.append(_holds_for(plan.holds_for))
@@ -215,6 +218,17 @@ def _settings(plan: Plan, rows: int | None, width: int) -> RenderableType:
     return Group(listed, *more, Text(), *whys, can)
 
 
+def _cuts(plan: Plan, rows: int | None, width: int) -> RenderableType:
+    """Collectives that another form of the program would hide."""
+    return listing(
+        "Collectives to cut with the matmul next to them, beyond this plan (predicted)",
+        _CUTS,
+        plan.cuts if rows is None else plan.cuts[:rows],
+        spare=_SPARE_OF_CUTS,
+        width=width,
+    )
+
+
 def _whys(reasons: Iterable[tuple[str, str]]) -> list[Text]:
     whys = [
         Text.assemble(" ", (title, "bold"), f": {why}") for title, why in reasons if why
@@ -332,4 +346,14 @@ _SETTINGS: Final[Mapping[str, Callable[[SiteSetting], str | Text]]] = {
     "chosen": lambda one: setting_in_words(one.setting, threads=True),
     "keeps rounding": lambda one: _yes(one.keeps_order),
 }
+_CUTS: Final[Mapping[str, Callable[[CollectiveCut], str | Text]]] = {
+    "collective": lambda one: one.collective,
+    "matmul": lambda one: one.matmul,
+    "form": lambda one: one.form,
+    "saves at most": lambda one: in_seconds(one.saved_seconds),
+    "as a ring": lambda one: in_signed_seconds(-one.ring_seconds),
+    "memory": lambda one: in_bytes(one.memory_bytes),
+    "where": lambda one: one.source.rpartition("/")[2],
+}
+_SPARE_OF_CUTS = ("matmul", "as a ring", "memory")
 _SPARE_OF_SETTINGS = ("keeps rounding", "NCCL's own", "sites", "ranks")

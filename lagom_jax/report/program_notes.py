@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo.custom_calls import HOST_CALLBACKS
 from lagom_jax.hlo.provenance import compiled_for_gpu
+from lagom_jax.hlo.stated_kernels import stated_for
 from lagom_jax.program.program import Program
 from lagom_jax.units import counted, in_percent
 
@@ -48,19 +49,43 @@ def _of(program: Program, timeline: Timeline, cluster: Cluster) -> Iterable[str]
             f"once: {', '.join(loops[:3])}"
         )
     yield from _single_precision(timeline)
-    custom = [k for k in timeline.kernels() if k.work.kind == "custom"]
-    if custom:
-        targets = sorted({k.work.target or k.name for k in custom})
-        yield (
-            f"{counted(len(custom), 'custom call')} of unknown work, priced by "
-            "operands and results alone, which is the least that it can take: "
-            f"{', '.join(targets[:4])}"
-        )
-    if any(k.work.target in HOST_CALLBACKS for k in timeline.kernels()):
+    if program.module is not None:
+        yield from _unheard(program)
+    callbacks = [k for k in timeline.kernels() if k.work.target in HOST_CALLBACKS]
+    if any(k.work.stated_seconds is None for k in callbacks):
         yield (
             "Python is called from the GPU: its own time is not known and left out, "
             "only the way of the data to the host and back is counted"
         )
+
+
+def unknown_in_words(names: Sequence[str]) -> str:
+    """A remark on kernels whose time is left out.
+
+    Example:
+        >>> unknown_in_words(["my_kernel"])
+        "without the time of 1 kernel that nothing is known of (my_kernel), but for
+        the way of its operands and results: state it with --kernels"
+    """
+    shown = ", ".join(names[:4]) + (", ..." if names[4:] else "")
+    whose = "their" if names[1:] else "its"
+    return (
+        f"without the time of {counted(len(names), 'kernel')} that nothing is known "
+        f"of ({shown}), but for the way of {whose} operands and results: state it "
+        "with --kernels"
+    )
+
+
+def _unheard(program: Program) -> Iterable[str]:
+    """A word on statements about kernels that the program lacks."""
+    assert program.module is not None
+    targets = program.called_kernels()
+    for one in program.module.stated:
+        if not any(stated_for([one], target) for target in targets):
+            yield (
+                f"--kernels states {one.name}, and the program calls no such kernel; "
+                f"it calls {', '.join(targets[:6]) or 'none of a library'}"
+            )
 
 
 def _single_precision(timeline: Timeline) -> Iterable[str]:

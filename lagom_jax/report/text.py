@@ -12,6 +12,7 @@ from lagom_jax.report.grouping import grouped
 from lagom_jax.report.intervals import in_range
 from lagom_jax.report.layout import WIDTH, as_text, cut, table
 from lagom_jax.report.origin import file_and_line, has_scope, short_origin
+from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -81,6 +82,8 @@ def _headline(report: Report) -> RenderableType:
     )
     if report.waiting_seconds > 0.001 * step:
         text.append(f"  +  other waiting {in_seconds(report.waiting_seconds)}")
+    if report.unknown_kernels:
+        text.append(f"\n  {unknown_in_words(report.unknown_kernels)}", "bold red")
     if report.communication_seconds:
         hidden = report.communication_seconds - report.exposed_seconds
         text.append(

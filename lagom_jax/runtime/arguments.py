@@ -35,7 +35,7 @@ class Statics(NamedTuple):
 
     def divided(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Hashable, tuple[Any, ...], dict[str, Any]]:
+    ) -> tuple[tuple[Hashable, ...], tuple[Any, ...], dict[str, Any]]:
         """The values of static ones, and the others as a compiled program takes them.
 
         Example:
@@ -43,28 +43,24 @@ class Statics(NamedTuple):
             >>> args, kwargs
             ((1.0,), {'x': 4})
         """
-        fixed, places, names = _layout(self, len(args), tuple(kwargs))
+        # Loops, as this is the way of every call; comprehensions take longer.
+        fixed = _present(self, len(args), (*kwargs,))
+        values: list[Hashable] = [fixed]
+        apart, named = [*args], {**kwargs}
+        for place in fixed.numbers:
+            values.append(apart.pop(place))
+        for name in fixed.names:
+            values.append(named.pop(name))
         # Equal and yet another program: 1, 1.0 and True.
-        values = [args[n] if isinstance(n, int) else kwargs[n] for n in fixed]
-        return (
-            (fixed, *[(value.__class__, value) for value in values]),
-            tuple([args[n] for n in places]),
-            {name: kwargs[name] for name in names},
-        )
+        return (*values, *map(type, values)), (*apart,), named
 
 
 @functools.lru_cache(maxsize=1024)
-def _layout(
-    statics: Statics, count: int, names: tuple[str, ...]
-) -> tuple[tuple[int | str, ...], tuple[int, ...], tuple[str, ...]]:
-    """Places and names of static arguments, and those of others."""
+def _present(statics: Statics, count: int, names: tuple[str, ...]) -> Statics:
+    """The static ones that a call gives, the last first."""
     places = {n % count for n in statics.numbers if -count <= n < count}
-    fixed = (*sorted(places), *sorted(n for n in names if n in statics.names))
-    return (
-        fixed,
-        tuple(n for n in range(count) if n not in places),
-        tuple(name for name in names if name not in statics.names),
-    )
+    named = set(names).intersection(statics.names)
+    return Statics(tuple(sorted(places, reverse=True)), tuple(sorted(named)))
 
 
 def variant_of(

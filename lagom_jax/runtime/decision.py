@@ -269,10 +269,12 @@ def _found(
             "made first (mode='tune')"
         )
     with ALLOWANCE.rest_of(case.budget) as budget:
+        online = options.verify == "online"
+        waits = "the job trains meanwhile" if online else "the step waits for it"
         say.visibly(
             f"planning for {case.planner.cluster.name}: up to "
             f"{counted(budget.compiles, 'compile')}, none begun after "
-            f"{in_seconds(budget.seconds)}; the step waits for it"
+            f"{in_seconds(budget.seconds)}; {waits}"
         )
         quiet = functools.partial(LOG.debug, "%s")
         plan = case.planner.plan(

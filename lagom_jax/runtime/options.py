@@ -16,7 +16,7 @@ from lagom_jax.planner import LEVERS, Budget
 from lagom_jax.scheduled import cluster_named
 
 Mode: TypeAlias = Literal["off", "report", "tune", "load"]
-Verify: TypeAlias = Literal["model", "measure"]
+Verify: TypeAlias = Literal["model", "measure", "online"]
 AUTO: Final = "auto"
 FLAGS_MODULE: Final = "lagom_jax.flags"
 PREFIX: Final = "LAGOM_"

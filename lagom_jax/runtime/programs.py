@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import jax
@@ -18,6 +18,7 @@ from lagom_jax.plan import Plan
 from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.runtime.arguments import Statics, devices_of, facts_of, trace_context
+from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes
 
@@ -106,6 +107,17 @@ class Built:
     compiled: Any
     collectives: str = ""
     """A hash of what is communicated, and in which order."""
+
+
+@dataclasses.dataclass(eq=False)
+class ArgumentForm:
+    """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
+
+    variant: Any
+    """The program of a step that it leads to."""
+    stages: Stages
+    usual: Built | None = None
+    planned: Built | None = None
 
 
 def usual(stages: Stages) -> Built:
@@ -223,3 +235,43 @@ def collectives_of(text: str) -> str:
             words = (match[2], match[1], *(found[1] if found else "" for found in more))
             digest.update("\0".join(words).encode())
     return digest.hexdigest()[:16]
+
+
+def first_step(
+    plan: Plan,
+    run: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    cache: Cache | None,
+) -> Any:
+    """Runs the first step of a plan's program, with a mark for the next job.
+
+    Args:
+        plan: The plan.
+        run: Its program.
+        args: What it is called with.
+        kwargs: Likewise by keyword.
+        cache: Where the mark is left if the job ends meanwhile; None for nowhere.
+    """
+    if cache is not None:
+        cache.mark(plan)
+    try:
+        result = run(*args, **kwargs)
+        # What fails on a device is not known before.
+        jax.block_until_ready(result)
+    except (LagomError, jax.errors.JaxRuntimeError):
+        raise
+    except BaseException:
+        # Not the plan's fault: arguments, or somebody calls the process away.
+        if cache is not None:
+            cache.survived(plan)
+        raise
+    if cache is not None:
+        cache.survived(plan)
+    return result
+
+
+def some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True if the step cannot be run again, since donated arguments are gone."""
+    arrays = jax.tree.leaves((args, kwargs))
+    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan, load
@@ -12,8 +12,22 @@ from lagom_jax.runtime import say
 from lagom_jax.runtime.options import OptionError
 
 
-def slices_of(rewrite: bool | int, plan: Plan | str | Path | None) -> tuple[int, bool]:
-    """The slices that were asked for, and whether sums stay whole; 1 changes nothing.
+class Transformation(NamedTuple):
+    """A transformation of `lagom_jax.decompose`, and how it is asked for."""
+
+    name: str
+    slices: int
+    whole_sums: bool = True
+
+
+AS_WRITTEN: Final = Transformation("sliced", 1)
+"""One slice changes nothing."""
+
+
+def transformation_of(
+    rewrite: bool | int, plan: Plan | str | Path | None
+) -> Transformation:
+    """The transformation that was asked for.
 
     Args:
         rewrite: A number of slices, or True for what the plan names.
@@ -23,40 +37,41 @@ def slices_of(rewrite: bool | int, plan: Plan | str | Path | None) -> tuple[int,
         OptionError: Nothing says into how many.
 
     Example:
-        >>> slices_of(4, None), slices_of(False, None)
-        ((4, True), (1, True))
+        >>> transformation_of(4, None).slices, transformation_of(False, None).slices
+        (4, 1)
     """
     if rewrite is False or (rewrite is not True and rewrite == 1):
-        return 1, True
+        return AS_WRITTEN
     if rewrite is not True:
         if rewrite < 1:
             raise OptionError(f"rewrite={rewrite}: slices are 1 or more")
-        return rewrite, True
+        return Transformation("sliced", rewrite)
     if plan is None:
         raise OptionError(
             "rewrite=True does what a plan names: give the plan that `lagom tune "
             "--rewrite` wrote (plan=), or a number of slices (rewrite=2)"
         )
     found = (plan if isinstance(plan, Plan) else load(plan)).rewrite
-    return (1, True) if found is None else (found.slices, found.whole_sums)
+    if found is None:
+        return AS_WRITTEN
+    return Transformation(found.transformation, found.slices, found.whole_sums)
 
 
-def rewritten(function: Any, slices: int, whole_sums: bool = True) -> Any:
-    """The function in slices, or as it is where nothing can be cut.
+def rewritten(function: Any, asked: Transformation) -> Any:
+    """The function transformed, or as it is where nothing can be cut.
 
     Args:
         function: A function, jitted or not.
-        slices: Into how many.
-        whole_sums: As `lagom_jax.decompose.sliced` has it.
+        asked: The transformation.
     """
     import jax
 
-    from lagom_jax.decompose import sliced
+    from lagom_jax.decompose import transformed
 
-    if slices == 1 or isinstance(function, jax.stages.Lowered):
+    if asked == AS_WRITTEN or isinstance(function, jax.stages.Lowered):
         return function
     jitted = function if hasattr(function, "lower") else jax.jit(function)
-    return RewrittenStep(jitted, sliced(jitted, slices=slices, whole_sums=whole_sums))
+    return RewrittenStep(jitted, transformed(jitted, *asked))
 
 
 class RewrittenStep:

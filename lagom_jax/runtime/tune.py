@@ -12,7 +12,7 @@ from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget
 from lagom_jax.runtime import say
 from lagom_jax.runtime.options import Mode, OptionError, Verify, resolve
-from lagom_jax.runtime.rewritten import rewritten, slices_of
+from lagom_jax.runtime.rewritten import rewritten, transformation_of
 
 
 def tune(
@@ -91,9 +91,9 @@ def tune(
         return functools.partial(tune, **given)
     rewrite = given.pop("rewrite")
     options = resolve(given)
-    ways = slices_of(rewrite, options.plan)
+    asked = transformation_of(rewrite, options.plan)
     try:
-        function = rewritten(function, *ways)
+        function = rewritten(function, asked)
         # Here and not above, so that importing lagom_jax does not import jax.
         from lagom_jax.runtime.wrapper import Tuned
 

@@ -26,23 +26,22 @@ from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
+from lagom_jax.runtime.online import OnlineSteps
+from lagom_jax.runtime.online_plans import ProgramsOfStep, online_steps
 from lagom_jax.runtime.options import Options
-from lagom_jax.runtime.programs import Built, Stages
+from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.programs import (
+    ArgumentForm,
+    Built,
+    Stages,
+    first_step,
+    some_deleted,
+)
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.views import tell
 from lagom_jax.runtime.waiting import in_background
 from lagom_jax.typed_json import plain, typed
-
-
-@dataclasses.dataclass(eq=False)
-class ArgumentForm:
-    """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
-
-    variant: Variant
-    stages: Stages
-    usual: Built | None = None
-    planned: Built | None = None
 
 
 class Variant:
@@ -62,6 +61,7 @@ class Variant:
         self._forms: list[ArgumentForm] = []
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
+        self._online: OnlineSteps | None = None
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._case: Case | None = None
         self._told: Rules | None = None
@@ -78,7 +78,8 @@ class Variant:
     @property
     def plan(self) -> Plan | None:
         """The plan in use."""
-        return self._choice.plan if self._choice is not None else None
+        choice = self._online.running if self._online is not None else self._choice
+        return choice.plan if choice is not None else None
 
     @property
     def open(self) -> bool:
@@ -96,6 +97,9 @@ class Variant:
 
     def settled(self, form: ArgumentForm) -> Built | None:
         """The program that runs from now on; None while that is open."""
+        if self._online is not None:
+            usual, run = self._as_it_was(form), self._online.run
+            return Built(functools.partial(run, form), usual.exact, usual.compiled)
         if self._turns is not None or (self._choice is not None and not self._tried):
             return None
         return form.usual if self._choice is None else form.planned
@@ -114,6 +118,8 @@ class Variant:
         """Forgets what was compiled; what was decided stays."""
         for form in self._forms:
             form.usual = form.planned = None
+        if self._online is not None:
+            self._online.forget()
 
     def decide(self, form: ArgumentForm, others: Iterable[Variant]) -> None:
         """Looks for a plan and builds its program; nothing is executed.
@@ -180,24 +186,43 @@ class Variant:
                 report = analyze(traced, cluster=cluster, compiler=compiler)
                 tell(report, self._options.html, self._options.trace)
             return
+        tells = functools.partial(self._tell, gone=gone)
+        if self._options.verify == "online":
+            made = ProgramsOfStep(
+                self._as_it_was,
+                functools.partial(self._build, form),
+                self._built_again,
+                form,
+            )
+            self._talk, self._online = online_steps(
+                *(self._name, group, self._options.patience, self._cache),
+                functools.partial(self._case_for, form, cluster, PlannerBeside),
+                *(made, tells, self._warn),
+            )
+            return
         self._talk = group.begin(self._name, self._options.patience)
         case: Case | Exception
         try:
-            case = self._case = self._case_for(form, cluster, compiler)
+            case = self._case_for(form, cluster, Planner, compiler)
         except Exception as error:
             case = error
         build = functools.partial(self._build, form)
-        tells = functools.partial(self._tell, gone=gone)
         self._take(decide(case, self._talk, build, tells), form)
 
     def _case_for(
-        self, form: ArgumentForm, cluster: Cluster, compiler: Compiler
+        self,
+        form: ArgumentForm,
+        cluster: Cluster,
+        kind: type[Planner],
+        compiler: Compiler,
     ) -> Case:
-        planner = Planner(form.stages.traced, cluster=cluster, compiler=compiler)
+        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
         devices = self._devices if self._on_gpus else ()
         budget = place.budget_here(self._options.budget, devices)
         told = nccl.HERE if self._on_gpus else None
-        return Case(planner, self._options, budget, self._cache, compiler, told)
+        asked = planner, self._options, budget
+        self._case = Case(*asked, self._cache, compiler, told)
+        return self._case
 
     def _build(self, form: ArgumentForm, plan: Plan) -> Built:
         assert self._case is not None
@@ -212,6 +237,17 @@ class Variant:
         All have agreed to run it, so that nobody is asked, and nobody may go back.
         """
         try:
+            built = self._built_again(choice, form)
+        except InDoubtError:
+            raise
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self._leave(error)
+        else:
+            form.planned = built
+
+    def _built_again(self, choice: Choice, form: ArgumentForm) -> Built:
+        try:
             built = self._build(form, choice.plan)
             if built.collectives != choice.built.collectives:
                 raise PlanError("it communicates otherwise than before")
@@ -221,10 +257,8 @@ class Variant:
                     "the plan's program, which the other processes run, cannot be "
                     f"built again here ({reasons(error)}): this process must stop"
                 ) from error
-            # No reason to stop a training that has come so far, strict or not.
-            self._leave(error)
-        else:
-            form.planned = built
+            raise
+        return built
 
     def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
         self._choice = choice
@@ -279,9 +313,19 @@ class Variant:
             self._doubt = str(error)
             raise
 
+    def run_known(
+        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the step with arguments that are known in another context of jax."""
+        if self._online is not None:
+            return self._online.run(form, *args, **kwargs, lagom_lenient=True)
+        return self.program(form).compiled(*args, **kwargs)
+
     def _step(
         self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if self._online is not None:
+            return self._online.run(form, *args, **kwargs)
         # Two at a time tell nothing of how long one takes. Nobody waits for the other:
         # a step may call itself from the host.
         if self._turns is not None and self._measuring.acquire(blocking=False):
@@ -319,30 +363,21 @@ class Variant:
         run = self.program(form).run
         if self._tried or self._choice is None:
             return run(*args, **kwargs)
-        if self._leads:
-            self._cache.mark(choice.plan)
+        cache = self._cache if self._leads else None
         try:
-            result = run(*args, **kwargs)
-            # What fails on a device is not known before.
-            jax.block_until_ready(result)
+            result = first_step(choice.plan, run, args, kwargs, cache)
         except (LagomError, jax.errors.JaxRuntimeError) as error:
             # Other processes may be inside a collective, and wait there for this one.
             last = self._several or self._options.strict
-            if last or _some_deleted(args, kwargs):
+            if last or some_deleted(args, kwargs):
                 raise
             result = self._as_it_was(form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._leave(error)
             return result
-        except BaseException:
-            # Not the plan's fault: arguments, or somebody calls the process away.
-            self._cache.survived(choice.plan)
-            raise
         self._tried = True
         if self._turns is None:
             form.usual = None
-        if self._leads:
-            self._cache.survived(choice.plan)
         return result
 
     def _warn(self, error: BaseException) -> None:
@@ -418,9 +453,3 @@ class Variant:
         self._turns = None
         for form in self._forms:
             form.usual = None
-
-
-def _some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if the step cannot be run again, since donated arguments are gone."""
-    arrays = jax.tree.leaves((args, kwargs))
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)

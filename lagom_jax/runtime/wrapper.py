@@ -34,7 +34,7 @@ _JITTED: Final = type(jax.jit(lambda: None))
 class _Quick(NamedTuple):
     """A program, and what tells its arguments from those of others."""
 
-    fixed: Hashable
+    fixed: tuple[Hashable, ...]
     facts: Mapping[tuple[Any, ...], Hashable]
     run: Callable[..., Any]
 
@@ -125,8 +125,9 @@ class Tuned:
                 if self._table:
                     fixed, apart, named = self._divided(args, kwargs)
                     # Programs refuse what was guessed wrongly.
-                    found = [fact_at(path, apart, named) for path in self._probes]
-                    if (run := self._table.get((fixed, *found))) is not None:
+                    for path in self._probes:
+                        fixed += (fact_at(path, apart, named),)
+                    if (run := self._table.get(fixed)) is not None:
                         return run(*apart, **named)
             except REFUSALS:
                 # Nothing has run.
@@ -213,7 +214,7 @@ class Tuned:
             result = variant.run_step(known, apart, named)
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
-            return variant.program(known).compiled(*apart, **named)
+            return variant.run_known(known, apart, named)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
@@ -285,9 +286,9 @@ class Tuned:
 
     def _divided(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Hashable, tuple[Any, ...], dict[str, Any]]:
-        if not self._has_statics or self._statics is None:
-            return None, args, kwargs
+    ) -> tuple[tuple[Hashable, ...], tuple[Any, ...], dict[str, Any]]:
+        if self._statics is None or not self._has_statics:
+            return (), args, kwargs
         return self._statics.divided(args, kwargs)
 
     def _settle(
@@ -295,7 +296,7 @@ class Tuned:
         known: ArgumentForm,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        fixed: Hashable,
+        fixed: tuple[Hashable, ...],
     ) -> None:
         """Lets the next calls with such arguments go straight to their program."""
         built = known.variant.settled(known)
@@ -316,7 +317,7 @@ class Tuned:
 
 
 def _key(one: _Quick, probes: Sequence[tuple[Any, ...]]) -> Hashable:
-    return (one.fixed, *(one.facts.get(path) for path in probes))
+    return (*one.fixed, *(one.facts.get(path) for path in probes))
 
 
 def _telling(one: _Quick, other: _Quick) -> list[tuple[Any, ...]]:

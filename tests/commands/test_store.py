@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -82,3 +84,59 @@ def test_doctor_says_where_they_are_and_how_large(capsys, words, monkeypatch):
     assert "others may write" in doctor(capsys)
     monkeypatch.setenv("LAGOM_STORE", "off")
     assert "LAGOM_STORE=off" in doctor(capsys)
+
+
+SHARDED = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def make(devices=8):
+    mesh = jax.make_mesh((devices,), ("data",))
+    def array(shape, *axes):
+        where = NamedSharding(mesh, P(*axes))
+        return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=where)
+    def step(x, a, b):
+        return jnp.tanh(x @ a) @ b
+    return step, (array((4096, 1024), "data"), array((1024, 4096), "data"),
+                  array((4096, 1024), "data"))
+"""
+MEASURED = ("seconds", "compile_seconds")
+
+
+def decided(value):
+    """A plan without what was measured while it was made."""
+    if isinstance(value, dict):
+        return {k: decided(v) for k, v in value.items() if k not in MEASURED}
+    return [decided(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.slow
+def test_two_plans_at_once_on_one_store_are_the_plan_of_either(tmp_path):
+    (tmp_path / "own_step.py").write_text(SHARDED)
+
+    def begin(folder):
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "lagom_jax", "tune"),
+                *("own_step.py:make", "--cluster", "h100:1x8"),
+                *("--compiles", "3", "--json"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "LAGOM_STORE": str(tmp_path / folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(process):
+        out, said = process.communicate(timeout=600)
+        assert process.returncode == 0, said
+        assert "not used" not in said
+        return decided(json.loads(out))
+
+    both = [begin("shared"), begin("shared")]
+    first, second = map(end, both)
+    assert first["evidence"]["compiles"] > 1
+    assert first == second == end(begin("own"))
+    # What both have left can be read.
+    assert end(begin("shared")) == first

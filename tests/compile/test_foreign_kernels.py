@@ -86,7 +86,30 @@ class TestCompiled:
         custom = kinds(report)["custom"]
         # A part of 8 rows is read with the weights, and written.
         assert custom.bytes == 2 * (8 * 128 + 128 + 8 * 128)
-        assert any("some_librarys_norm_ffi" in note for note in report.notes)
+        assert report.unknown_kernels == ("some_librarys_norm_ffi",)
+        assert "without the time of 1 kernel that nothing is known" in str(report)
+
+    def test_a_call_whose_time_is_stated(self, tmp_path):
+        norm, table = norm_of_a_library(), tmp_path / "kernels.json"
+        table.write_text('{"kernels": [{"name": "some_*", "seconds": 0.25}]}')
+        arguments = (array(64, 128), array(128, spec=P()))
+
+        def step(x, w):
+            return (norm(x, w) @ x.T).sum()
+
+        report = lagom_jax.analyze(step, *arguments, cluster=CLUSTER, kernels=table)
+        assert kinds(report)["stated"].seconds == pytest.approx(0.25)
+        assert report.step_seconds > 0.25
+        assert report.unknown_kernels == ()
+        plan = lagom_jax.make_plan(
+            step,
+            *arguments,
+            cluster=CLUSTER,
+            kernels=table,
+            levers=("options",),
+            budget=lagom_jax.Budget(compiles=2),
+        )
+        assert plan.evidence.default.step_seconds == report.step_seconds
 
     @pytest.mark.skipif(
         jax.__version_info__ >= (0, 12),

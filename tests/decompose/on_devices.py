@@ -220,7 +220,65 @@ def communications(f, args):
     return sum(text.count(name) for name in names)
 
 
-EXTRA = {"uneven": uneven, "sliced": in_slices}
+def in_rings(case):
+    """Two layers with tensor and sequence parallelism in rings, with their gradients."""
+    mesh, rows = mesh_of(4), P(None, "t")
+    weights = (P(None, None, "t"), P(None, None, "t"), P(None, "t"))
+
+    def layer(x, ws):
+        gate, up, down = ws
+        full = lax.all_gather(x, "t", axis=1, tiled=True)
+        y = jax.nn.silu(full @ gate) * (full @ up)
+        z = lax.psum_scatter(y @ down, "t", scatter_dimension=1, tiled=True)
+        return x + z
+
+    one = jax.checkpoint(layer) if case["remat"] else layer
+
+    def stack(ws, x):
+        if case["scan"]:
+            x, _ = lax.scan(lambda x, w: (one(x, w), None), x, ws)
+        else:
+            for n in range(2):
+                x = one(x, jax.tree.map(lambda w, n=n: w[n], ws))
+        return jnp.sum(jnp.square(x.astype(jnp.float32)))
+
+    def both(ws, x):
+        value, found = jax.value_and_grad(stack, (0, 1))(ws, x)
+        return lax.psum(value, "t"), *found
+
+    f = jax.jit(
+        jax.shard_map(
+            both,
+            mesh=mesh,
+            in_specs=(weights, rows),
+            out_specs=(P(), weights, rows),
+            check_vma=case.get("checked", True),
+        )
+    )
+    dtype = jnp.dtype(case.get("dtype", "float32"))
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, *ws = (
+        (jax.random.normal(key, shape) / 3).astype(dtype)
+        for key, shape in zip(
+            keys, [(2, 20, 8), (2, 8, 12), (2, 8, 12), (2, 12, 8)], strict=True
+        )
+    )
+    cut = decompose.rings(f, **case.get("options", {}))
+    found = zip(
+        jax.tree.leaves(f(tuple(ws), x)),
+        jax.tree.leaves(cut(tuple(ws), x)),
+        strict=True,
+    )
+    text = str(cut.trace(tuple(ws), x).jaxpr)
+    return {
+        "error": max(_error(one, two) for one, two in found),
+        "left": text.count("all_gather[") + text.count("reduce_scatter["),
+        "permutes": text.count("ppermute["),
+        "sites": [site.kind for site in cut.sites],
+    }
+
+
+EXTRA = {"uneven": uneven, "sliced": in_slices, "rings": in_rings}
 
 if __name__ == "__main__":
     main()

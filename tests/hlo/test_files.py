@@ -157,3 +157,13 @@ def test_messages_that_only_look_like_modules_are_told_apart():
     nameless = message_class("HloModuleProto")(name="m")
     nameless.computations.add(id=7)
     assert module_in(nameless.SerializeToString()) is None
+
+
+def test_fields_of_a_module_may_come_in_any_order():
+    module = message_class("HloModuleProto")(name="step")
+    module.computations.add(name="entry")
+    bare = module.SerializeToString()
+    frames = message_class("HloModuleProto")()
+    frames.stack_frame_index.file_names.append("train.py")
+    first = frames.SerializeToString() + bare
+    assert module_in(first) == first

@@ -47,7 +47,7 @@ from lagom_jax.compile import compile_step, lower
 from lagom_jax.hlo import read_module
 done = compile_step(lower(step, *shapes_on(8)), Cluster.parse("h100:1x8"))
 pathlib.Path("dump").mkdir()
-pathlib.Path("dump/module_0042.hlo.pb").write_bytes(done.module_bytes)
+pathlib.Path("dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(done.module_bytes)
 """
 RUNNING = """
 import jax, jax.numpy as jnp, lagom_jax

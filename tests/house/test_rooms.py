@@ -36,6 +36,7 @@ ROOMS = (
     "api",
     "planner",
     "mesh",
+    "online",
     "flags",
     "runtime",
     "commands",
@@ -61,6 +62,7 @@ WITHOUT_JAX = (
     "nccl_plugin",
     "report",
     "mesh",
+    "online",
 )
 LONGEST_FILES = {"lagom_jax": 472, "xla_flags": 400, "models": 400, "scripts": 452}
 

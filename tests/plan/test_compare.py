@@ -2,7 +2,15 @@
 
 import dataclasses
 
-from lagom_jax.plan import Needs, Plan, PlanControls, ProcessVariable, Refusal, Rewrite
+from lagom_jax.plan import (
+    CollectiveCut,
+    Needs,
+    Plan,
+    PlanControls,
+    ProcessVariable,
+    Refusal,
+    Rewrite,
+)
 from lagom_jax.plan.compare import _differences, differences
 
 from .plans import ALL_GATHER, THRESHOLD, made_by_hand
@@ -106,6 +114,7 @@ def test_every_part_of_a_plan_is_compared():
         needs=Needs("2.29.0"),
         refusals=(Refusal("copy engines", "one domain", "two of them"),),
         rewrite=Rewrite("sliced", 2, True, ("a.py:1",), "0f" * 32, -0.01, 0),
+        cuts=(CollectiveCut("ag", "all-gather", "", "dot", "ring", 0.01, 64, 0.01),),
     )
     found = [difference.place for difference in differences(PLAN, other)]
     places = list(dict.fromkeys(place.partition(".")[0] for place in found))
@@ -117,6 +126,7 @@ def test_every_part_of_a_plan_is_compared():
         "needs",
         "refusals",
         "rewrite",
+        "cuts",
     ]
     covered = {"holds_for", "levers", "costs", "order", "settings", "evidence", *places}
     assert covered == {field.name for field in dataclasses.fields(Plan)}

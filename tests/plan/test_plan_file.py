@@ -17,6 +17,7 @@ from lagom_jax.errors import PlanError
 from lagom_jax.plan import (
     Call,
     Cap,
+    CollectiveCut,
     Evidence,
     HoldsFor,
     Lever,
@@ -138,6 +139,9 @@ rewrites = st.builds(
 )
 
 
+cuts = st.builds(
+    CollectiveCut, texts, texts, texts, texts, texts, numbers, counts, numbers
+)
 variables = st.just(()) | st.tuples(
     st.builds(ProcessVariable, st.just("NCCL_CTA_POLICY"), st.just("2"), texts, numbers)
 )
@@ -186,6 +190,7 @@ def plans(draw):
         variables=draw(variables),
         refusals=draw(refusals),
         rewrite=draw(st.none() | rewrites),
+        cuts=tuple(draw(st.lists(cuts, max_size=2))),
     )
 
 

@@ -14,6 +14,7 @@ from ..plan.plans import made_by_hand
 
 PLAN = dataclasses.replace(made_by_hand(), rewrite=None)
 FINGERPRINT = "ab" * 32
+HALF, EXACT, FOUR, RINGS = WAYS
 
 
 def planned_in(seconds, peak=None):
@@ -41,8 +42,8 @@ class Known:
 def rewritten(outcomes, **given):
     """The plan that is chosen where ways of slicing have these outcomes."""
 
-    def planner_of(slices, whole_sums):
-        outcome = outcomes[slices, whole_sums]
+    def planner_of(way):
+        outcome = outcomes.get(way, DecomposeError("no ring can be made"))
         if isinstance(outcome, Exception):
             raise outcome
         return Known(outcome), ["a.py:1", "a.py:1", "b.py:2"]
@@ -59,9 +60,9 @@ def rewritten(outcomes, **given):
 def test_the_shortest_is_taken_and_names_its_line():
     plan = rewritten(
         {
-            (2, False): planned_in(0.08),
-            (2, True): planned_in(0.07),
-            (4, False): planned_in(0.075),
+            HALF: planned_in(0.08),
+            EXACT: planned_in(0.07),
+            FOUR: planned_in(0.075),
         }
     )
     assert plan.rewrite.call == "sliced(step, slices=2)"
@@ -82,9 +83,9 @@ def test_no_rewrite_that_is_longer_or_does_not_fit():
     huge = 2 * PLAN.evidence.memory_limit
     plan = rewritten(
         {
-            (2, False): planned_in(0.0901),
-            (2, True): planned_in(0.05, peak=huge),
-            (4, False): DecomposeError("there is nothing to cut"),
+            HALF: planned_in(0.0901),
+            EXACT: planned_in(0.05, peak=huge),
+            FOUR: DecomposeError("there is nothing to cut"),
         }
     )
     assert plan.rewrite is None
@@ -96,6 +97,15 @@ def test_no_rewrite_that_is_longer_or_does_not_fit():
     assert named["sliced(step, slices=4, whole_sums=False)"].reason == (
         "there is nothing to cut"
     )
+
+
+def test_rings_are_tried_and_named():
+    plan = rewritten({HALF: planned_in(0.08), RINGS: planned_in(0.07)})
+    assert plan.rewrite.transformation == "rings"
+    assert "step = lagom_jax.decompose.rings(step, slices=1)" in plan_to_text(plan)
+    named = {one.name: one.status for one in plan.evidence.candidates}
+    assert named["rings(step, slices=1)"] == "chosen"
+    assert named["sliced(step, slices=2, whole_sums=False)"] == "ok"
 
 
 def test_sums_stay_as_they_are_where_they_have_to():

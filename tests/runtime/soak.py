@@ -1,12 +1,14 @@
 """Training in eight processes with a fault every 50 steps, against training without.
 
-`soak.py [--steps 2000] [--processes 8] [--seed 0]`: prints a line of JSON with what
+`soak.py [--steps 2000] [--processes 8] [--seed 0] [--verify model]`: prints a line of JSON with what
 happened. All processes are forked from this one, which imports jax and starts nothing.
 Faults: a process is killed, or told to end, and the job starts again from the last state
 that all have written; the disk of decisions is slow; values of the coordination service
 are lost; the environment changes. Every 50 steps the step becomes another program, so
 that something is decided in the middle of training. What is planned is made up, since
-no GPU is here; all that is done with a plan is real.
+no GPU is here; all that is done with a plan is real. With `--verify online` the job is tuned
+while it trains, and faults come at any step: while something is planned, when programs
+are switched, and while they are measured.
 """
 
 import argparse
@@ -34,8 +36,11 @@ import lagom_jax
 from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
+from lagom_jax.runtime import online
 from lagom_jax.runtime.coordination import KeyValueStore, StoreAnswer
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from tests.runtime.planned import made
+from tests.runtime.stand_in import plan_beside
 
 EVERY, PROGRAMS, WIDTH = 50, 4, 16
 FAULTS = ("kill", "end", "slow disk", "lost values", "environment", "caches cleared")
@@ -52,6 +57,13 @@ def fault_at(step, seed):
     """What goes wrong at a step, and in which process; the same for whoever asks."""
     found = random.Random(f"{seed} {step}")
     return found.choice(FAULTS), found.randrange(1 << 16)
+
+
+def step_of_fault(round_, seed, verify):
+    """The step of a round of 50 at which something goes wrong."""
+    if verify != "online":
+        return 0
+    return random.Random(f"{seed} {round_} step").randrange(EVERY)
 
 
 def lossy(share, seed):
@@ -76,11 +88,14 @@ def slow_disk():
     return mock.patch.object(files, "write", write)
 
 
-def train(index, count, port, folder, steps, seed, mode, life):
+def train(index, count, port, folder, steps, seed, mode, life, verify):
     """One process, from the last state to the end or the next fault that ends it."""
     jax.config.update("jax_num_cpu_devices", 1)
     jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
     Planner.plan = lambda planner, **asked: made(planner)
+    PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
+    # A toy's steps take no time, and processes are to meet more than once in a round.
+    online._BETWEEN_STEPS = (4, 8)
     warnings.simplefilter("ignore", UserWarning)
 
     def away(*_):
@@ -100,7 +115,8 @@ def train(index, count, port, folder, steps, seed, mode, life):
         step, static_argnums=2, donate_argnums=0, out_shardings=(cut, None)
     )
     asked = {"cluster": f"h100:1x{count}", "cache": folder / "plans"}
-    tuned = lagom_jax.tune(jitted, mode=mode, patience=PATIENCE, **asked)
+    asked |= {"mode": mode, "verify": verify}
+    tuned = lagom_jax.tune(jitted, patience=PATIENCE, **asked)
 
     def spread(array):
         return jax.make_array_from_callback(array.shape, cut, lambda at: array[at])
@@ -117,9 +133,11 @@ def train(index, count, port, folder, steps, seed, mode, life):
     memory, plans = [], 0
     with contextlib.ExitStack() as troubles:
         for number in range(done, steps):
-            if number % EVERY == 0 and number > done and mode != "off":
+            round_ = number - number % EVERY
+            at = round_ + step_of_fault(round_, seed, verify)
+            if number == at and round_ > 0 and number > done and mode != "off":
                 troubles.close()
-                fault, chance = fault_at(number, seed)
+                fault, chance = fault_at(round_, seed)
                 mine = chance % count == index
                 if fault == "kill" and mine and not ended(folder, number):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -137,6 +155,9 @@ def train(index, count, port, folder, steps, seed, mode, life):
                     tuned.clear_cache()
             batch = np.random.default_rng(number).normal(size=(rows, rows))
             power = 2 + number // EVERY % PROGRAMS
+            if verify == "online":
+                # Longer, so that a program is planned, switched and measured.
+                power = 2 + number // (4 * EVERY) % 2
             state, loss = tuned(state, spread(batch.astype(np.float32)), power)
             # All have made the step before its loss is written down.
             value = float(loss)
@@ -198,14 +219,14 @@ def one(*arguments):
         os._exit(5)
 
 
-def lives(count, folder, steps, seed, mode):
+def lives(count, folder, steps, seed, mode, verify):
     """Starts the job again until it has come to its end; how each start ended."""
     context, found = multiprocessing.get_context("fork"), []
     while True:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        arguments = (count, port, folder, steps, seed, mode, len(found))
+        arguments = (count, port, folder, steps, seed, mode, len(found), verify)
         running = [
             context.Process(target=one, args=(index, *arguments))
             for index in range(count)
@@ -251,15 +272,15 @@ def losses_of(folder):
     return found
 
 
-def soak(steps, count, seed):
+def soak(steps, count, seed, verify):
     """Trains with faults and without; what came of it."""
     with tempfile.TemporaryDirectory() as place:
         plain, troubled = Path(place) / "plain", Path(place) / "troubled"
         plain.mkdir()
         troubled.mkdir()
-        untuned = lives(count, plain, steps, seed, "off")
+        untuned = lives(count, plain, steps, seed, "off", verify)
         began = time.monotonic()
-        starts = lives(count, troubled, steps, seed, "tune")
+        starts = lives(count, troubled, steps, seed, "tune", verify)
         facts = [json.loads(p.read_text()) for p in troubled.glob("life.*")]
         # Every program is compiled once in the first rounds of a life.
         grown = [
@@ -286,5 +307,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verify", choices=("model", "online"), default="model")
     chosen = parser.parse_args()
-    print(json.dumps(soak(chosen.steps, chosen.processes, chosen.seed)))
+    print(json.dumps(soak(chosen.steps, chosen.processes, chosen.seed, chosen.verify)))

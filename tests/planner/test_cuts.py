@@ -1,0 +1,48 @@
+"""Collectives that a plan says could be cut: those that its own program exposes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from lagom_jax import decompose
+from lagom_jax.planner import Budget, Planner, Request
+from lagom_jax.report.plan import plan_to_text
+
+OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+
+
+def planner_of(form):
+    """A matmul of 1.1 TFLOP after the gather of a GiB."""
+    mesh = AbstractMesh((4,), ("t",))
+    rows, columns = P("t"), P(None, "t")
+    f = jax.shard_map(
+        functools.partial(decompose.all_gather_matmul, axis_name="t", form=form),
+        mesh=mesh,
+        in_specs=(rows, columns),
+        out_specs=columns,
+    )
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in (((131072, 4096), rows), ((4096, 4096), columns))
+    ]
+    return Planner(jax.jit(f), *args, cluster="h100:1x4", compiler_options=OPTIONS)
+
+
+@pytest.mark.slow
+def test_a_plan_says_what_a_cut_would_save_beyond_it():
+    request = Request(levers=("settings",), budget=Budget(compiles=2))
+    plan = planner_of(decompose.PLAIN).plan(request)
+    (one,) = plan.cuts
+    assert one.kind == "all-gather"
+    exposed = plan.evidence.tuned.exposed_seconds
+    assert 0 < one.saved_seconds < exposed
+    assert one.ring_seconds <= one.saved_seconds
+    shown = plan_to_text(plan)
+    assert "beyond this plan" in shown
+    assert one.form in shown
+    # Cut already, there is no all-gather left to cut.
+    assert planner_of(decompose.Form("ring")).plan(request).cuts == ()

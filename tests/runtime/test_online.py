@@ -1,0 +1,321 @@
+"""A job that is tuned while it trains, in one process; steps take what a stand-in says."""
+
+import gc
+import threading
+import time
+import warnings
+from concurrent.futures import Future
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lagom_jax
+from lagom_jax.errors import LagomError, PlanError
+from lagom_jax.planner import Planner
+from lagom_jax.runtime import online, programs, say
+from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.step_clock import StepClock
+from tests.runtime.planned import OPTION, made
+from tests.runtime.stand_in import OTHER, Beside, hidden
+
+LONG = 60.0
+
+
+def function(weights, batch):
+    new = jnp.tanh(weights @ batch) + 0.5 * weights
+    return new, (new * new).mean()
+
+
+def train(step, steps=600, until=None):
+    """The losses of a training; stops early where nothing more is to come."""
+    weights, losses = jnp.ones((16, 16)) / 16, []
+    batch = jnp.asarray(np.random.default_rng(0).normal(size=(16, 16)), jnp.float32)
+    for number in range(steps):
+        weights, loss = step(weights, batch)
+        losses.append(float(loss).hex())
+        if number == 2 * online.FIRST_MEETING:
+            # The thread that plans gets its turn.
+            time.sleep(1.0)
+        if until is not None and until():
+            break
+    return losses
+
+
+def tuned(**asked):
+    jitted = jax.jit(function, donate_argnums=0)
+    asked = {"cluster": "h100:1x1", "verify": "online", "cache": False, **asked}
+    return lagom_jax.tune(jitted, **asked)
+
+
+@pytest.fixture(autouse=True)
+def quick_meetings(monkeypatch):
+    """Steps of a toy take no time: meetings are by number."""
+    monkeypatch.setattr(online, "_BETWEEN_STEPS", (4, 8))
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    return Beside(monkeypatch)
+
+
+def options(step):
+    return [lever.name for plan in step.plans for lever in plan.levers]
+
+
+def test_the_faster_plan_runs_in_the_end_and_losses_are_the_same(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.091, 0.080])
+    step = tuned()
+    losses = train(step, 3000, until=lambda: options(step) == [OTHER])
+    assert options(step) == [OTHER]
+    assert beside.made == 1
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+def test_a_plan_that_is_slower_does_not_stay(beside, monkeypatch):
+    machine = hidden(monkeypatch, [0.100, 0.104, 0.110])
+    step = tuned()
+    losses = train(step, 2500)
+    assert step.plans == ()
+    assert machine.steps < 2500, "nobody takes times when the search has ended"
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+def test_the_first_steps_wait_for_nothing(monkeypatch):
+    waits = threading.Event()
+
+    def plan(planner, request=None):
+        waits.wait(LONG)
+        return made(planner)
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    began = time.monotonic()
+    step = tuned()
+    assert len(train(step, 40)) == 40
+    assert time.monotonic() - began < LONG / 2
+    assert step.plans == ()
+    waits.set()
+
+
+def test_nothing_of_it_begins_before_the_first_step_has_run(monkeypatch):
+    seen = []
+
+    def plan(planner, request=None):
+        seen.append(len(ran))
+        return made(planner)
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    ran = []
+    usual = programs.usual
+
+    def counted(stages):
+        built = usual(stages)
+        ran.append(built)
+        return built
+
+    monkeypatch.setattr(programs, "usual", counted)
+    train(tuned(), 100)
+    assert seen == [1]
+
+
+def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
+    hidden(monkeypatch, [0.100, 0.091, 0.080])
+    step = tuned(cache=tmp_path)
+    train(step, 3000, until=lambda: options(step) == [OTHER])
+    # Until it is proved and kept.
+    train(step, 1500)
+    again = tuned(cache=tmp_path)
+    train(again, 60, until=lambda: again.plans)
+    (plan,) = again.plans
+    assert [lever.name for lever in plan.levers] == [OTHER]
+    assert plan.evidence.measured.kept
+    measured = plan.evidence.measured
+    ratio = measured.tuned_seconds / measured.baseline_seconds
+    assert ratio == pytest.approx(0.8, abs=0.03)
+    assert beside.made == 1
+
+
+def test_what_was_slower_is_not_tried_by_the_next_job(beside, monkeypatch, tmp_path):
+    hidden(monkeypatch, [0.100, 0.104, 0.110])
+    train(tuned(cache=tmp_path), 2500)
+    again = tuned(cache=tmp_path)
+    train(again, 200)
+    assert again.plans == ()
+    assert beside.made == 1
+
+
+@pytest.mark.parametrize(
+    "broken", [PlanError("nothing can be planned"), RuntimeError("no room")]
+)
+def test_planning_that_fails_costs_nothing_but_the_plan(monkeypatch, broken):
+    def plan(planner, request=None):
+        raise broken
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    step = tuned()
+    with pytest.warns(say.LagomWarning, match=str(broken)):
+        losses = train(step, 100)
+    assert step.plans == ()
+    assert losses == train(jax.jit(function, donate_argnums=0), 100)
+
+
+def test_a_plan_that_cannot_be_built_leaves_the_others(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.085, 0.080])
+    build = programs.build
+
+    def built(stages, plan, **asked):
+        if plan.levers and plan.levers[0].name == OTHER:
+            raise PlanError("RESOURCE_EXHAUSTED: no room")
+        return build(stages, plan, **asked)
+
+    monkeypatch.setattr(programs, "build", built)
+    step = tuned()
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+    assert options(step) == [OPTION]
+
+
+def test_a_program_that_fails_in_its_first_step(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.085, 0.080])
+    build = programs.build
+
+    def failing(*_, **__):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+
+    def built(*arguments, **asked):
+        found = build(*arguments, **asked)
+        return programs.Built(failing, found.exact, failing, found.collectives)
+
+    monkeypatch.setattr(programs, "build", built)
+    step = tuned()
+    with pytest.warns(say.LagomWarning, match="RESOURCE_EXHAUSTED"):
+        losses = train(step, 300)
+    assert step.plans == ()
+    assert losses == train(jax.jit(function, donate_argnums=0), 300)
+
+
+def test_an_error_of_the_step_is_the_users(beside):
+    @jax.jit
+    def fails(x):
+        def raises(x):
+            raise ValueError("the user's")
+
+        return jax.pure_callback(raises, jax.ShapeDtypeStruct((), "float32"), x)
+
+    step = lagom_jax.tune(fails, cluster="h100:1x1", verify="online", cache=False)
+    with pytest.raises(Exception, match="the user's"):
+        jax.block_until_ready(step(jnp.float32(1)))
+
+
+def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
+    """What a handler of the user raises comes through, and the meeting still counts."""
+
+    class AwayError(Exception):
+        pass
+
+    step, result = tuned(), Future.exception
+    calls = []
+
+    def away(self, *given):
+        calls.append(1)
+        if len(calls) == 2:
+            raise AwayError
+        return result(self, *given)
+
+    monkeypatch.setattr(Future, "exception", away)
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    with pytest.raises(AwayError):
+        train(step, 300)
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+    assert options(step) == [OPTION]
+
+
+def test_other_arguments_have_the_same_plan(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    step = tuned()
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+    ones = np.ones((16, 16), np.float32) / 16
+    plain = jax.jit(function)
+    for one, other in zip(step(ones, ones), plain(ones, ones), strict=True):
+        assert np.array_equal(one, other)
+    assert options(step) == [OPTION]
+
+
+def test_caches_that_are_cleared_meanwhile(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    step = tuned()
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+    step.clear_cache()
+    jax.clear_caches()
+    losses = train(step, 30)
+    assert losses == train(jax.jit(function, donate_argnums=0), 30)
+    assert options(step) == [OPTION]
+
+
+def test_strict_raises_nothing_into_a_training_that_runs(monkeypatch):
+    def plan(planner, request=None):
+        raise PlanError("nothing can be planned")
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    step = tuned(strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", say.LagomWarning)
+        assert len(train(step, 60)) == 60
+
+
+def test_a_job_that_ends_first_leaves_nothing(monkeypatch):
+    waits = threading.Event()
+
+    def plan(planner, request=None):
+        waits.wait(LONG)
+        raise PlanError("too late")
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    step = tuned()
+    train(step, 30)
+    del step
+    gc.collect()
+    waits.set()
+
+
+class TestStepClock:
+    def test_it_takes_the_time_from_end_to_end(self):
+        clock = StepClock()
+        for candidate in (0, 1, 0):
+            result = jax.jit(lambda x: x + 1)(jnp.ones(4))
+            clock.started(candidate, time.perf_counter(), result, counts=True)
+        found = clock.taken()
+        assert [one.candidate for one in found] == [0, 1, 0]
+        assert all(one.seconds >= 0 for one in found)
+        assert clock.taken() == ()
+
+    def test_what_was_donated_has_no_time(self):
+        clock, x = StepClock(), jnp.ones(4)
+        jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+        clock.started(0, time.perf_counter(), x, counts=True)
+        clock.started(0, time.perf_counter(), (), counts=True)
+        assert clock.taken() == ()
+        clock.stop()
+
+
+def test_planning_in_another_process_finds_what_planning_here_finds(tmp_path):
+    """The real compiler, in a child process, beside a planner in this one."""
+    x = jax.ShapeDtypeStruct((256, 256), "float32")
+    traced = jax.jit(lambda a, b: (a @ b).sum()).trace(x, x)
+    there = PlannerBeside(traced, cluster="h100:1x1")
+    there.store = str(tmp_path)
+    here = Planner(traced, cluster="h100:1x1")
+    assert there.plan().levers == here.plan().levers
+    assert there.timed[0].timed.seconds > 0
+    assert len(there.timed[0].timed.by_model) == 20
+
+
+def test_planning_that_takes_too_much_memory_is_ended(monkeypatch):
+    from lagom_jax.runtime import planned_beside
+
+    monkeypatch.setattr(planned_beside, "MEMORY", 1e-9)
+    monkeypatch.setattr(planned_beside, "_LOOKS_SECONDS", 0.05)
+    x = jax.ShapeDtypeStruct((8,), "float32")
+    planner = PlannerBeside(jax.jit(lambda x: x).trace(x), cluster="h100:1x1")
+    with pytest.raises(LagomError, match="of memory and may take"):
+        planner.plan()
