@@ -340,7 +340,12 @@ def draw(case: dict[str, Any], machine: int, steps: int = 1500) -> None:
     grey, *colours = ("0.55", "C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8")
     for place, candidate in enumerate(shown):
         own = [(n, 1e3 * t) for n, (one, t) in enumerate(series) if one == candidate]
-        label = "as it is" if not candidate else f"candidate {candidate}"
+        name = case["names"][candidate]
+        plan = case["names"][min(1, len(truth) - 1)]
+        same = name.partition(" ")[0] == plan.partition(" ")[0]
+        label = "as it is" if not candidate else "the plan"
+        if candidate > 1:
+            label = f"another {'setting' if same else 'program'} ({candidate})"
         colour = grey if not candidate else colours[(place - 1) % len(colours)]
         axes.scatter(*zip(*own, strict=True), s=5, color=colour, label=label)
     low, high = (1e3 * ends for ends in (min(truth), max(truth)))

@@ -29,6 +29,7 @@ from lagom_jax.mesh.model_shape import published_names
 from lagom_jax.mesh.pictures import chart_svg, matrix_svg
 from lagom_jax.mesh.sizes import REMATS
 from lagom_jax.mesh.verify import verified
+from lagom_jax.planner import Budget
 from lagom_jax.units import counted
 
 _PAGE = "docs/how-to/mesh.md"
@@ -74,6 +75,14 @@ def add(verbs: Any) -> None:
         type=positive,
         metavar="N",
         help="compile the best N without a GPU, replay each with its plan, rank anew",
+    )
+    verb.add_argument(
+        "--compiles",
+        type=positive,
+        default=1,
+        metavar="M",
+        help="of --verify: so many runs of the compiler for each mesh that may still "
+        "become the best, to try XLA's options (default: %(default)s)",
     )
     verb.add_argument(
         "--step",
@@ -221,8 +230,12 @@ def _verified(arguments: argparse.Namespace, advice: MeshAdvice) -> MeshAdvice:
             )
         factory = functools.partial(zoo.build_on, arguments.model)
     with reporting() as say, compiler_for(arguments) as compiler:
+        fraction = arguments.memory_fraction
         return verified(
-            advice, factory, arguments.verify, compiler=compiler, progress=say
+            *(advice, factory, arguments.verify),
+            budget=Budget(compiles=arguments.compiles, memory_fraction=fraction),
+            compiler=compiler,
+            progress=say,
         )
 
 

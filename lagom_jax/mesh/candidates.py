@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.mesh.flows import expert_slices
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.mesh_memory import mesh_memory
 from lagom_jax.mesh.model_shape import ModelShape
@@ -155,8 +156,12 @@ def _meshes(
             yield sizes, "batch"
             continue
         some = False
+        slices = expert_slices(framework) if sizes.expert > 1 else 1
         for micro in _micro_batches(each, asks):
             count = each // micro
+            if micro % slices:
+                # Each part of a micro batch visits the experts by itself.
+                continue
             looped = framework.looped_pipeline and sizes.pipeline > 1
             if looped and count % sizes.pipeline:
                 continue

@@ -244,17 +244,17 @@ class _MeshStep:
             for phase in ("forward", "backward")
         }
         reduced = sum(self._together(f for f in layer if not _gathers(f)))
-        prices = self.prices
-        first = self.kernels.entering
-        rest = self.kernels.forward - first
+        prices, first = self.prices, self.kernels.entering
         if self.framework.prefetches:
-            late = max(0.0, gathers["forward"] - first - rest)
-            both = gathers["backward"] + reduced
-            behind = max(0.0, both - backward)
+            late = max(0.0, gathers["forward"] - self.kernels.forward)
+            room = backward - gathers["backward"]
+            late += max(0.0, -room)
+            behind = max(0.0, reduced - max(0.0, room))
         else:
-            late = _late(gathers["forward"], self._share(), first, rest)
-            behind = _late(gathers["backward"], self._share(), first, backward - first)
-            behind += reduced
+            share = self._share()
+            late = _late(gathers["forward"], share, first)
+            late += _late(gathers["backward"], share, first)
+            behind = reduced
         self._pays("weights", loops * sum(gathers.values()), loops * late)
         self._pays("gradients", loops * reduced, loops * behind)
         ends = [flow for flow in weights if flow.phase == "ends"]
@@ -308,19 +308,17 @@ def _gathers(flow: Flow) -> bool:
     return flow.kind == "all-gather"
 
 
-def _late(gather: float, share: float, first: float, rest: float) -> float:
+def _late(gather: float, share: float, first: float) -> float:
     """Seconds for which a layer waits for its weights, all asked for at its start.
 
     Args:
         gather: Of all its weights, one after the other.
         share: The part of them that is needed first.
         first: Seconds of the kernels that need no others.
-        rest: Seconds of the other kernels.
 
     Example:
-        >>> _late(1.0, 0.25, 0.5, 2.0)
+        >>> _late(1.0, 0.25, 0.5)
         0.5
     """
-    del rest
     start = gather * share
     return max(start, gather - first)

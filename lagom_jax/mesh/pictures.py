@@ -96,7 +96,7 @@ def matrix_svg(advice: MeshAdvice, choice: MeshChoice, *, styled: bool = True) -
     side, left, top = len(shown) * _CELL, 44, 40
     parts = [
         f'<text x="{left}" y="16">{_named(_title(advice, choice))}</text>',
-        f'<text x="{left}" y="32">row sends to column, a step; darkest: '
+        f'<text x="{left}" y="32">row sends to column, a step; strongest: '
         f"{in_bytes(most)}</text>",
         f'<rect x="{left}" y="{top}" width="{side}" height="{side}" class="inside"/>',
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.mesh.candidates import Asks
 from lagom_jax.mesh.choose import MeshAdvice
 from lagom_jax.mesh.estimate import kernel_bound
 from lagom_jax.mesh.mesh_prices import MeshPrices
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 Factory: TypeAlias = Callable[..., Any]
 """Takes sizes of a mesh by the names of `MeshSizes`, as many of them as it names, and
 returns a step and a tuple of its arguments."""
-ONE_COMPILE: Final = Budget(compiles=1)
+ONE_COMPILE: Final = Budget(compiles=1, memory_fraction=Asks().memory_fraction)
+"""One compile for each mesh, and the memory that `choose` allows."""
 _GIVEN: Final = (*AXES, "micro_batch", "remat", "tensor_sequence", "interleave")
 
 

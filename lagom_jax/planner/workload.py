@@ -19,6 +19,7 @@ from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.make import Planner
 from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.request import Request
+from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
     from lagom_jax.compile import Compiler
@@ -202,6 +203,11 @@ class _Search(Generic[Sizes]):
         except LagomError as error:
             return SizedPlan(one.sizes, one.bound_seconds, refused=str(error)), None
         bound = max(one.bound_seconds, plan.evidence.bound_seconds)
+        peak, most = plan.evidence.tuned_peak, budget.memory(device)
+        if peak is not None and peak > most:
+            takes, may = in_bytes(peak), in_bytes(most)
+            over = f"compiled it takes {takes} of memory, and may {may}"
+            return SizedPlan(one.sizes, bound, refused=over), None
         answer = SizedPlan(one.sizes, bound, plan)
         self._note(answer)
         return answer, planner

@@ -206,11 +206,16 @@ def _collectives(report: Report, rows: int | None, *, wide: bool) -> RenderableT
 
 
 def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
-    return [
-        Text.assemble(" ", (_name(row).plain, "bold"), f": {row.why}")
-        for row in shown[:_EXPLAINED]
-        if row.why and row.exposed_seconds > _WORTH_A_WORD * report.step_seconds
-    ]
+    """The reasons of those that are exposed, and what hides the others."""
+    least = _WORTH_A_WORD * report.step_seconds
+    said: list[Text] = []
+    for row in shown[:_EXPLAINED]:
+        words = row.why if row.exposed_seconds > least else ""
+        if not words and row.hidden_seconds > least and row.hidden_by:
+            words = printable(row.verdict, _LONGEST_WORDS)
+        if words:
+            said.append(Text.assemble(" ", (_name(row).plain, "bold"), f": {words}"))
+    return said
 
 
 def _name(row: CollectiveReport) -> Text:

@@ -127,6 +127,7 @@ class OnlineSteps:
         self._search: Search | None = None
         self._clock = StepClock() if talk.group.leads else None
         self.candidates: list[OnlineCandidate] = []
+        self._doubt = ""
         self._state = "planning"
         self._failed: Exception | None = None
         self._work = threading.Thread(
@@ -165,9 +166,21 @@ class OnlineSteps:
         Raises:
             InDoubtError: What other processes run cannot be known.
         """
+        if self._doubt:
+            # This process must stop: to go on would be worse.
+            raise InDoubtError(self._doubt)
+        try:
+            return self._counted(form, args, kwargs, lagom_lenient)
+        except InDoubtError as error:
+            self._doubt = str(error)
+            raise
+
+    def _counted(
+        self, form: Hashable, args: tuple[Any, ...], kwargs: Any, lenient: bool
+    ) -> Any:
         if self.over:
             program = self._program(self._before, form)
-            call = program.compiled if lagom_lenient else program.run
+            call = program.compiled if lenient else program.run
             return call(*args, **kwargs)
         with self._lock:
             if self._step == self._agenda.next and not self.over:
@@ -177,7 +190,7 @@ class OnlineSteps:
             self._step += 1
         try:
             program = self._program(candidate, form)
-            call = program.compiled if lagom_lenient else program.run
+            call = program.compiled if lenient else program.run
             result = self._run(candidate, form, call, args, kwargs)
         except REFUSALS:
             # Nothing has run: it was no step.
@@ -199,7 +212,15 @@ class OnlineSteps:
     ) -> Any:
         if candidate != self._told:
             choice = self.candidates[candidate].choice
-            self._tell(choice.rules if choice is not None else None)
+            try:
+                self._tell(choice.rules if choice is not None else None)
+            except InDoubtError:
+                raise
+            except LagomError as error:
+                # All know of it, and go on with what they have.
+                self._warn(error)
+                self._end(self._told)
+                return self._program(self._told, form).run(*args, **kwargs)
             self._told = candidate
         began = time.perf_counter()
         if candidate not in self._tried:

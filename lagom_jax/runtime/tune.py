@@ -60,7 +60,8 @@ def tune(
         deterministic: Leave out what may change the rounding of sums.
         strict: Raise instead of running the step as it is.
         verify: `model`: trust the prediction. `measure`: let both programs take turns
-            in the first steps, and keep the new one only if it is faster.
+            in the first steps, and keep the new one only if it is faster. `online`:
+            begin at once, plan beside the training, and let its steps decide.
         progress: Log what is being compiled.
         html: The page that `report` writes; of further shapes with a number.
         trace: The trace for Perfetto that it writes, likewise.

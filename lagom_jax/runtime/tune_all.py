@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
-from lagom_jax.errors import ToolchainError
 from lagom_jax.runtime import say
 from lagom_jax.runtime.options import OptionError, resolve
 from lagom_jax.runtime.tune import tune
@@ -154,7 +153,6 @@ class WatchedJit:
         self._jitted = self._function = jitted
         self._jits = jits
         self._programs = -1
-        self._count = _programs_of(jitted)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it, tuned or not."""
@@ -165,7 +163,9 @@ class WatchedJit:
         if self._programs < 0 and trace_is_clean():
             self._decide(args, kwargs)
         result = self._function(*args, **kwargs)
-        programs = self._count()
+        # Private: without it, what its first call decides holds.
+        count = getattr(self._jitted, "_cache_size", None)
+        programs = count() if count is not None else 0
         if programs != self._programs and trace_is_clean():
             # The program is new, and may be a larger one.
             if self._programs >= 0:
@@ -201,18 +201,6 @@ class WatchedJit:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """The function as a method."""
         return self if instance is None else functools.partial(self, instance)
-
-
-def _programs_of(jitted: Any) -> Callable[[], int]:
-    """Counts the programs that jax has compiled of a function."""
-    from lagom_jax.compile._jax_internals import internal
-
-    try:
-        return internal(jitted, "_cache_size")
-    except ToolchainError as error:
-        why = "functions are judged by their first call alone"
-        say.warn_once(f"{why}: {error}", first=True)
-        return lambda: 0
 
 
 def operations(jaxpr: Any) -> float:

@@ -46,6 +46,15 @@ def test_every_mesh_has_all_devices_and_the_whole_batch(framework):
         assert needed <= Asks().memory_fraction * CLUSTER.gpu.memory_bytes
 
 
+def test_micro_batches_of_experts_divide_into_their_parts():
+    how = framework_named("xla")
+    shape = published_shape("olmoe-1b-7b")
+    found = candidates(shape, CLUSTER, BATCH, how, Asks()).found
+    several = [sizes for sizes in found if sizes.expert > 1]
+    assert several
+    assert all(sizes.micro_batch % 2 == 0 for sizes in several)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bounds_drop_no_better_mesh(framework):
     how, found = found_by(framework)
@@ -67,6 +76,19 @@ def test_bounds_drop_no_better_mesh(framework):
     assert advice.evaluated <= len(found)
     best = [choice.step_seconds for choice in advice.choices]
     assert best == sorted(seconds)[:3]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_no_reason_waits_for_longer_than_it_sends(framework):
+    how, found = found_by(framework)
+    prices = MeshPrices(LIKELIEST.likeliest)
+    for sizes in found:
+        one = estimate(LLAMA, sizes, BATCH, how, prices)
+        for reason, exposed in one.exposed.items():
+            if reason == "handing on":
+                # A pipeline that fills waits for what other stages send.
+                continue
+            assert 0 <= exposed <= one.sent[reason] * (1 + 1e-9), (sizes, reason)
 
 
 def test_the_interval_is_the_ensembles():

@@ -48,10 +48,23 @@ def test_what_cannot_be_the_best_is_not_compiled():
 
 @pytest.mark.slow
 def test_arguments_that_overflow_are_not_compiled():
-    request = Request(budget=Budget(compiles=1, memory_bytes=1 << 18))
+    request = Request(budget=Budget(compiles=1, memory_bytes=2_000_000))
     found = plan_workload(Workload(built, H100), [256, 1024], request)
     assert [one.plan is None for one in found] == [False, True]
     assert "overflow" in found[1].refused
+
+
+@pytest.mark.slow
+def test_what_takes_too_much_when_compiled_is_refused():
+    # The arguments of both fit; with its results and workspace the wider one does not.
+    request = Request(budget=Budget(compiles=1, memory_bytes=1_000_000))
+    workload = Workload(built, H100)
+    found = plan_workload(workload, [256, 128], request, prune=False)
+    assert [(one.sizes, one.plan is None) for one in found] == [
+        (128, False),
+        (256, True),
+    ]
+    assert "compiled it takes" in found[1].refused
 
 
 @pytest.mark.slow

@@ -60,6 +60,20 @@ def test_figures_of_a_half_hidden_collective():
     assert row.why.startswith("computation stands still for it 2.00 ms a run")
 
 
+def test_the_terminal_says_of_each_what_hides_it_or_why_nothing_does():
+    assert "gather: computation stands still for it" in to_text(half_hidden())
+    hidden = reported(
+        Loop(
+            "loop",
+            (Launch(collective("gather"), Stream.COLLECTIVE, 1), run("long"), wait(1)),
+            10,
+            True,
+        ),
+        seconds={"gather": 1e-3, "long": 4e-3},
+    )
+    assert "gather: hidden behind" in to_text(hidden)
+
+
 def test_every_task_is_priced_once():
     asked = []
 

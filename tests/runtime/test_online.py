@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import lagom_jax
-from lagom_jax.errors import LagomError, PlanError
+from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import online, programs, say
+from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.step_clock import StepClock
+from lagom_jax.runtime.variant import Variant
 from tests.runtime.planned import OPTION, made
 from tests.runtime.stand_in import OTHER, Beside, hidden
 
@@ -228,6 +230,42 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
         train(step, 300)
     train(step, 1500, until=lambda: options(step) == [OPTION])
     assert options(step) == [OPTION]
+
+
+def test_who_cannot_know_what_others_run_stops_and_stays_stopped(beside, monkeypatch):
+    agree, calls = Talk.agree, []
+
+    def unknown(talk, word, decide, **asked):
+        if word.same == f"step {online.FIRST_MEETING}":
+            calls.append(1)
+            raise InDoubtError("nobody knows")
+        return agree(talk, word, decide, **asked)
+
+    monkeypatch.setattr(Talk, "agree", unknown)
+    step, x = tuned(), jnp.ones((16, 16))
+    for _ in range(online.FIRST_MEETING):
+        x, _ = step(x, jnp.eye(16))
+    for _ in range(3):
+        with pytest.raises(InDoubtError, match="nobody knows"):
+            step(x, jnp.eye(16))
+    assert len(calls) == 1
+
+
+def test_rules_that_not_all_could_tell_end_the_search(beside, monkeypatch):
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    tell = Variant._tell
+
+    def refused(variant, rules, gone=()):
+        if variant.plan is not None:
+            raise LagomError("not all processes could tell NCCL what the plan says")
+        return tell(variant, rules, gone)
+
+    monkeypatch.setattr(Variant, "_tell", refused)
+    step = tuned()
+    with pytest.warns(say.LagomWarning, match="could tell NCCL"):
+        losses = train(step, 300)
+    assert step.plans == ()
+    assert losses == train(jax.jit(function, donate_argnums=0), 300)
 
 
 def test_other_arguments_have_the_same_plan(beside, monkeypatch):

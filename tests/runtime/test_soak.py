@@ -15,14 +15,18 @@ SCRIPT = Path(__file__).with_name("soak.py")
 MOST_GROWN = 64 << 20
 
 
-def test_2000_steps_of_eight_processes():
+@pytest.mark.parametrize("verify", ["model", "online"])
+def test_2000_steps_of_eight_processes(verify):
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "",
     }
     done = subprocess.run(
-        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True
+        [sys.executable, SCRIPT, "--verify", verify],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
