@@ -88,7 +88,7 @@ def _last_uses(program: FlatProgram) -> dict[int, list[int]]:
 def _in_ring(
     step: Step, users: dict[int, list[Any]], slicing: Slicing, env: dict[int, Any]
 ) -> bool:
-    """Whether a step is done, or waits, as a part of a ring."""
+    """True if a step is done, or waits, as a part of a ring."""
     if all(number in env for number in step.outputs):
         return bool(step.outputs)
     form, name = slicing.ring, step.equation.primitive.name

@@ -29,7 +29,7 @@ class RewriteWay(NamedTuple):
     """A function of `lagom_jax.decompose`."""
     slices: int
     whole_sums: bool
-    """Whether gradients of weights stay whole."""
+    """True where gradients of weights stay whole."""
     keeps_order: bool
     """False where sums may be rounded otherwise."""
 
