@@ -11,8 +11,8 @@ import functools
 from typing import NamedTuple
 
 import pytest
+from bench_decision import MemoryStore, decided
 
-from lagom_jax.runtime.coordination import packed
 from lagom_jax.runtime.protocol import (
     Decide,
     Entry,
@@ -244,50 +244,6 @@ def test_everything_can_happen():
     assert {frozenset([OLD]), frozenset([NEW]), frozenset([OLD, STOPPED])} <= found
 
 
-class Counted:
-    """A store in memory, which counts what passes through it."""
-
-    def __init__(self):
-        self.values, self.bytes = {}, 0
-
-    def answer(self, asked):
-        key = (asked.kind, asked.member)
-        if isinstance(asked, Put):
-            self.bytes += len(packed(asked.value))
-            if key in self.values:
-                return StoreAnswer.TAKEN
-            self.values[key] = asked.value
-            return StoreAnswer.DONE
-        found = self.values.get(key, StoreAnswer.NOTHING)
-        self.bytes += 0 if isinstance(found, StoreAnswer) else len(packed(found))
-        return found
-
-
-def decided(count, plan):
-    """A round of many processes, as each of them goes through it: the bytes it takes."""
-    store, members = Counted(), tuple(range(count))
-    word = Word("\n".join(f"xla_gpu_flag_{n}={n * 7919}" for n in range(40)))
-    running = {me: Member(me, members, word) for me in members}
-    ends = []
-    while running:
-        for me, member in list(running.items()):
-            asked = request(member)
-            if isinstance(asked, Decide):
-                assert len(asked.words) == count
-                reply = Verdict(True, word.same, plan)
-            else:
-                reply = store.answer(asked)
-                if reply is StoreAnswer.NOTHING and asked.waits:
-                    continue
-            running[me] = member = after(member, reply)
-            if member.over:
-                ends.append(member.verdict)
-                del running[me]
-    assert set(ends) == {Verdict(True, word.same, plan)}
-    return store.bytes
-
-
 def test_what_1024_processes_send_grows_with_their_number_only():
-    plan = "a plan " * 1000
-    few, many = decided(128, plan), decided(1024, plan)
+    few, many = decided(128, MemoryStore()), decided(1024, MemoryStore())
     assert 7.5 < many / few < 8.5
