@@ -10,6 +10,9 @@ from hypothesis import settings
 
 from lagom_jax.compile import Compiler, Store, deviceless
 
+# Playwright runs once in a process: tests of all rooms share one browser.
+from .report.browsers import chromium as chromium
+
 # One store for all tests and their processes; it lasts as long as the checkout.
 _USUAL = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
 STORE = os.environ.setdefault("LAGOM_STORE", str(_USUAL))

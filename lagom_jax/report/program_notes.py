@@ -64,8 +64,8 @@ def unknown_in_words(names: Sequence[str]) -> str:
 
     Example:
         >>> unknown_in_words(["my_kernel"])
-        "without the time of 1 kernel that nothing is known of (my_kernel), but for
-        the way of its operands and results: state it with --kernels"
+        'without the time of 1 kernel that nothing is known of (my_kernel), but for
+        the way of its operands and results: state it with --kernels'
     """
     shown = ", ".join(names[:4]) + (", ..." if names[4:] else "")
     whose = "their" if names[1:] else "its"

@@ -1,4 +1,3 @@
-"""One browser for all tests of reports."""
+"""What tests of reports share."""
 
-from .browsers import chromium as chromium
 from .trace_processor import trace_processor as trace_processor

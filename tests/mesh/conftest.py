@@ -1,3 +1,0 @@
-"""One browser for the tests of pages."""
-
-from tests.report.browsers import chromium as chromium
