@@ -39,7 +39,8 @@ def document(report):
 
 @pytest.mark.slow
 def test_nothing_but_the_report_is_printed(report):
-    assert report.stderr == ""
+    # On a slow machine it says now and then how far it is.
+    assert all(re.match(r"lagom: \d+ s: ", x) for x in report.stderr.splitlines())
 
 
 @pytest.mark.slow
