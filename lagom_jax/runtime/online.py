@@ -272,7 +272,7 @@ class OnlineSteps:
             # In doubt or not: nothing runs before the processes have met, and here
             # this one says that it has nothing to run.
             LOG.debug("nothing was planned beside the job", exc_info=True)
-            self._state, self._failed = f"failed: {error}", error
+            self._failed = error
         else:
             self.candidates = found
             self._state = "ready" if len(found) > 1 else "nothing"
@@ -280,7 +280,9 @@ class OnlineSteps:
     def _meet(self) -> None:
         """Goes through a round, also where the caller is called away meanwhile."""
         if self._meeting is None:
-            word = Word(f"step {self._step}", self._state)
+            failed = self._failed
+            own = self._state if failed is None else str(failed)
+            word = Word(f"step {self._step}", own, refuses=failed is not None)
             agree = functools.partial(self._talk.agree, word, self._decided)
             self._meeting = in_background(lambda: _agenda_of(agree()))
         # Who is called away meanwhile comes back to it with the next step.
@@ -317,9 +319,6 @@ class OnlineSteps:
         """The agenda, as the first process decides it."""
         states = [word.own for word in words]
         times = self._clock.taken() if self._clock is not None else ()
-        failed = [state for state in states if state.startswith("failed")]
-        if failed:
-            raise LagomError(failed[0].removeprefix("failed: "))
         if "planning" in states:
             return _told(Agenda(self._step, next=self._step + _gap(times)))
         if "nothing" in states:
