@@ -1,5 +1,7 @@
 """What is spared in a compile changes nothing that is read of it."""
 
+import re
+
 import pytest
 
 import lagom_models
@@ -41,7 +43,12 @@ def test_every_model(name, parallelism, quick, monkeypatch):
 
 
 def without_ids(module):
-    """A module as text; how many a process has compiled before is no part of it."""
+    """A module as text; how many a process has compiled before is no part of it.
+
+    Nor is the hash that the compiler writes of the module before its scheduler: with
+    everything done anew it differs from one compile of a step to the next, too.
+    """
     from jaxlib import _hlo
 
-    return _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string()
+    text = _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string()
+    return re.sub(r'fingerprint_before_lhs="\w+"', "", text)
