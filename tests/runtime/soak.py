@@ -37,8 +37,9 @@ from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import online
-from lagom_jax.runtime.coordination import KeyValueStore, StoreAnswer
 from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.protocol import StoreAnswer
+from lagom_jax.runtime.store import KeyValueStore
 from tests.runtime.planned import made
 from tests.runtime.stand_in import plan_beside
 
@@ -70,10 +71,10 @@ def lossy(share, seed):
     """Reading from the service fails now and then."""
     usual, chance = KeyValueStore.get, random.Random(seed)
 
-    def get(store, key, seconds=0.0):
+    def get(table, key, seconds=0.0):
         if chance.random() < share:
             return StoreAnswer.LOST
-        return usual(store, key, seconds)
+        return usual(table, key, seconds)
 
     return mock.patch.object(KeyValueStore, "get", get)
 

@@ -26,7 +26,7 @@ import lagom_jax
 from lagom_jax.errors import PlanError
 from lagom_jax.nccl_plugin import Answer, Rule, Rules, Scope, pack
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import coordination, decision, nccl, place, programs, say
+from lagom_jax.runtime import decision, nccl, place, programs, say, store
 from tests.runtime.planned import made
 
 LONG = 60.0
@@ -40,16 +40,16 @@ class WatchdogError(TimeoutError):
 
 def lost(about):
     """Values whose keys end so do not arrive."""
-    usual = coordination.KeyValueStore.get
+    usual = store.KeyValueStore.get
 
-    def get(store, key, seconds=0.0):
+    def get(table, key, seconds=0.0):
         if about in key:
             # It is there, and this process does not hear of it.
-            usual(store, key, LONG)
-            return coordination.StoreAnswer.LOST
-        return usual(store, key, seconds)
+            usual(table, key, LONG)
+            return store.StoreAnswer.LOST
+        return usual(table, key, seconds)
 
-    return mock.patch.object(coordination.KeyValueStore, "get", get)
+    return mock.patch.object(store.KeyValueStore, "get", get)
 
 
 class Job:
