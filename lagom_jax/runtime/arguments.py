@@ -118,6 +118,21 @@ def facts_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
         return tuple(map(_leaf, leaves))
 
 
+def settled_sharding(fact: Any) -> Any:
+    """The sharding that an array has of its own, of its properties; None for none.
+
+    What jax has put somewhere by itself has none: a program may have it elsewhere.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> settled_sharding(*facts_of([jnp.ones(3)])) is None
+        True
+    """
+    *_, sharding, committed = fact
+    # Descriptions of arrays do not say whether they are committed, and are.
+    return None if committed is False else sharding
+
+
 Path: TypeAlias = "tuple[tuple[Callable[[Any, Any], Any], Any], ...]"
 """The way to an array among arguments: `operator.getitem` or `getattr`, and of what."""
 

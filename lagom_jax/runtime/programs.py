@@ -50,9 +50,13 @@ class Stages:
     traced: Any
     """As `lagom_jax.compile.lower` takes it."""
     lowered: Any
-    facts: Hashable
+    facts: tuple[tuple[Any, ...], Hashable] | None
     """Of the arrays among the arguments, and of jax's configuration in the caller's
     thread; None where a wrapper sorts its arguments itself."""
+    digest: str
+    """A hash of the program."""
+    inner: str
+    """A hash of it without the shardings of its arguments."""
 
     @classmethod
     def of(
@@ -67,7 +71,7 @@ class Stages:
             kwargs: The same by keyword.
         """
         if isinstance(function, jax.stages.Lowered):
-            return cls(function, function, None)
+            return cls(function, function, None, *_digests(function.as_text()))
         # Some, as eqx.filter_jit, have no stage before this.
         traced = getattr(function, "trace", function.lower)(*args, **kwargs)
         lowered = traced.lower() if hasattr(traced, "lower") else traced
@@ -77,7 +81,7 @@ class Stages:
             _, apart, named = statics.divided(args, kwargs)
             leaves = jax.tree.leaves((apart, named))
             facts = (facts_of(leaves), trace_context())
-        return cls(traced, lowered, facts)
+        return cls(traced, lowered, facts, *_digests(lowered.as_text()))
 
     def devices(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All devices that the program runs on, in the order of their ids."""
@@ -91,9 +95,25 @@ class Stages:
         # Nobody has said where: where jax puts things.
         return found or tuple(jax.devices()[:1])
 
+    def has_trees_of(self, other: Stages) -> bool:
+        """True if calls of both, and their results, have one structure."""
+        if self.facts is None or other.facts is None:
+            return False
+        trees = ("in_tree", "out_tree")
+        ours, others = self.lowered, other.lowered
+        return all(getattr(ours, tree) == getattr(others, tree) for tree in trees)
+
+    def differs_in_shardings(self, other: Stages) -> bool:
+        """True if both are one program, but for the shardings of arguments."""
+        return self.inner == other.inner and self.has_trees_of(other)
+
     def compile(self, options: dict[str, Any] | None = None) -> Any:
         """Compiles the program, with more options than its user gave it."""
         return self.lowered.compile(compiler_options=options or None)
+
+
+def _gone(*_: Any, **__: Any) -> Any:
+    raise UnknownArgumentsError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +128,10 @@ class Built:
     collectives: str = ""
     """A hash of what is communicated, and in which order."""
 
+    def described(self) -> Built:
+        """What is known of it, without the program and its memory."""
+        return dataclasses.replace(self, run=_gone, compiled=None)
+
 
 @dataclasses.dataclass(eq=False)
 class ArgumentForm:
@@ -120,9 +144,41 @@ class ArgumentForm:
     planned: Built | None = None
 
 
+_ENTRY: Final = "  func.func public @main("
+_SHARDING: Final = re.compile(
+    r'(?:sdy\.sharding = #sdy\.sharding<[^>]*>|mhlo\.sharding = "[^"]*")(?:, )?'
+)
+
+
+def _digests(text: str) -> tuple[str, str]:
+    """Hashes of a module, and of it without the shardings of its arguments.
+
+    >>> entry = '  func.func public @main(%a: tensor<8xf32>{}) -> (tensor<8xf32>) {{'
+    >>> cut = ' {mhlo.sharding = "{devices=[8]<=[8]}"}'
+    >>> one, other = (_digests(entry.format(given)) for given in ("", cut))
+    >>> one[0] == other[0], one[1] == other[1]
+    (False, True)
+    """
+    before, entry, rest = text.partition(_ENTRY)
+    arguments, arrow, rest = rest.partition(") -> ")
+    arguments = _SHARDING.sub("", arguments).replace(" {}", "")
+    inner = (before, entry, arguments, arrow, rest)
+    return _hash(text), _hash("".join(inner))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def usual(stages: Stages) -> Built:
     """Compiles a program as it is."""
     return _callable(stages, stages.compile())
+
+
+def adapted(built: Built, stages: Stages) -> Built:
+    """A compiled program for other arguments that it takes as they are."""
+    made = _callable(stages, built.compiled)
+    return dataclasses.replace(made, collectives=built.collectives)
 
 
 def build(

@@ -26,6 +26,7 @@ from lagom_jax.runtime import guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
+from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.online_plans import ProgramsOfStep, online_steps
 from lagom_jax.runtime.options import Options
@@ -58,7 +59,7 @@ class Variant:
         self._name, self._options, self._cache = name, options, cache
         self._devices, self._on_gpus = devices, place.on_gpus(devices)
         self._several = len({device.process_index for device in devices}) > 1
-        self._forms: list[ArgumentForm] = []
+        self._programs = Executables()
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
         self._online: OnlineSteps | None = None
@@ -68,7 +69,7 @@ class Variant:
         self._work: Future[None] | None = None
         self._stop: Callable[[], None] = lambda: None
         self._doubt = ""
-        self._tried = False
+        self._decided = self._tried = False
         self._measuring = threading.Lock()
         self.runs = 0
         """The number of its steps, as long as somebody counts."""
@@ -98,7 +99,7 @@ class Variant:
     def settled(self, form: ArgumentForm) -> Built | None:
         """The program that runs from now on; None while that is open."""
         if self._online is not None:
-            usual, run = self._as_it_was(form), self._online.run
+            usual, run = self._programs.usual(form), self._online.run
             return Built(functools.partial(run, form), usual.exact, usual.compiled)
         if self._turns is not None or (self._choice is not None and not self._tried):
             return None
@@ -112,12 +113,11 @@ class Variant:
         """
         if self._choice is not None and form.planned is None:
             self._rebuild(self._choice, form)
-        return form.planned or self._as_it_was(form)
+        return form.planned or self._programs.usual(form)
 
     def clear_cache(self) -> None:
         """Forgets what was compiled; what was decided stays."""
-        for form in self._forms:
-            form.usual = form.planned = None
+        self._programs.forget()
         if self._online is not None:
             self._online.forget()
 
@@ -140,6 +140,7 @@ class Variant:
             self._doubt = str(error)
             raise error
         if error is None:
+            self._decided = True
             return
         if self._options.strict and isinstance(error, LagomError):
             raise error
@@ -189,7 +190,7 @@ class Variant:
         tells = functools.partial(self._tell, gone=gone)
         if self._options.verify == "online":
             made = ProgramsOfStep(
-                self._as_it_was,
+                self._programs.usual,
                 functools.partial(self._build, form),
                 self._built_again,
                 form,
@@ -237,14 +238,13 @@ class Variant:
         All have agreed to run it, so that nobody is asked, and nobody may go back.
         """
         try:
-            built = self._built_again(choice, form)
+            again = functools.partial(self._built_again, choice, form)
+            self._programs.planned(form, again)
         except InDoubtError:
             raise
         except Exception as error:
             # No reason to stop a training that has come so far, strict or not.
             self._leave(error)
-        else:
-            form.planned = built
 
     def _built_again(self, choice: Choice, form: ArgumentForm) -> Built:
         try:
@@ -261,10 +261,11 @@ class Variant:
         return built
 
     def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
-        self._choice = choice
         if choice is None:
             return
         form.planned = choice.built
+        # From here on the programs belong to forms, which can forget them.
+        self._choice = dataclasses.replace(choice, built=choice.built.described())
         measured = choice.plan.evidence.measured is not None
         if self._options.verify == "measure" and not measured:
             if self._talk.returned:
@@ -298,8 +299,12 @@ class Variant:
 
     def form(self, stages: Stages) -> ArgumentForm:
         """Another kind of arguments."""
-        self._forms.append(ArgumentForm(self, stages))
-        return self._forms[-1]
+        return self._programs.form(self, stages)
+
+    def serves(self, stages: Stages, devices: tuple[Any, ...]) -> bool:
+        """True if other arguments need no decision, and no program, of their own."""
+        known = self._decided and not self.open and devices == self._devices
+        return known and self._programs.serve(stages)
 
     def run_step(
         self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -345,12 +350,7 @@ class Variant:
     ) -> Any:
         if tuned and self._choice is not None:
             return self._tuned(self._choice, form, args, kwargs)
-        return self._as_it_was(form).run(*args, **kwargs)
-
-    def _as_it_was(self, form: ArgumentForm) -> Built:
-        if form.usual is None:
-            form.usual = programs.usual(form.stages)
-        return form.usual
+        return self._programs.usual(form).run(*args, **kwargs)
 
     def _tuned(
         self,
@@ -371,7 +371,7 @@ class Variant:
             last = self._several or self._options.strict
             if last or some_deleted(args, kwargs):
                 raise
-            result = self._as_it_was(form).run(*args, **kwargs)
+            result = self._programs.usual(form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._leave(error)
             return result
@@ -391,8 +391,7 @@ class Variant:
         if error is not None:
             self._warn(error)
         self._choice = self._turns = None
-        for form in self._forms:
-            form.planned = None
+        self._programs.forget(usual=False)
 
     @contextlib.contextmanager
     def _leaving(self) -> Generator[None, None, None]:
@@ -451,5 +450,4 @@ class Variant:
             return
         self._choice = dataclasses.replace(choice, plan=plan)
         self._turns = None
-        for form in self._forms:
-            form.usual = None
+        self._programs.forget(planned=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 import types
 import weakref
@@ -24,8 +23,13 @@ from lagom_jax.runtime.arguments import (
 )
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
-from lagom_jax.runtime.programs import REFUSALS, Stages, UnknownArgumentsError
-from lagom_jax.runtime.variant import ArgumentForm, Variant
+from lagom_jax.runtime.programs import (
+    REFUSALS,
+    ArgumentForm,
+    Stages,
+    UnknownArgumentsError,
+)
+from lagom_jax.runtime.variant import Variant
 
 _config: Any = jax.config
 _JITTED: Final = type(jax.jit(lambda: None))
@@ -111,7 +115,7 @@ class Tuned:
 
     def _forget_programs(self) -> None:
         self._forget_quick()
-        for variant in tuple(self._variants.values()):
+        for variant in self._different:
             variant.clear_cache()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -175,9 +179,13 @@ class Tuned:
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans in use, one for each program that has one."""
-        # Another thread may be adding one.
-        found = (variant.plan for variant in tuple(self._variants.values()))
+        found = (variant.plan for variant in self._different)
         return tuple(plan for plan in found if plan is not None)
+
+    @property
+    def _different(self) -> tuple[Variant, ...]:
+        # Another thread may be adding one; several keys may lead to one.
+        return tuple(dict.fromkeys(tuple(self._variants.values())))
 
     def _left_to_jax(self) -> bool:
         """True if this call is jax's alone; flags may be parsed only by now."""
@@ -253,13 +261,14 @@ class Tuned:
                 _watch_caches()
             stages = Stages.of(self._function_to_lower, self._statics, args, kwargs)
             devices = stages.devices(args, kwargs)
-            program = (_digest(stages.lowered), devices)
-            others = tuple(self._variants.values())
-            variant = self._variants.get(program)
+            program = (stages.digest, devices)
+            others = self._different
+            same = (other for other in others if other.serves(stages, devices))
+            variant = self._variants.get(program) or next(same, None)
             new = variant is None
             if variant is None:
                 variant = Variant(_name(self), self._options, self._cache, devices)
-                self._variants[program] = variant
+            self._variants[program] = variant
             # The same program may come from other arguments, as numpy arrays.
             form = variant.form(stages)
             if new or variant.open:
@@ -354,10 +363,6 @@ def _options_of(given: Mapping[str, Any] | Options) -> Options:
 
 def _name(tuned: Tuned) -> str:
     return str(getattr(tuned, "__name__", "the step"))
-
-
-def _digest(lowered: Any) -> str:
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _attributes_of(function: Any) -> dict[str, Any]:
