@@ -16,7 +16,7 @@ from lagom_jax.runtime.programs import ArgumentForm, Built, Stages
 class Executables:
     """The executables of a program, as it is and as a plan asks for.
 
-    Forms whose arguments make up the same trees share what was compiled for one.
+    Forms that are called alike share what was compiled for one of them.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Executables:
             stages: As they were traced and lowered.
         """
         for other in self._forms:
-            if other.stages.has_trees_of(stages):
+            if other.stages.is_called_as(stages):
                 stages = dataclasses.replace(other.stages, facts=stages.facts)
                 break
         form = ArgumentForm(variant, stages)

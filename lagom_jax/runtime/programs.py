@@ -17,7 +17,7 @@ from lagom_jax.errors import LagomError, PlanError, ToolchainError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.order import APPLIED
-from lagom_jax.runtime.arguments import Statics, devices_of, facts_of, trace_context
+from lagom_jax.runtime.arguments import devices_of, facts_of, trace_context
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes
@@ -60,15 +60,16 @@ class Stages:
 
     @classmethod
     def of(
-        cls, function: Any, statics: Statics | None, args: Any, kwargs: dict[str, Any]
+        cls, function: Any, args: Any, kwargs: dict[str, Any], rest: Any = None
     ) -> Stages:
         """Traces and lowers a function.
 
         Args:
             function: What has `lower`, or what `lower` has returned.
-            statics: Static arguments of a function of `jax.jit`; None for a wrapper.
             args: Arguments of the call.
             kwargs: The same by keyword.
+            rest: All of them without static ones; None for a wrapper, of which nobody
+                knows what is static.
         """
         if isinstance(function, jax.stages.Lowered):
             return cls(function, function, None, *_digests(function.as_text()))
@@ -76,11 +77,9 @@ class Stages:
         traced = getattr(function, "trace", function.lower)(*args, **kwargs)
         lowered = traced.lower() if hasattr(traced, "lower") else traced
         facts = None
-        if statics is not None:
+        if rest is not None:
             # Afterwards: the first trace of a process changes its context.
-            _, apart, named = statics.divided(args, kwargs)
-            leaves = jax.tree.leaves((apart, named))
-            facts = (facts_of(leaves), trace_context())
+            facts = (facts_of(jax.tree.leaves(rest)), trace_context())
         return cls(traced, lowered, facts, *_digests(lowered.as_text()))
 
     def devices(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -95,17 +94,24 @@ class Stages:
         # Nobody has said where: where jax puts things.
         return found or tuple(jax.devices()[:1])
 
-    def has_trees_of(self, other: Stages) -> bool:
-        """True if calls of both, and their results, have one structure."""
+    def is_called_as(self, other: Stages) -> bool:
+        """True if calls of both, and their results, have one structure and types."""
         if self.facts is None or other.facts is None:
             return False
-        trees = ("in_tree", "out_tree")
-        ours, others = self.lowered, other.lowered
-        return all(getattr(ours, tree) == getattr(others, tree) for tree in trees)
+        return self._signature() == other._signature()
+
+    def _signature(self) -> Hashable:
+        # A module does not say which numbers are weakly typed, and which are keys.
+        jaxpr, trees = self.traced.jaxpr, (self.lowered.in_tree, self.lowered.out_tree)
+        types = [
+            (one.dtype, getattr(one, "weak_type", False))
+            for one in (*jaxpr.in_avals, *jaxpr.out_avals)
+        ]
+        return trees, tuple(types)
 
     def differs_in_shardings(self, other: Stages) -> bool:
         """True if both are one program, but for the shardings of arguments."""
-        return self.inner == other.inner and self.has_trees_of(other)
+        return self.inner == other.inner and self.is_called_as(other)
 
     def compile(self, options: dict[str, Any] | None = None) -> Any:
         """Compiles the program, with more options than its user gave it."""
