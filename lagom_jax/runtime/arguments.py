@@ -53,25 +53,33 @@ class StaticsApart:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Hashable, ...], tuple[Any, ...], dict[str, Any]]:
         """The static ones with their types, and the others as programs take them."""
+        kwargs = {**kwargs}
+        fixed, args = self.taken(args, kwargs)
+        return fixed, args, kwargs
+
+    def taken(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Hashable, ...], tuple[Any, ...]]:
+        """The same; takes static ones out of `kwargs`, and leaves the others there."""
         # Written for speed, as this is the way of every call.
-        form = (len(args), *kwargs)
-        way = self._ways.get(form)
+        way = self._ways.get((len(args), *kwargs))
         if way is None:
-            way = self._ways[form] = self._way(len(args), (*kwargs,))
+            way = self._way(len(args), (*kwargs,))
         number, values_of, rest_of, names = way
         values: tuple[Hashable, ...] = values_of(args)
         if names:
-            kwargs = {**kwargs}
-            values += tuple([kwargs.pop(name) for name in names])
+            values = (*values, *map(kwargs.pop, names))
         # Equal and yet another program: 1, 1.0 and True.
-        return (number, values, *map(type, values)), rest_of(args), kwargs
+        return (number, values, *map(type, values)), rest_of(args)
 
     def _way(self, count: int, names: tuple[str, ...]) -> _Way:
         numbers = self._statics.numbers
         places = sorted({n % count for n in numbers if -count <= n < count})
         rest = [place for place in range(count) if place not in places]
         static = tuple(sorted(set(names).intersection(self._statics.names)))
-        return _Way(len(self._ways), _at(places), _at(rest), static)
+        way = _Way(len(self._ways), _at(places), _at(rest), static)
+        self._ways[count, *names] = way
+        return way
 
 
 class _Way(NamedTuple):

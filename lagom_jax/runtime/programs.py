@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -38,6 +39,17 @@ class UnknownArgumentsError(Exception):
 REFUSALS: Final = (UnknownArgumentsError, TypeError, ValueError)
 """The errors by which a program refuses arguments, before it takes any of them. An
 error of a step that runs is none of these: jax hands it on as a JaxRuntimeError."""
+
+
+def _nan_found() -> tuple[type[Exception], ...]:
+    try:
+        return (internal("jax._src.api_util", "InternalFloatingPointError"),)
+    except ToolchainError:
+        return ()
+
+
+NAN_FOUND: Final = _nan_found()
+"""Errors of programs with `jax_debug_nans` that jax catches in calls of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,6 +163,7 @@ class ArgumentForm:
 
 
 _ENTRY: Final = "  func.func public @main("
+_MESH: Final = re.compile(r"  sdy\.mesh @(.*)\n")
 _SHARDING: Final = re.compile(
     r'(?:sdy\.sharding = #sdy\.sharding<[^>]*>|mhlo\.sharding = "[^"]*")(?:, )?'
 )
@@ -168,7 +181,9 @@ def _digests(text: str) -> tuple[str, str]:
     before, entry, rest = text.partition(_ENTRY)
     arguments, arrow, rest = rest.partition(") -> ")
     arguments = _SHARDING.sub("", arguments).replace(" {}", "")
-    inner = (before, entry, arguments, arrow, rest)
+    # Meshes come in the order in which they are met; one without axes cuts nothing.
+    meshes = sorted(set(_MESH.findall(before)) - {"empty_mesh = <[]>"})
+    inner = (_MESH.sub("", before), *meshes, entry, arguments, arrow, rest)
     return _hash(text), _hash("".join(inner))
 
 
@@ -240,19 +255,22 @@ def build(
 def _callable(stages: Stages, compiled: Any) -> Built:
     if stages.facts is None or not isinstance(compiled, jax.stages.Compiled):
         return Built(compiled, False, compiled)
-    # The one that is given away stays as jax has made it.
-    mine = object.__new__(jax.stages.Compiled)
     try:
-        for name in ("args_info", "out_tree", "_executable", "_no_kwargs", "_params"):
-            setattr(mine, name, internal(compiled, name))
-        parameters: Any = internal(mine, "_params")
+        parameters: Any = internal(compiled, "_params")
         strict = _Strict(internal(parameters, "executable"), stages.facts)
-        mine._params = internal(parameters, "_replace")(executable=strict)
-        mine._call = None
+        parameters = internal(parameters, "_replace")(executable=strict)
+        run = internal(compiled, "_executable.create_cpp_call")(parameters)
     except (ToolchainError, AttributeError, TypeError, ValueError) as error:
         LOG.debug("each call is looked at: %s", error)
         return Built(compiled, False, compiled)
-    return Built(mine, True, compiled)
+    if run is None:
+        # jax has no fast way for what calls back into Python.
+        return Built(functools.partial(_called, parameters), True, compiled)
+    return Built(run, True, compiled)
+
+
+def _called(parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return jax.stages.Compiled.call(parameters, *args, **kwargs)[0]
 
 
 class _Strict:

@@ -79,7 +79,7 @@ class Shortcuts:
     def _routed(self, /, *args: Any, **kwargs: Any) -> Any:
         fixed: tuple[Hashable, ...] = ()
         if self._apart is not None:
-            fixed, args, kwargs = self._apart.divided(args, kwargs)
+            fixed, args = self._apart.taken(args, kwargs)
         for path in self._probes:
             fixed += (fact_at(path, args, kwargs),)
         run = self._table.get(fixed)

@@ -22,10 +22,12 @@ from lagom_jax.runtime.arguments import (
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
 from lagom_jax.runtime.programs import (
+    NAN_FOUND,
     REFUSALS,
     ArgumentForm,
     Stages,
     UnknownArgumentsError,
+    some_deleted,
 )
 from lagom_jax.runtime.shortcuts import Shortcuts
 from lagom_jax.runtime.variant import Variant
@@ -102,6 +104,7 @@ class Tuned:
     def _forget_programs(self) -> None:
         self._shortcuts.forget()
         self._run = None
+        self._known = {}
         for variant in self._different:
             variant.clear_cache()
 
@@ -115,7 +118,20 @@ class Tuned:
             except REFUSALS:
                 # Nothing has run.
                 pass
+            except NAN_FOUND as error:
+                return self._look_for_nan(error, args, kwargs)
         return self._decided(args, kwargs)
+
+    def _look_for_nan(
+        self, found: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Lets jax find what `jax_debug_nans` has met, as it does for its own calls."""
+        if jax.process_count() > 1 or some_deleted(args, kwargs):
+            raise FloatingPointError(
+                f"invalid value encountered in the output of {_name(self)}: "
+                f"{found}; with mode='off' jax looks for the operation"
+            ) from found
+        return self._jitted(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy decides for itself."""
@@ -202,6 +218,8 @@ class Tuned:
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
             return variant.run_known(known, apart, named)
+        except NAN_FOUND as error:
+            return self._look_for_nan(error, args, kwargs)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
