@@ -176,9 +176,9 @@ class Talk:
         if member.step is RoundStep.LEFT:
             # So that nobody waits for this process in the next one.
             self.rounds += 1
-            why = f"process {member.me} does not know what was decided"
-            self._entries().put(Put(Entry.VERDICT, 0, Verdict(False, content=why)))
-            raise RefusedError(f"jax's coordination service does not answer; {why}")
+            why = Word("", "what was decided is not known here", refuses=True)
+            self._entries().put(Put(Entry.WORD, member.me, why))
+            raise RefusedError(f"jax's coordination service does not answer: {why.own}")
         if member.step is RoundStep.IN_DOUBT:
             raise InDoubtError(
                 f"process {member.me} cannot know whether the other processes run what "

@@ -180,7 +180,7 @@ def _digests(text: str) -> tuple[str, str]:
     """
     before, entry, rest = text.partition(_ENTRY)
     arguments, arrow, rest = rest.partition(") -> ")
-    arguments = _SHARDING.sub("", arguments).replace(" {}", "")
+    arguments = _SHARDING.sub("", arguments).replace(", }", "}").replace(" {}", "")
     # Meshes come in the order in which they are met; one without axes cuts nothing.
     meshes = sorted(set(_MESH.findall(before)) - {"empty_mesh = <[]>"})
     inner = (_MESH.sub("", before), *meshes, entry, arguments, arrow, rest)

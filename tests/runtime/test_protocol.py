@@ -35,6 +35,7 @@ FAULTS = [
 ]
 MEMBERS = tuple(range(COUNT))
 OLD, NEW, STOPPED, DEAD = "runs as it was", "runs the plan", "stopped", "dead"
+LEAVES = "runs as it was, and says in the next round that it does not take part"
 PROGRAM = Word("program")
 READY = Word("ready")
 UNABLE = Word("", "cannot build", refuses=True)
@@ -93,7 +94,9 @@ def following(one, reply):
         return [number(Life(lean(member), life.round))]
     if member.step is RoundStep.IN_DOUBT:
         return [number(Life(STOPPED))]
-    if member.step is RoundStep.LEFT or not member.verdict.accepted:
+    if member.step is RoundStep.LEFT:
+        return [number(Life(LEAVES))]
+    if not member.verdict.accepted:
         return [number(Life(OLD))]
     if life.round == 1:
         # Who could not build it has nothing else to run.
@@ -224,6 +227,11 @@ def steps(state, who, one):
     def replied(reply, store=store, late=late, faults=state.faults):
         late = effective(late, store)
         for next_one in following(one, reply):
+            if LIVES[next_one].doing == LEAVES:
+                next_one = number(Life(OLD))
+                told, _ = written(store, (1, Entry.WORD.value, who), UNABLE)
+                found = effective(late, told)
+                yield State(replaced(lives, who, next_one), told, found, faults)
             yield State(replaced(lives, who, next_one), store, late, faults)
 
     if isinstance(asked, Decide):
