@@ -36,7 +36,7 @@ import lagom_jax
 from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online
+from lagom_jax.runtime import online_leader
 from lagom_jax.runtime.coordination import KeyValueStore, StoreAnswer
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from tests.runtime.planned import made
@@ -95,7 +95,7 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
     Planner.plan = lambda planner, **asked: made(planner)
     PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
     # A toy's steps take no time, and processes are to meet more than once in a round.
-    online._BETWEEN_STEPS = (4, 8)
+    online_leader._BETWEEN_STEPS = (4, 8)
     warnings.simplefilter("ignore", UserWarning)
 
     def away(*_):

@@ -6,7 +6,7 @@ from hidden_machine import HiddenMachine, Weather
 
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.online.steps import StepTime
-from lagom_jax.runtime import online
+from lagom_jax.runtime import online_leader
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from tests.runtime.planned import OPTION, made
 
@@ -72,7 +72,7 @@ class HiddenClock:
 def hidden(monkeypatch, seconds, weather=CALM):
     """Lets steps take what a machine says, by candidate."""
     clock = HiddenClock(HiddenMachine(seconds, weather, "0"))
-    monkeypatch.setattr(online, "StepClock", lambda: clock)
+    monkeypatch.setattr(online_leader, "StepClock", lambda: clock)
     return clock
 
 

@@ -16,7 +16,7 @@ import lagom_jax
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.online.search import Search, SearchLimits
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online, programs, say
+from lagom_jax.runtime import online, online_leader, programs, say
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.step_clock import StepClock
@@ -56,7 +56,7 @@ def tuned(**asked):
 @pytest.fixture(autouse=True)
 def quick_meetings(monkeypatch):
     """Steps of a toy take no time: meetings are by number."""
-    monkeypatch.setattr(online, "_BETWEEN_STEPS", (4, 8))
+    monkeypatch.setattr(online_leader, "_BETWEEN_STEPS", (4, 8))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
     quick = types.SimpleNamespace(
         among=lambda timed, steps: Search.among(timed, limits, steps)
     )
-    monkeypatch.setattr(online, "Search", quick)
+    monkeypatch.setattr(online_leader, "Search", quick)
     hidden(monkeypatch, [0.100, 0.091, 0.080])
     step = tuned(cache=tmp_path)
     train(step, 3000, until=lambda: options(step) == [OTHER])
