@@ -486,7 +486,7 @@ def draw(case: PlannedCase, truth: Truth, machine: int, steps: int = 1500) -> No
 def truths_of(
     case: PlannedCase, machines: int
 ) -> tuple[list[Truth], list[Truth], list[Truth]]:
-    """Machines as the ensemble has them, some of these, and those off by 2 to 4 times."""
+    """Machines as the ensemble has them, some of these, and some that are off."""
     hidden = hidden_constants(case, machines)
     some = hidden[:SOME]
     off = [wrong(one, f"1 {number}") for number, one in enumerate(some)]

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from planned_cases import CASES, planner_of, versions_of
-from written_profile import WrittenEvent, profile
+from written_profile import profile_of
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.constants import Constants
@@ -27,7 +27,6 @@ from lagom_jax.cost.drawn import drawn
 from lagom_jax.cost.draws import Draws
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import read_profile
 from lagom_jax.measurements.profiled import calibration_of_run
 from lagom_jax.online.belief import Purchase, StepCandidate
@@ -54,7 +53,7 @@ STEPS = {
     for name, (model, cluster, asked) in CASES.items()
 }
 SEED, WRONG = 1, (2.0, 4.0)
-PROFILED_STEPS, PROFILED_GPUS, PROFILE_NOISE = 2, 2, 0.01
+PROFILE_NOISE = 0.01
 
 
 def wrong(constants: Constants, seed: str) -> Constants:
@@ -215,27 +214,7 @@ class Truth:
     def profile_of(self, program: Program, seed: str) -> bytes:
         """A profile of a few steps of a program, as GPUs write it."""
         timeline = replay(program, self._model, self._model.contention())
-        chance = random.Random(seed)
-        streams: dict[str, list[WrittenEvent]] = {"Stream #1": [], "Stream #2": []}
-        planes = {
-            f"/device:GPU:{gpu}": {name: list(e) for name, e in streams.items()}
-            for gpu in range(PROFILED_GPUS)
-        }
-        for lines in planes.values():
-            at = 0.0
-            for _ in range(PROFILED_STEPS):
-                for task, times in timeline.tasks.items():
-                    runs = max(1, round(times.executions))
-                    for _ in range(runs if times.seconds > 0 else 0):
-                        noise = math.exp(abs(chance.gauss(0.0, PROFILE_NOISE)))
-                        took = 1e6 * noise * times.seconds / times.executions
-                        called = isinstance(task, Collective)
-                        name = "ncclDevKernel" if called else f"kernel_of_{task.name}"
-                        told = {"hlo_op": task.name, "hlo_module": program.name}
-                        line = "Stream #2" if called else "Stream #1"
-                        lines[line].append((name, at, took, told))
-                        at += took
-        return profile(planes)
+        return profile_of(program, timeline, PROFILE_NOISE, seed)
 
 
 def calibrated(case: PlannedCase, truth: Truth, seed: str) -> PlannedCase:
@@ -292,8 +271,9 @@ def paper_within(stage: Stage, most: int) -> tuple[float, int]:
 
 
 def autoccl_within(stage: Stage, most: int) -> tuple[float, int]:
-    """The step after AutoCCL's rounds, and how many it made; each tries one setting of
-    every group.
+    """The step after AutoCCL's rounds, and how many it made.
+
+    Each tries one setting of every group.
     """
     samples = max(1, round(most * AutoCcl().samples / 70))
     policy = AutoCcl(samples=samples, budget=max(1, most - samples - 1))

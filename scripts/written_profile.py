@@ -9,11 +9,18 @@ in the statistics `hlo_op` and `hlo_module`.
 from __future__ import annotations
 
 import functools
+import math
+import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from lagom_jax.cost.timeline import Timeline
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.program.program import Program
+
+_STEPS, _GPUS = 2, 2
 _MESSAGES = {
     "XSpace": "1 XPlane* planes",
     "XPlane": """
@@ -106,3 +113,32 @@ def profile(planes: Planes) -> bytes:
                 entry = entries.add(key=key)
                 entry.value.id, entry.value.name = key, name
     return space.SerializeToString()
+
+
+def profile_of(program: Program, timeline: Timeline, noise: float, seed: str) -> bytes:
+    """The profile of a few steps of a program on a machine that is stood in for.
+
+    Args:
+        program: The program.
+        timeline: Its step on that machine.
+        noise: The share by which each execution may take longer.
+        seed: Another one gives other noise.
+    """
+    chance = random.Random(seed)
+    planes: dict[str, dict[str, list[WrittenEvent]]] = {}
+    for gpu in range(_GPUS):
+        lines = planes[f"/device:GPU:{gpu}"] = {"Stream #1": [], "Stream #2": []}
+        at = 0.0
+        for _ in range(_STEPS):
+            for task, times in timeline.tasks.items():
+                runs = max(1, round(times.executions)) if times.seconds > 0 else 0
+                for _ in range(runs):
+                    longer = math.exp(abs(chance.gauss(0.0, noise)))
+                    took = 1e6 * longer * times.seconds / times.executions
+                    called = isinstance(task, Collective)
+                    kernel = "ncclDevKernel" if called else f"kernel_of_{task.name}"
+                    told = {"hlo_op": task.name, "hlo_module": program.name}
+                    line = lines["Stream #2" if called else "Stream #1"]
+                    line.append((kernel, at, took, told))
+                    at += took
+    return profile(planes)

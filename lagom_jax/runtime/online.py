@@ -170,7 +170,7 @@ class OnlineSteps:
         profile = self._profile
         if profile is None or number > step_profile.LAST:
             return self._run(candidate, form, call, args, kwargs)
-        profile.before(number, (args, kwargs))
+        profile.before(number)
         try:
             result = self._run(candidate, form, call, args, kwargs)
         except BaseException:

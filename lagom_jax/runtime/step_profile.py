@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -32,30 +34,27 @@ class StepProfile:
 
     def __init__(self) -> None:
         """Records nothing yet."""
-        self._place: tempfile.TemporaryDirectory[str] | None = None
+        self._place: Path | None = None
         self._records = False
         self.folder: Path | None = None
         """The folder of the profile, once it is complete."""
 
-    def before(self, number: int, args: Any) -> None:
+    def before(self, number: int) -> None:
         """Says that a step is about to begin.
 
         Args:
             number: Its number.
-            args: Its arguments, which the steps before it make.
         """
         if number != FIRST or self._place is not None:
             return
         try:
-            jax.block_until_ready(args)
-            self._place = tempfile.TemporaryDirectory(
-                prefix="lagom_jax-profile-", ignore_cleanup_errors=True
-            )
+            self._place = Path(tempfile.mkdtemp(prefix="lagom_jax-profile-"))
+            atexit.register(self.forget)
             options = _profiler.ProfileOptions()
             # Nothing of Python: what the devices do is all that is asked.
             options.python_tracer_level = 0
             options.host_tracer_level = 1
-            _profiler.start_trace(self._place.name, profiler_options=options)
+            _profiler.start_trace(str(self._place), profiler_options=options)
         except Exception as error:
             LOG.info("steps are not profiled: %s", error)
         else:
@@ -68,18 +67,20 @@ class StepProfile:
             number: Its number.
             result: Its results.
         """
-        if not self._records or number < LAST:
+        if number not in (FIRST - 1, LAST):
             return
         try:
+            # What is recorded are whole steps, and no others.
             jax.block_until_ready(result)
         except Exception as error:
             # The step has failed, which its caller learns.
             LOG.debug("a profiled step failed: %s", error)
             self.give_up()
+        if not self._records or number < LAST:
             return
         began = time.perf_counter()
         if self._stopped() and self._place is not None:
-            self.folder = Path(self._place.name)
+            self.folder = self._place
             LOG.debug("a profile was written in %.1f s", time.perf_counter() - began)
 
     def give_up(self) -> None:
@@ -91,7 +92,8 @@ class StepProfile:
         """Removes what was recorded."""
         self.folder = None
         if self._place is not None:
-            self._place.cleanup()
+            shutil.rmtree(self._place, ignore_errors=True)
+            atexit.unregister(self.forget)
 
     def _stopped(self) -> bool:
         self._records = False

@@ -127,6 +127,6 @@ def test_a_restart_begins_with_the_best_that_was_measured(planning, tmp_path):
 
     planning(seed)
     later = tuned_in(tmp_path, jax.jit(step.__wrapped__))
-    train(later, 60)
+    train(later, 1)
     assert planning.count == [seed], "nothing is planned again"
     assert [one.levers for one in later.plans] == [plan.levers]
