@@ -361,7 +361,7 @@ def profiled(monkeypatch):
 
 def test_two_steps_are_profiled_and_planning_knows_every_instruction(profiled):
     """The real profiler of this machine, and the real reader."""
-    losses = train(tuned(), 100, until=lambda: profiled)
+    losses = train(tuned(), 20_000, until=lambda: profiled)
     (found,) = profiled
     assert found.share > 0.9
     assert len(found.measured) > 0
@@ -370,7 +370,7 @@ def test_two_steps_are_profiled_and_planning_knows_every_instruction(profiled):
 
 def test_where_somebody_else_profiles_nothing_is_profiled(profiled, tmp_path):
     with jax.profiler.trace(tmp_path):
-        losses = train(tuned(), 60, until=lambda: profiled)
+        losses = train(tuned(), 20_000, until=lambda: profiled)
     assert profiled == [None]
     assert any(tmp_path.rglob("*.xplane.pb")), "theirs is complete"
     assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
