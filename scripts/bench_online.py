@@ -54,8 +54,6 @@ BEGINS = 20
 LOOKS = (100, 500, 2000)
 BUDGETS = (10, 20, 50)
 """Steps on trial that a job may have made after 100, 2000 and 5000."""
-SOME = 8
-"""Machines on which whole policies are run, and of which profiles are read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -484,22 +482,23 @@ def draw(case: PlannedCase, truth: Truth, machine: int, steps: int = 1500) -> No
 
 
 def truths_of(
-    case: PlannedCase, machines: int
+    case: PlannedCase, machines: int, some: int
 ) -> tuple[list[Truth], list[Truth], list[Truth]]:
     """Machines as the ensemble has them, some of these, and some that are off."""
     hidden = hidden_constants(case, machines)
-    some = hidden[:SOME]
-    off = [wrong(one, f"1 {number}") for number, one in enumerate(some)]
+    off = [wrong(one, f"1 {number}") for number, one in enumerate(hidden[:some])]
     truths = [Truth(case, one) for one in hidden]
-    return truths, truths[:SOME], [Truth(case, one) for one in off]
+    return truths, truths[:some], [Truth(case, one) for one in off]
 
 
-def run_case(name: str, compiles: int, machines: int, steps: int) -> dict[str, Any]:
+def run_case(
+    name: str, compiles: int, machines: int, some: int, steps: int
+) -> dict[str, Any]:
     """All rows of a case."""
     case = planned(name, compiles)
-    truths, some, off = truths_of(case, machines)
+    truths, few, off = truths_of(case, machines, some)
     began = time.monotonic()
-    right = beside_of(case, some, off=False)
+    right = beside_of(case, few, off=False)
     wrong_ = beside_of(case, off, off=True)
     print(beside_table([right]), beside_table([wrong_]), sep="\n", flush=True)
     row = row_of(case, truths, steps)
@@ -515,6 +514,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=tuple(STEPS))
     parser.add_argument("--compiles", type=int, default=4)
     parser.add_argument("--machines", type=int, default=200)
+    parser.add_argument("--some", type=int, default=8, help="beside other ways")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
     parser.add_argument("--picture", type=int, metavar="MACHINE")
@@ -526,7 +526,9 @@ def main() -> None:
         return
     kept = json.loads(asked.rows.read_text()) if asked.rows.exists() else {}
     for name in () if asked.docs else asked.case or EIGHT:
-        kept[name] = run_case(name, asked.compiles, asked.machines, asked.steps)
+        kept[name] = run_case(
+            *(name, asked.compiles, asked.machines, asked.some, asked.steps)
+        )
         asked.rows.write_text(json.dumps(kept, indent=1) + "\n")
     if asked.docs:
         found = [kept[name] for name in EIGHT if name in kept]
