@@ -1,6 +1,5 @@
 """A job that is tuned while it trains, in one process; steps take what a stand-in says."""
 
-import dataclasses
 import gc
 import threading
 import time
@@ -18,10 +17,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.measurements import read_profile
 from lagom_jax.measurements.overlay import match
-from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.online.search import Search, SearchLimits
-from lagom_jax.plan import Setting
-from lagom_jax.plan.plan import SiteSetting
 from lagom_jax.planner import Planner
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import (
@@ -32,18 +28,16 @@ from lagom_jax.runtime import (
     step_profile,
     variant,
 )
-from lagom_jax.runtime.cache import digest_of as digest
 from lagom_jax.runtime.coordination import Talk
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.step_clock import StepClock
 from lagom_jax.runtime.variant import Variant
 from lagom_jax.scheduled import read_scheduled
 from tests.runtime.planned import OPTION, made
-from tests.runtime.stand_in import OTHER, Beside, hidden, plan_beside
+from tests.runtime.stand_in import OTHER, Beside, SettingsBeside, hidden, plan_beside
 
 LONG = 60.0
-USUAL = Setting("ring", "simple", 16, 544, 524288)
 
 
 def function(weights, batch):
@@ -259,48 +253,13 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
     assert options(step) == [OPTION]
 
 
-def settings_beside(monkeypatch):
-    """Planning also finds settings around what runs, as the process that stays does."""
-    asked = []
-
-    def around(planner, plan):
-        asked.append(plan)
-        known = next(
-            one
-            for one in planner.timed
-            if plan is None or digest(one.plan) == digest(plan)
-        )
-        if len(asked) > 2:
-            return ()
-        before = known.timed.seconds
-        told = SiteSetting(
-            *("all-gather", 1 << 20, 8, 1, (), (f"site.{len(asked)}",)),
-            *(USUAL, dataclasses.replace(USUAL, channels=2 * len(asked)), "why"),
-        )
-        timed = StepCandidate(
-            f"setting {len(asked)}",
-            0.98 * before,
-            tuple(
-                0.98 * one * (1 + 0.002 * n)
-                for n, one in enumerate(known.timed.by_model)
-            ),
-            Purchase(0, 0.03 * before, 0.01 * before),
-        )
-        found = TimedPlan(dataclasses.replace(known.plan, settings=(told,)), timed)
-        planner.timed = (*planner.timed, found)
-        return (found,)
-
-    monkeypatch.setattr(PlannerBeside, "around", around)
-    return asked
-
-
 def test_settings_around_what_is_fastest_are_tried_in_rounds(beside, monkeypatch):
     limits = SearchLimits(share=0.2)
     quick = types.SimpleNamespace(
         among=lambda timed, steps: Search.among(timed, limits, steps)
     )
     monkeypatch.setattr(online_leader, "Search", quick)
-    asked = settings_beside(monkeypatch)
+    asked = SettingsBeside(monkeypatch).asked
     built = []
     build = programs.build
     monkeypatch.setattr(
