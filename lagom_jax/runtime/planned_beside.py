@@ -54,7 +54,7 @@ class PlannerBeside(Planner):
     profile: Path | None = None
     """The folder of a profile of the step as it is, with its program; None without."""
     calibrated: str = ""
-    """What came of that profile, in words."""
+    """The factors by which the model was off, in words."""
     _child: PlanningChild | None = None
 
     def plan(self, request: Request | None = None) -> Plan:
