@@ -1,12 +1,14 @@
 """The form of a program as a candidate: never worse than the plan without it."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from lagom_jax.decompose import DecomposeError
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget, Request
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.rewrites import WAYS, with_rewrites
 from lagom_jax.report.plan import plan_to_text
 
@@ -33,6 +35,12 @@ class Known:
     """A planner whose plan is known."""
 
     outcome: Plan
+    by_model: tuple[float, ...] | None = None
+
+    @property
+    def finished(self):
+        seconds = self.outcome.evidence.tuned.step_seconds
+        return SimpleNamespace(scored=Scored(seconds, self.by_model or (seconds,), 0))
 
     def plan(self, request):
         assert request.budget.compiles == Budget().compiles // 2
@@ -46,7 +54,8 @@ def rewritten(outcomes, **given):
         outcome = outcomes.get(way, DecomposeError("no ring can be made"))
         if isinstance(outcome, Exception):
             raise outcome
-        return Known(outcome), ["a.py:1", "a.py:1", "b.py:2"]
+        known = outcome if isinstance(outcome, Known) else Known(outcome)
+        return known, ["a.py:1", "a.py:1", "b.py:2"]
 
     said = []
     written = Known(PLAN)
@@ -97,6 +106,22 @@ def test_no_rewrite_that_is_longer_or_does_not_fit():
     assert named["sliced(step, slices=4, whole_sums=False)"].reason == (
         "there is nothing to cut"
     )
+
+
+def test_no_rewrite_that_a_model_finds_behind_the_plan_without_it():
+    """The shorter one by the likeliest model is the longer one by another."""
+    usual = PLAN.evidence.tuned.step_seconds
+    plan = rewritten(
+        {
+            HALF: Known(planned_in(0.07), (usual * 1.001,)),
+            EXACT: Known(planned_in(0.08), (usual,)),
+        }
+    )
+    assert plan.rewrite.call == "sliced(step, slices=2)"
+    named = {one.name: one for one in plan.evidence.candidates}
+    behind = named["sliced(step, slices=2, whole_sums=False)"]
+    assert behind.status == "slower"
+    assert behind.reason.endswith("by 1 of 1 models")
 
 
 def test_rings_are_tried_and_named():
