@@ -39,10 +39,11 @@ WAYS = (
     RewriteWay("sliced", 2, whole_sums=False, keeps_order=False),
     RewriteWay("sliced", 2, whole_sums=True, keeps_order=True),
     RewriteWay("sliced", 4, whole_sums=False, keeps_order=False),
+    RewriteWay("half_batch_loops", 2, whole_sums=False, keeps_order=False),
     RewriteWay("rings", 1, whole_sums=True, keeps_order=False),
 )
-"""Slices of whole layers, along a dimension that their equations treat index by index,
-which is what half batches are where that is the batch; and rings of messages."""
+"""Slices of whole steps, along a dimension that their equations treat index by index;
+half batches of the loops over layers alone; and rings of messages."""
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6

@@ -16,7 +16,7 @@ from ..plan.plans import made_by_hand
 
 PLAN = dataclasses.replace(made_by_hand(), rewrite=None)
 FINGERPRINT = "ab" * 32
-HALF, EXACT, FOUR, RINGS = WAYS
+HALF, EXACT, FOUR, LOOPS, RINGS = WAYS
 
 
 def planned_in(seconds, peak=None):
@@ -131,6 +131,13 @@ def test_rings_are_tried_and_named():
     named = {one.name: one.status for one in plan.evidence.candidates}
     assert named["rings(step, slices=1)"] == "chosen"
     assert named["sliced(step, slices=2, whole_sums=False)"] == "ok"
+
+
+def test_half_batches_of_loops_are_tried_and_named():
+    plan = rewritten({HALF: planned_in(0.08), LOOPS: planned_in(0.07)})
+    assert plan.rewrite.transformation == "half_batch_loops"
+    line = "step = lagom_jax.decompose.half_batch_loops(step, slices=2)"
+    assert line in plan_to_text(plan)
 
 
 def test_sums_stay_as_they_are_where_they_have_to():
