@@ -55,17 +55,19 @@ def search(
         best = sweep.improve(best, derive, reserve)
     if costs:
         best = sweep.with_costs(best, reserve=int(orders))
-    best = sweep.in_order(best)
+    sweep.in_order(best)
     if "transports" in levers:
-        assert best.view is not None
-        more = off_rings(
-            best.view.timeline,
-            judge.model,
-            jaxlib=jaxlib,
-            pinned=pinned,
-            deterministic=deterministic,
-        ).ideas
-        sweep.off_rings(best, more)
+
+        def ways(view: View) -> tuple[Idea, ...]:
+            return off_rings(
+                view.timeline,
+                judge.model,
+                jaxlib=jaxlib,
+                pinned=pinned,
+                deterministic=deterministic,
+            ).ideas
+
+        sweep.off_rings(ways)
 
 
 def reserved(compiles: int, *, costs: bool, orders: bool) -> int:

@@ -164,40 +164,40 @@ class Sweep:
         (trial,) = self._compile([asked], best)
         return trial if trial.usable and gains(trial, best) else best
 
-    def in_order(self, best: Trial) -> Trial:
+    def in_order(self, best: Trial) -> None:
         """Compiles the best so far in the order that Lagom's own scheduler finds.
 
         Args:
             best: The best so far.
-
-        Returns:
-            The same in XLA's order, with all that can be set.
         """
-        best = self._refined(best)
-        self._in_order(best)
-        return best
+        self._in_order(self._refined(best))
 
-    def off_rings(self, best: Trial, ideas: Sequence[Idea]) -> None:
-        """Tries the best so far off the rings, with compiles beyond the budget's.
+    def off_rings(self, derive: Callable[[View], Sequence[Idea]]) -> None:
+        """Tries what would be taken off the rings, with compiles beyond the budget's.
 
         All that is compiled without is so compiled with it, too, and a plan with it
         cannot be behind one without.
 
         Args:
-            best: The best so far in XLA's order.
-            ideas: Ways off the rings.
+            derive: Ways off the rings.
         """
         more = self._budget.off_rings
-        self._most = self.compiles + more
-        worth = [idea for idea in ideas if idea.most_seconds >= BETTER * best.seconds]
-        worth.sort(key=lambda idea: -idea.most_seconds)
-        asked = [best.asked.beside(idea, best.label) for idea in worth]
-        # One is for the order.
-        room = max(1, more - self._orders) if more else 0
-        if not asked[:room] or self._out_of_time():
+        if not more or self._out_of_time():
             return
-        found = [t for t in self._compile(asked[:room], best) if t.usable]
-        found = [trial for trial in found if trial.status != "no effect"]
+        self._most = self.compiles + more
+        options = decide(self.trials, self._judge).trial.asked.options
+        same = (t for t in self.trials if t.view and t.asked.options == options)
+        usual = next(trial for trial in same if not trial.ordered)
+        assert usual.view is not None
+        ideas = sorted(derive(usual.view), key=lambda idea: -idea.most_seconds)
+        asked = [
+            usual.asked.beside(idea, usual.label)
+            for idea in ideas
+            if idea.most_seconds >= BETTER * usual.seconds
+        ]
+        # One is for the order.
+        tried = self._compile(asked[: max(1, more - self._orders)], usual)
+        found = [t for t in tried if t.usable and t.status != "no effect"]
         if found:
             self._in_order(min(found, key=lambda trial: trial.seconds))
 
