@@ -111,17 +111,14 @@ def plain(value):
 
 
 def lean(member):
-    """A process without what it does not look at any more: fewer states differ."""
+    """A process without reasons and counts that it does not look at any more."""
     changes = {"returned": False, "failed": 0}
-    if member.binding:
-        changes["first"] = False
     if member.step not in (RoundStep.SAY, RoundStep.GATHER, RoundStep.DECIDE):
         changes |= {"heard": (), "missing": ()}
     if member.step not in (RoundStep.SAY, RoundStep.LISTEN, RoundStep.LOOK):
         changes["signs"] = 0
     if member.verdict is not None:
-        publishes = member.step is RoundStep.PUBLISH
-        changes["verdict"] = plain(member.verdict) if publishes else None
+        changes["verdict"] = plain(member.verdict)
     return dataclasses.replace(member, **changes)
 
 
