@@ -121,6 +121,20 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
     return program
 
 
+def carried_by(params: Any) -> tuple[int, int]:
+    """The arguments of a loop's body that stay as they are, and those it carries.
+
+    Example:
+        >>> carried_by({"num_consts": 2, "num_carry": 1})
+        (2, 1)
+    """
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    # From jax 0.12 on there are trees of them.
+    consts, carry, *_ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def _called(equation: Any, calls: dict[str, str]) -> tuple[Any, Sequence[Any]] | None:
     key = calls.get(equation.primitive.name)
     # What is jitted with shardings or donation of its own stays as it is.

@@ -19,7 +19,7 @@ from lagom_jax.decompose.cut_choice import (
     is_sum,
 )
 from lagom_jax.decompose.dimension_rules import resized
-from lagom_jax.decompose.flat_program import FlatProgram, Step, flatten
+from lagom_jax.decompose.flat_program import FlatProgram, Step, carried_by, flatten
 from lagom_jax.decompose.sites import COMMUNICATING, site_of
 from lagom_jax.decompose.waiting_values import (
     Gathered,
@@ -339,7 +339,7 @@ def _looped(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     p = step.equation.params
     # Loops of a step whose gradient is taken already need no rules any more.
     program = flatten(p["jaxpr"], through_rules=slicing.loops)
-    first, count = p["num_consts"], p["num_carry"]
+    first, count = carried_by(p)
     carry = dict(
         zip(program.inputs[first : first + count], program.outputs[:count], strict=True)
     )

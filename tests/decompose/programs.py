@@ -54,6 +54,16 @@ def walk(module):
             found.append(("synchronous " if sites[one.name].is_sync else "") + "start")
         elif one.opcode in ("collective-permute-done", "async-done"):
             found.append("done")
-        elif "matmul" in one.proto.custom_call_target:
+        elif _multiplies(module, one):
             found.append("matmul")
     return found
+
+
+def _multiplies(module, one):
+    """True for a matmul, also for one in a fusion with what it reads from."""
+    inside = module.called(one) if one.opcode == "fusion" else ()
+    return "matmul" in one.proto.custom_call_target or any(
+        "matmul" in inner.proto.custom_call_target
+        for computation in inside
+        for inner in computation.instructions.values()
+    )
