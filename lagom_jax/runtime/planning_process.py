@@ -18,6 +18,7 @@ from lagom_jax.compile import Compiler, LoweredStep, wire
 from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.worker import die_with
 from lagom_jax.errors import LagomError
+from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.plan import to_json
 from lagom_jax.planner import Budget, Planner
 from lagom_jax.planner.alternatives import alternatives
@@ -91,6 +92,7 @@ def _planned(asked: dict[str, Any], stablehlo: bytes, progress: Any) -> list[Any
             unpacked_step(asked["step"], stablehlo),  # pyright: ignore
             cluster=Cluster.parse(asked["cluster"]),
             compiler=compiler,
+            kernels=[StatedKernel(**one) for one in asked["kernels"]],
         )
         plan = planner.plan(
             Request(

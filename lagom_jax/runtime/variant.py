@@ -183,7 +183,12 @@ class Variant:
             # Nothing is changed, so nobody has to agree.
             if group.leads:
                 traced = form.stages.traced
-                report = analyze(traced, cluster=cluster, compiler=compiler)
+                report = analyze(
+                    traced,
+                    cluster=cluster,
+                    compiler=compiler,
+                    kernels=self._options.kernels,
+                )
                 tell(report, self._options.html, self._options.trace)
             return
         tells = functools.partial(self._tell, gone=gone)
@@ -216,7 +221,12 @@ class Variant:
         kind: type[Planner],
         compiler: Compiler,
     ) -> Case:
-        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
+        planner = kind(
+            form.stages.traced,
+            cluster=cluster,
+            compiler=compiler,
+            kernels=self._options.kernels,
+        )
         devices = self._devices if self._on_gpus else ()
         budget = place.budget_here(self._options.budget, devices)
         told = nccl.HERE if self._on_gpus else None
