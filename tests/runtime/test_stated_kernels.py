@@ -24,4 +24,4 @@ def test_a_job_reports_with_the_stated_time(monkeypatch, kernels):
     tuned = lagom_jax.tune(step, mode="report", cluster="h100:1x1", kernels=kernels)
     x = jnp.linspace(-1.0, 1.0, 8, dtype=jnp.float32)
     np.testing.assert_array_equal(tuned(x), np.tanh(x))
-    assert (told[0].step_seconds > 0.25) == bool(kernels)
+    assert (told[0].step_seconds >= 0.25) == bool(kernels)
