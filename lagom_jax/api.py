@@ -243,6 +243,7 @@ def find_settings(
     controls: str | Controls = "tuner",
     compiler_options: Mapping[str, Any] | None = None,
     calibration: Calibration | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
     compiler: Compiler | None = None,
     **kwargs: Any,
 ) -> Tuning:
@@ -260,6 +261,7 @@ def find_settings(
             `sequence`, `fork`.
         compiler_options: XLA options, as `lowered.compile` takes them.
         calibration: Corrections to the model from your own measurements.
+        kernels: As `analyze` takes them.
         compiler: Whose processes and store to use, as `analyze` takes it.
         **kwargs: The step's keyword arguments.
 
@@ -276,7 +278,7 @@ def find_settings(
         1.0
     """
     # What was asked is checked before the compiler is set to work.
-    asked = _asked(policies, controls, calibration)
+    asked, stated = _asked(policies, controls, calibration), kernels_of(kernels)
     scheduled = compile_scheduled(
         step,
         *args,
@@ -285,7 +287,7 @@ def find_settings(
         compiler=compiler,
         **kwargs,
     )
-    return tune_scheduled(scheduled, **asked)
+    return tune_scheduled(scheduled.stating(stated), **asked)
 
 
 def find_settings_of_dump(
@@ -295,6 +297,7 @@ def find_settings_of_dump(
     policies: Sequence[str] = ("lagom",),
     controls: str | Controls = "tuner",
     calibration: Calibration | str | Path | None = None,
+    kernels: str | Path | Sequence[StatedKernel] = (),
 ) -> Tuning:
     """Finds the settings that make a dumped program shortest.
 
@@ -304,6 +307,7 @@ def find_settings_of_dump(
         policies: As `find_settings` takes them.
         controls: As `find_settings` takes them.
         calibration: As `find_settings` takes it.
+        kernels: As `analyze` takes them.
 
     Raises:
         LagomError: As `find_settings` and `analyze_dump` raise it.
@@ -314,12 +318,14 @@ def find_settings_of_dump(
         ...
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
-    asked = _asked(policies, controls, calibration)
+    asked, stated = _asked(policies, controls, calibration), kernels_of(kernels)
     found = read_program(path)
     step = step_in(found)
-    if step is not None:
-        return tune_scheduled(compile_scheduled(step, cluster=cluster), **asked)
-    return tune_scheduled(read_scheduled(found, cluster), **asked)
+    if step is None:
+        scheduled = read_scheduled(found, cluster)
+    else:
+        scheduled = compile_scheduled(step, cluster=cluster)
+    return tune_scheduled(scheduled.stating(stated), **asked)
 
 
 class _Asked(TypedDict):

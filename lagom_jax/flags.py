@@ -55,6 +55,9 @@ flags.DEFINE_string(
     "lagom_trace", None, "The trace for Perfetto that --lagom=report writes."
 )
 flags.DEFINE_boolean("lagom_progress", None, "Say what is being compiled.")
+flags.DEFINE_string(
+    "lagom_kernels", None, "The file with the time or the work of unknown kernels."
+)
 flags.DEFINE_float(
     "lagom_patience", None, "For how many seconds processes wait for each other."
 )

@@ -60,7 +60,7 @@ class Planner:
         self.cluster = cluster_named(cluster)
         if isinstance(calibration, str | Path):
             calibration = Calibration.load(calibration)
-        self._calibration, self._kernels = calibration, kernels_of(kernels)
+        self._calibration, self.kernels = calibration, kernels_of(kernels)
         with traced_for(self.cluster):
             self._lowered = lower(step, *args, **kwargs)
         self._given = dict(compiler_options or {})
@@ -153,7 +153,7 @@ class Planner:
         scheduled = scheduled_of(
             compiled, self.cluster, self._name, self._description, self._lowered.notes
         )
-        return scheduled.stating(self._kernels), compiled
+        return scheduled.stating(self.kernels), compiled
 
 
 def make_plan(

@@ -128,6 +128,7 @@ class Case:
             "pinned": ", ".join(map(str, filter(_changes_program, planner.pinned))),
             "levers": ", ".join(options.levers),
             "deterministic": str(options.deterministic),
+            "kernels": ", ".join(map(str, options.kernels)),
         }
 
     def word(self) -> Word:

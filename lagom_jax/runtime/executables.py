@@ -50,7 +50,12 @@ class Executables:
             kind: The class of the planner.
             compiler: The compiler that it uses.
         """
-        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
+        planner = kind(
+            form.stages.traced,
+            cluster=cluster,
+            compiler=compiler,
+            kernels=options.kernels,
+        )
         devices = self._devices if self.on_gpus else ()
         budget = place.budget_here(options.budget, devices)
         told = nccl.HERE if self.on_gpus else None

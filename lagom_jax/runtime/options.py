@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
+from lagom_jax.hlo.stated_kernels import StatedKernel, kernels_of
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget
 from lagom_jax.scheduled import cluster_named
@@ -61,6 +62,8 @@ class Options:
     """The trace that it writes."""
     patience: float = 120.0
     """Seconds for which processes wait for each other, beside what planning takes."""
+    kernels: tuple[StatedKernel, ...] = ()
+    """Statements about kernels that nothing else is known of."""
 
     def __post_init__(self) -> None:
         """Checks that it can be done."""
@@ -93,6 +96,7 @@ def resolve(
     Raises:
         OptionError: A value cannot be understood.
         ClusterError: No such cluster.
+        KernelTableError: The kernels' file cannot be used.
 
     Example:
         >>> resolve({"mode": None}, {"LAGOM_MODE": "report"}).mode
@@ -116,6 +120,8 @@ def resolve(
         chosen["levers"] = _words(chosen["levers"])
     if "levers" in chosen:
         chosen["levers"] = tuple(cast("Iterable[str]", chosen["levers"]))
+    if "kernels" in chosen:
+        chosen["kernels"] = kernels_of(chosen["kernels"])
     limits = {name: chosen.pop(name) for name in _LIMITS if name in chosen}
     if given.get("budget") is not None:
         chosen["budget"] = given["budget"]
@@ -160,6 +166,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "html": str,
     "trace": str,
     "patience": float,
+    "kernels": str,
 }
 NAMES: Final = tuple(_READERS)
 """The names of options that flags and variables can set."""

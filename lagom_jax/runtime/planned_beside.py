@@ -123,6 +123,7 @@ class PlannerBeside(Planner):
             "levers": request.levers,
             "controls": request.controls,
             "budget": dataclasses.asdict(budget),
+            "kernels": [dataclasses.asdict(one) for one in self.kernels],
             "deterministic": request.deterministic,
             "cores": cores,
             "store": self.store,

@@ -24,6 +24,7 @@ from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.worker import die_with
 from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import LagomError, MeasurementError
+from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.measurements import Calibration, read_profile
 from lagom_jax.measurements.profiled import calibration_of_run
 from lagom_jax.plan import to_json
@@ -130,6 +131,7 @@ class _Known:
                 cluster=cluster,
                 compiler=compiler,
                 calibration=calibration,
+                kernels=[StatedKernel(**one) for one in asked["kernels"]],
             )
             plan = planner.plan(
                 Request(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget
 from lagom_jax.runtime import say
@@ -31,6 +32,7 @@ def tune(
     html: str | Path | None = None,
     trace: str | Path | None = None,
     patience: float | None = None,
+    kernels: str | Path | Sequence[StatedKernel] | None = None,
     rewrite: bool | int = False,
 ) -> Any:
     """Wraps a training step so that it runs with a plan of its own.
@@ -67,6 +69,8 @@ def tune(
         trace: The trace for Perfetto that it writes, likewise.
         patience: For how many seconds processes wait for each other, beside what
             planning takes; then all of them run the step as it is.
+        kernels: The time or the work of kernels that nothing else is known of, or the
+            file with them, as `analyze` takes them. All processes need the same.
         rewrite: Runs the step with its collectives and the matmuls next to them in so
             many slices, as `lagom_jax.decompose.sliced` does; True for what `plan`
             names. Where nothing can be cut the step stays as it is.

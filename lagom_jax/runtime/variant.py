@@ -181,7 +181,10 @@ class Variant:
             # Nothing is changed, so nobody has to agree.
             if group.leads:
                 traced = form.stages.traced
-                report = analyze(traced, cluster=cluster, compiler=compiler)
+                known = self._options.kernels
+                report = analyze(
+                    traced, cluster=cluster, compiler=compiler, kernels=known
+                )
                 tell(report, self._options.html, self._options.trace)
             return
         tells = functools.partial(self._tell, gone=gone)

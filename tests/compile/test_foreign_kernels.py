@@ -110,6 +110,10 @@ class TestCompiled:
             budget=lagom_jax.Budget(compiles=2),
         )
         assert plan.evidence.default.step_seconds == report.step_seconds
+        tuning = lagom_jax.find_settings(
+            step, *arguments, cluster=CLUSTER, kernels=table
+        )
+        assert tuning.before.step_seconds == report.step_seconds
 
     @pytest.mark.skipif(
         jax.__version_info__ >= (0, 12),

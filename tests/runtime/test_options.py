@@ -1,7 +1,8 @@
 import pytest
 
 import lagom_jax
-from lagom_jax.errors import ClusterError
+from lagom_jax.errors import ClusterError, KernelTableError
+from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.planner import Budget
 from lagom_jax.runtime.options import NAMES, OptionError, Options, resolve
 
@@ -87,3 +88,12 @@ def test_a_wrong_cluster_is_known_at_once():
 def test_a_budget_is_taken_whole():
     budget = Budget(compiles=2)
     assert resolve({"budget": budget}, {"LAGOM_COMPILES": "5"}).budget is budget
+
+
+def test_kernels_of_a_file(tmp_path):
+    table = tmp_path / "kernels.json"
+    table.write_text('{"kernels": [{"name": "te_*", "seconds": 0.5}]}')
+    found = resolve({}, {"LAGOM_KERNELS": str(table)})
+    assert found.kernels == (StatedKernel("te_*", seconds=0.5),)
+    with pytest.raises(KernelTableError, match="cannot read the kernels"):
+        resolve({"kernels": tmp_path / "none.json"}, {})
