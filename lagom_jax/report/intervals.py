@@ -9,7 +9,7 @@ from lagom_jax.units import in_seconds
 MODELS_IN_WORDS = (
     "models: the cost model with other constants that its measurements leave open"
 )
-"""What figures in brackets range over."""
+"""The meaning of figures in brackets, for a legend."""
 
 
 def in_range(interval: Interval) -> str:

@@ -26,7 +26,11 @@ from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, reasons
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.online_plans import ProgramsOfStep, online_steps
+from lagom_jax.runtime.online_plans import (
+    ProgramsOfStep,
+    measured_before,
+    online_steps,
+)
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import (
@@ -191,10 +195,19 @@ class Variant:
                 self._programs.again,
                 form,
             )
+            case_of = functools.partial(case_for, PlannerBeside)
+            patience = self._options.patience
+            self._talk = group.begin(f"{self._name} before", patience)
+            choice = measured_before(
+                self._talk, self._cache, case_of, made.planned, tells
+            )
+            if choice is not None:
+                self._take(choice, form)
+                return
             self._talk, self._online = online_steps(
-                *(self._name, group, self._options.patience, self._cache),
-                functools.partial(case_for, PlannerBeside),
+                *(self._name, group, patience, self._cache, case_of),
                 *(made, tells, self._warn),
+                profiles=self._on_gpus,
             )
             return
         self._talk = group.begin(self._name, self._options.patience)

@@ -7,8 +7,8 @@ that all have written; the disk of decisions is slow; values of the coordination
 are lost; the environment changes. Every 50 steps the step becomes another program, so
 that something is decided in the middle of training. What is planned is made up, since
 no GPU is here; all that is done with a plan is real. With `--verify online` the job is tuned
-while it trains, and faults come at any step: while something is planned, when programs
-are switched, and while they are measured.
+while it trains, and faults come at any step: while steps are profiled, while something
+is planned, when programs or settings are switched, and while they are measured.
 """
 
 import argparse
@@ -36,12 +36,12 @@ import lagom_jax
 from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online
+from lagom_jax.runtime import online_leader, variant
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.protocol import StoreAnswer
 from lagom_jax.runtime.store import KeyValueStore
 from tests.runtime.planned import made
-from tests.runtime.stand_in import plan_beside
+from tests.runtime.stand_in import plan_beside, settings_beside
 
 EVERY, PROGRAMS, WIDTH = 50, 4, 16
 FAULTS = ("kill", "end", "slow disk", "lost values", "environment", "caches cleared")
@@ -98,8 +98,12 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
     jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
     Planner.plan = lambda planner, request: made(planner)
     PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
+    PlannerBeside.around = settings_beside
+    # As on GPUs: the first process profiles two steps before it plans.
+    usual = variant.online_steps
+    variant.online_steps = lambda *given, profiles: usual(*given, profiles=True)
     # A toy's steps take no time, and processes are to meet more than once in a round.
-    online._BETWEEN_STEPS = (4, 8)
+    online_leader._BETWEEN_STEPS = (4, 8)
     warnings.simplefilter("ignore", UserWarning)
 
     def away(*_):

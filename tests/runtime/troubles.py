@@ -236,7 +236,7 @@ class Job:
         with (
             mock.patch.object(place, "on_gpus", return_value=True),
             mock.patch.object(nccl.Nccl, "objection", return_value=""),
-            mock.patch.object(decision, "_image", return_value=image),
+            mock.patch.object(decision, "rules_image", return_value=image),
         ):
             self.tried("rules", self.tune(lambda x: x * 5), x)
             with lost(".3/verdict") if index else nothing:
