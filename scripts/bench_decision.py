@@ -30,7 +30,7 @@ from lagom_jax.runtime.protocol import (
     after,
     request,
 )
-from lagom_jax.runtime.store import RoundEntries, Table
+from lagom_jax.runtime.store import RoundEntries, WriteOnceTable
 
 WORD = Word("\n".join(f"xla_gpu_flag_{n}={n * 7919}" for n in range(40)))
 VERDICT = Verdict(True, WORD.same, "a plan, " * 1000)
@@ -60,7 +60,7 @@ class MemoryTable:
 class CountedTable:
     """A table that counts the bytes which pass."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: WriteOnceTable) -> None:
         self._table, self.moved = table, 0
 
     def put(self, key: str, value: bytes, *, replaces: bool = False) -> StoreAnswer:
@@ -84,7 +84,7 @@ class CountedTable:
         return found
 
 
-def decided(count: int, table: Table) -> int:
+def decided(count: int, table: WriteOnceTable) -> int:
     """Takes many processes through one round; the bytes that they write and read.
 
     The first process comes first, and waits for each that is not there.
@@ -123,7 +123,7 @@ def as_far_as_it_goes(
     return member, entries
 
 
-def service() -> Table:
+def service() -> WriteOnceTable:
     """The coordination service, with this process as its only one."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -139,7 +139,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--processes", type=int, nargs="+", default=[128, 1024])
     wanted = arguments.parse_args()
-    tables: dict[str, Table] = {
+    tables: dict[str, WriteOnceTable] = {
         "a table in memory": MemoryTable(),
         "the coordination service": service(),
     }

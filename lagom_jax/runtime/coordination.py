@@ -26,7 +26,7 @@ from lagom_jax.runtime.protocol import (
     after,
     request,
 )
-from lagom_jax.runtime.store import KeyValueStore, RoundEntries, Table
+from lagom_jax.runtime.store import KeyValueStore, RoundEntries, WriteOnceTable
 
 _LOG = logging.getLogger("lagom_jax")
 _SIGNS_IN_PATIENCE: Final = 4
@@ -39,7 +39,7 @@ Deciding = Callable[[tuple[Word, ...]], str]
 class Coordinator:
     """A run of the coordination service that this process belongs to."""
 
-    store: Table
+    store: WriteOnceTable
     client: Any
     index: int
     begun: Counter[str] = dataclasses.field(default_factory=Counter[str])

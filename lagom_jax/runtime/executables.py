@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from lagom_jax.cluster import Cluster
@@ -154,6 +155,24 @@ class Executables:
             form.stages.differs_in_shardings(stages) and _takes(form, stages)
             for form in self._forms
         )
+
+
+def searched(
+    search: Callable[[Compiler], None], cache: Cache
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A search for a plan with a compiler of its own, and what ends it.
+
+    Args:
+        search: The search.
+        cache: The place of decisions; without one nothing that is compiled is kept.
+    """
+    compiler = Compiler(store=cache.folder is not None)
+
+    def work() -> None:
+        with compiler:
+            search(compiler)
+
+    return work, compiler.close
 
 
 def _takes(form: ArgumentForm, stages: Stages) -> bool:

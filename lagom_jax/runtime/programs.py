@@ -147,7 +147,7 @@ class Built:
     """A hash of what is communicated, and in which order."""
 
     def described(self) -> Built:
-        """What is known of it, without the program and its memory."""
+        """The description of it, without the program and its memory."""
         return dataclasses.replace(self, run=_gone, compiled=None)
 
 

@@ -39,7 +39,7 @@ _SLACK_SECONDS: Final = 5.0
 _LONGEST_MS: Final = 2**31 - 1
 
 
-class Table(Protocol):
+class WriteOnceTable(Protocol):
     """A table whose values are written once."""
 
     def put(self, key: str, value: bytes, *, replaces: bool = False) -> StoreAnswer:
@@ -114,7 +114,7 @@ class KeyValueStore:
 class RoundEntries:
     """The entries of one round, as one process writes and reads them."""
 
-    def __init__(self, table: Table, room: str) -> None:
+    def __init__(self, table: WriteOnceTable, room: str) -> None:
         """Takes the table, and what the keys of the round begin with."""
         self._table, self._room = table, room
         self._words: dict[str, bytes] = {}

@@ -8,7 +8,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from lagom_jax.runtime import guard, nccl, place, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, reasons
-from lagom_jax.runtime.executables import Executables
+from lagom_jax.runtime.executables import Executables, searched
 from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.online_plans import (
     ProgramsOfStep,
@@ -142,7 +142,8 @@ class Variant:
         self._raise_in_doubt()
         # Those that ran once were for a first step; NCCL can forget them.
         gone = [other for other in others if other.runs < 2 and other is not self]
-        error = self._work.error(functools.partial(self._begun, form, gone))
+        search = functools.partial(self._decide, form, gone)
+        error = self._work.error(functools.partial(searched, search, self._cache))
         if isinstance(error, InDoubtError):
             self._doubt = str(error)
             raise error
@@ -155,18 +156,6 @@ class Variant:
             raise LagomError(reasons(error)) from error
         LOG.debug("no plan is used", exc_info=error)
         self._warn(error)
-
-    def _begun(
-        self, form: ArgumentForm, gone: list[Variant]
-    ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """The search for a plan, and what ends it."""
-        compiler = Compiler(store=self._cache.folder is not None)
-
-        def search() -> None:
-            with compiler:
-                self._decide(form, gone, compiler)
-
-        return search, compiler.close
 
     def _decide(
         self, form: ArgumentForm, gone: list[Variant], compiler: Compiler
@@ -344,8 +333,7 @@ class Variant:
 
     def _warn(self, error: BaseException) -> None:
         say.warn_once(
-            f"the program as it was runs, since {reasons(error)}",
-            first=self._leads,
+            f"the program as it was runs, since {reasons(error)}", first=self._leads
         )
 
     def _leave(self, error: Exception | None = None) -> None:
