@@ -37,15 +37,19 @@ from planned_cases import (
 )
 from unseen_steps import UNSEEN
 
+from lagom_jax.options import bound_of
+from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
 from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
+from lagom_jax.planner.run import Finished
 from lagom_jax.settings.controls import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "levers.md"
 WHOLE, REWRITTEN, RECIPES = "lagom", "lagom, rewritten", "recipes"
+WITHOUT = "without transports"
 ALONE = {
-    "without transports": tuple(one for one in LEVERS if one != "transports"),
+    WITHOUT: tuple(one for one in LEVERS if one != "transports"),
     "options alone": ("options", "settings"),
     "transports alone": ("transports", "settings"),
     "costs alone": ("costs", "settings"),
@@ -78,6 +82,15 @@ class Row:
     versions: str
     controls: str
     """Which settings a plan might choose."""
+    behind: int | None = None
+    """Models of the ensemble by which a step is longer than without transports, or for
+    a rewritten one, than as it is written; None where that was not planned."""
+    rewrite: str = ""
+    """How the program was rewritten."""
+    limit_seconds: float | None = None
+    """The bound of the program that was taken."""
+    off_rings: str = ""
+    """The options and the policy that take collectives off the rings."""
 
 
 def rows(
@@ -93,11 +106,11 @@ def rows(
             dataclasses.replace(request, levers=tuple(levers), compare_recipes=recipes)
         )
 
-    def rewritten(whole: Plan) -> Plan:
+    def rewritten(whole: Plan) -> tuple[Planner, Plan]:
         def other(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
             return planner_of(case, way), ()
 
-        return with_rewrites((planner, whole), other, request)[1]
+        return with_rewrites((planner, whole), other, request)
 
     def row(
         policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int
@@ -113,20 +126,42 @@ def rows(
             controls=controls,
         )
 
-    def row_of(policy: str, plan: Plan) -> Row:
+    def row_of(policy: str, plan: Plan, made: Finished) -> Row:
         found = plan.evidence
         seconds = found.tuned.step_seconds
-        return row(policy, plan, seconds, found.tuned_peak, found.compiles)
+        plain = row(policy, plan, seconds, found.tuned_peak, found.compiles)
+        view = made.taken.view
+        assert view is not None
+        off = [n for n in (SYMMETRIC, *MODES.values()) if n in made.taken.asked.options]
+        return dataclasses.replace(
+            plain,
+            rewrite=plan.rewrite.call if plan.rewrite else "",
+            limit_seconds=bound_of(view.timeline).seconds,
+            off_rings=", ".join([*off, *{view.policy} - {"default"}]),
+        )
 
-    if WHOLE in policies or REWRITTEN in policies:
-        whole = planned(LEVERS)
-        if WHOLE in policies:
-            yield row_of(WHOLE, whole)
-        if REWRITTEN in policies:
-            yield row_of(REWRITTEN, rewritten(whole))
+    def last() -> Finished:
+        assert planner.finished is not None
+        return planner.finished
+
+    usual: Finished | None = None
     for policy, levers in ALONE.items():
         if policy in policies:
-            yield row_of(policy, planned(levers))
+            plan = planned(levers)
+            if policy == WITHOUT:
+                usual = last()
+            yield row_of(policy, plan, last())
+    if WHOLE in policies or REWRITTEN in policies:
+        whole = planned(LEVERS)
+        own = last()
+        if WHOLE in policies:
+            one = row_of(WHOLE, whole, own)
+            yield dataclasses.replace(one, behind=usual and behind(own, usual))
+        if REWRITTEN in policies:
+            chosen, plan = rewritten(whole)
+            assert chosen.finished is not None
+            one = row_of(REWRITTEN, plan, chosen.finished)
+            yield dataclasses.replace(one, behind=behind(chosen.finished, own))
     if RECIPES in policies:
         compared = planned(["settings"], recipes=True)
         for candidate in compared.evidence.candidates:
@@ -134,6 +169,14 @@ def rows(
             if title.startswith("recipe") and candidate.step_seconds is not None:
                 peak = candidate.peak_bytes
                 yield row(title, compared, candidate.step_seconds, peak, 1)
+
+
+def behind(one: Finished, other: Finished) -> int:
+    """Models by which one plan's step is longer than the other's."""
+    assert one.scored is not None
+    assert other.scored is not None
+    pairs = zip(one.scored.by_model, other.scored.by_model, strict=True)
+    return sum(own > theirs for own, theirs in pairs)
 
 
 def table(found: list[Row]) -> str:
@@ -156,7 +199,21 @@ def table(found: list[Row]) -> str:
         for case in cases
     ]
     lines.append(_line("peak memory, lagom", memory))
-    return "\n".join(lines)
+    told = [line for row in found for line in _told(row)]
+    return "\n".join([*lines, *([""] if told else []), *told])
+
+
+def _told(row: Row) -> Iterator[str]:
+    """The form and the transport that a row took, and how sure it is."""
+    if row.policy not in (WHOLE, REWRITTEN) or row.limit_seconds is None:
+        return
+    words = [row.rewrite] if row.rewrite else ["as it is written"]
+    words.append(f"{milliseconds(row.step_seconds)}")
+    words.append(f"limit of that program {milliseconds(row.limit_seconds)}")
+    words.append(f"off the rings: {row.off_rings or 'nothing'}")
+    if row.behind is not None:
+        words.append(f"behind the plan without by {row.behind} models")
+    yield f"- {row.case}, {row.policy}: {'; '.join(words)}"
 
 
 def _line(head: str, cells: list[str]) -> str:

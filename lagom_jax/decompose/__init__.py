@@ -32,7 +32,12 @@ if TYPE_CHECKING:
         ulysses_attention,
     )
     from lagom_jax.decompose.sites import CommunicatedMatmul
-    from lagom_jax.decompose.sliced_function import rings, sliced, transformed
+    from lagom_jax.decompose.sliced_function import (
+        half_batch_loops,
+        rings,
+        sliced,
+        transformed,
+    )
 
 _LATER = {
     "all_gather_matmul": "collective_matmul",
@@ -43,6 +48,7 @@ _LATER = {
     "scatter_matmul_slices": "collective_matmul",
     "attention_output": "sharded_layers",
     "column_parallel": "sharded_layers",
+    "half_batch_loops": "sliced_function",
     "half_batches": "example_batches",
     "feed_forward": "sharded_layers",
     "row_parallel": "sharded_layers",
@@ -64,6 +70,7 @@ __all__ = [
     "feed_forward",
     "gather_matmul_slices",
     "gathered_weight_matmul",
+    "half_batch_loops",
     "half_batches",
     "matmul_all_reduce",
     "matmul_reduce_scatter",

@@ -9,8 +9,14 @@ from typing import Any
 
 from jax import lax
 
-from lagom_jax.decompose.flat_program import Classes, FlatProgram, Node, Step
-from lagom_jax.decompose.form import Form, cut_evenly
+from lagom_jax.decompose.flat_program import (
+    Classes,
+    FlatProgram,
+    Node,
+    Step,
+    refuse_mixing,
+)
+from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
 from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul, site_of
 
 _SERVES = 0.25
@@ -28,6 +34,8 @@ class Slicing:
             each slice, and then added.
         local: Whether arrays are shards of one device. Elsewhere slices are taken from
             every shard, so that none has to move.
+        loops: Whether only bodies of loops are cut, each whole, along the batch of what
+            they carry.
         ring: The form of rings that gathers and scatters become, in place of slices of
             everything; None for slices.
         cut: The sites that were cut.
@@ -38,6 +46,7 @@ class Slicing:
     asked: Callable[[CommunicatedMatmul], bool]
     whole_sums: bool = True
     local: bool = False
+    loops: bool = False
     ring: Form | None = None
     cut: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
     seen: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
@@ -50,6 +59,12 @@ class Slicing:
                 "and no matmul before a reduce-scatter, of its own, over one mesh axis "
                 "(in jax.shard_map, tiled), or none was chosen; collectives that are "
                 "left to the partitioner can be cut with decompose.sliced"
+            )
+        if self.loops:
+            return (
+                "there is no loop to run on half batches: the function has no "
+                "jax.lax.scan with matmuls in its body, that carries a batch; cut the "
+                "layers themselves with decompose.half_batches"
             )
         if not self.seen:
             return (
@@ -122,6 +137,18 @@ def could_be(step: Step, cut: Cut, place: int) -> dict[int, int] | None:
     return at if all(number in at for number in step.outputs) else None
 
 
+def is_sum(step: Step, cut: Cut) -> bool:
+    """True for a matmul or a sum over the cut dimension of what it takes."""
+    params = step.equation.params
+    if step.equation.primitive.name == "reduce_sum":
+        return cut.dimension(step.inputs[0]) in params["axes"]
+    if step.equation.primitive.name != "dot_general":
+        return False
+    (left, right), _ = params["dimension_numbers"]
+    one, other = (cut.dimension(number) for number in step.inputs)
+    return (one, other) in zip(left, right, strict=True)
+
+
 def is_carried(cut: Cut, one: int, other: int) -> bool:
     """True if a loop can keep a value in slices from round to round."""
     return cut.dimension(one) is not None and cut.dimension(one) == cut.dimension(other)
@@ -138,6 +165,8 @@ def choose(
         carry: Of a loop's body: the inputs that are the outputs of the round before.
     """
     kinds = {step.equation.primitive.name for step in program.steps}
+    if slicing.loops:
+        return _whole_body(program, slicing, carry) if "dot_general" in kinds else None
     if slicing.ring or slicing.slices == 1 or "dot_general" not in kinds:
         return None
     wanted = kinds & COMMUNICATING if slicing.local else {"dot_general"}
@@ -179,6 +208,45 @@ def choose(
             slicing.cut += [sites[place] for place in done]
             return dataclasses.replace(cut, places=places)
     return None
+
+
+def _whole_body(
+    program: FlatProgram, slicing: Slicing, carry: Mapping[int, int] | None
+) -> Cut | None:
+    """The batch of what a loop carries, once nothing in its body mixes examples."""
+    avals = program.avals
+    batches = [number for number in carry or () if len(avals[number].shape) > 1]
+    if not batches:
+        return None
+    # Of what is carried, that is the first dimension of the largest.
+    largest = max(batches, key=lambda n: math.prod(avals[n].shape))
+    classes = Classes(program, summed=True)
+    cut = _cut_of(program, classes, classes.of((largest, 0)), slicing)
+    if cut is None:
+        batch = avals[largest].shape[0]
+        raise DecomposeError(
+            f"a batch of {batch} cannot be cut in {slicing.slices} equal slices: take "
+            "a number that divides it"
+        )
+    places = {p for p, s in enumerate(program.steps) if could_be(s, cut, p)}
+    examples = {n for n in range(len(avals)) if cut.dimension(n) is not None}
+    summed = set[int]()
+    for place, step in enumerate(program.steps):
+        late = any(number in summed for number in step.inputs)
+        if place in places and late:
+            refuse_mixing(step)
+        if place not in places and any(number in examples for number in step.inputs):
+            if not is_sum(step, cut):
+                refuse_mixing(step)
+            late = True
+        if late:
+            summed.update(step.outputs)
+    slicing.cut += [
+        site_of(step.equation, step.line)
+        for place, step in enumerate(program.steps)
+        if place in places and step.equation.primitive.name == "dot_general"
+    ]
+    return dataclasses.replace(cut, places=frozenset(places))
 
 
 def _bytes_along(program: FlatProgram, cut: Cut) -> int:

@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from lagom_jax.decompose.dimension_rules import links
-from lagom_jax.decompose.flat_program import FlatProgram, Step, flatten
+from lagom_jax.decompose.flat_program import FlatProgram, flatten, refuse_mixing
 from lagom_jax.decompose.form import DecomposeError, cut_evenly
 
 _FIXED = (
@@ -187,14 +187,5 @@ def _examples(program: FlatProgram, axes: list[int | None]) -> dict[int, int]:
                 dims.update(results)
                 break
         else:
-            _refuse(step)
+            refuse_mixing(step)
     return dims
-
-
-def _refuse(step: Step) -> None:
-    line = f"at {step.line} " if step.line else ""
-    raise DecomposeError(
-        f"the layer mixes examples: {step.equation.primitive.name} {line}"
-        "makes one result of several of them, or nothing is known of it. Leave it out "
-        "of the layer, or cut the layer along another dimension (in_axes)"
-    )

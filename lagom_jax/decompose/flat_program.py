@@ -14,6 +14,7 @@ from typing import Any
 from jax.extend import core
 
 from lagom_jax.decompose.dimension_rules import links
+from lagom_jax.decompose.form import DecomposeError
 from lagom_jax.decompose.sites import line_of
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
@@ -120,6 +121,20 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
     return program
 
 
+def carried_by(params: Any) -> tuple[int, int]:
+    """The arguments of a loop's body that stay as they are, and those it carries.
+
+    Example:
+        >>> carried_by({"num_consts": 2, "num_carry": 1})
+        (2, 1)
+    """
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    # From jax 0.12 on there are trees of them.
+    consts, carry, *_ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def _called(equation: Any, calls: dict[str, str]) -> tuple[Any, Sequence[Any]] | None:
     key = calls.get(equation.primitive.name)
     # What is jitted with shardings or donation of its own stays as it is.
@@ -139,10 +154,31 @@ def _has_shardings(equation: Any) -> bool:
     )
 
 
+def refuse_mixing(step: Step) -> None:
+    """Refuses a layer for a step of it.
+
+    Raises:
+        DecomposeError: Always.
+    """
+    line = f"at {step.line} " if step.line else ""
+    raise DecomposeError(
+        f"the layer mixes examples: {step.equation.primitive.name} {line}"
+        "makes one result of several of them, or nothing is known of it. Leave it out "
+        "of the layer, or cut the layer along another dimension (in_axes)"
+    )
+
+
 class Classes:
     """Dimensions of values in classes of those that are linked."""
 
-    def __init__(self, program: FlatProgram) -> None:
+    def __init__(self, program: FlatProgram, *, summed: bool = False) -> None:
+        """Finds them.
+
+        Args:
+            program: The program.
+            summed: Whether dimensions that a matmul sums together are linked, too: of
+                two, a slice of the one then goes with that slice of the other.
+        """
         self.program = program
         self._parents: dict[Node, Node] = {}
         self.groups: list[list[list[Node]]] = []
@@ -156,6 +192,11 @@ class Classes:
             for group in found:
                 for node in group[1:]:
                     self._join(group[0], node)
+            if summed and step.equation.primitive.name == "dot_general":
+                (left, right), _ = step.equation.params["dimension_numbers"]
+                one, other = step.inputs
+                for d, e in zip(left, right, strict=True):
+                    self._join((one, d), (other, e))
 
     def of(self, node: Node) -> Node:
         """The class of a dimension, named by one of its members."""

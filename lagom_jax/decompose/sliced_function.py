@@ -21,6 +21,7 @@ from lagom_jax.decompose.flat_program import flatten
 from lagom_jax.decompose.form import DecomposeError, Form
 from lagom_jax.decompose.sites import CommunicatedMatmul
 from lagom_jax.decompose.slicing import run_sliced
+from lagom_jax.plan.rewrite import TRANSFORMATIONS
 
 
 def sliced(
@@ -104,6 +105,41 @@ def rings(
     return _cut(f, functools.partial(Slicing, slices, _asked(sites), ring=form))
 
 
+def half_batch_loops(f: Callable[..., Any], *, slices: int = 2) -> Any:
+    """Runs the loops of a training step on independent slices of the batch.
+
+    What `half_batches` makes of a layer, this makes of every `jax.lax.scan` over layers
+    in a step that has taken its gradient already: the whole body runs on one slice of
+    the batch beside another, from round to round; only sums over the batch, as for
+    gradients of weights, are made slice by slice and added, which rounds otherwise.
+    What is outside of loops stays as it is.
+
+    Args:
+        f: A function; a jitted one keeps its donation, shardings and static arguments.
+        slices: Parts of the batch, which has to divide.
+
+    Returns:
+        A function, as `sliced` returns it.
+
+    Raises:
+        DecomposeError: When it is called: there is no loop, or one mixes examples.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> def step(x, ws):
+        ...     return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]
+        >>> half_batch_loops(step)(jnp.ones((4, 8)), jnp.ones((3, 8, 8))).shape
+        (4, 8)
+    """
+    if slices < 1:
+        raise DecomposeError(f"slices must be 1 or more, not {slices}")
+
+    def cutting() -> Slicing:
+        return Slicing(slices, _asked(None), whole_sums=False, loops=True)
+
+    return _cut(f, cutting)
+
+
 def transformed(
     f: Callable[..., Any], transformation: str, slices: int, whole_sums: bool = True
 ) -> Any:
@@ -111,9 +147,9 @@ def transformed(
 
     Args:
         f: As the transformations take it.
-        transformation: `sliced` or `rings`.
+        transformation: `sliced`, `rings` or `half_batch_loops`.
         slices: Parts.
-        whole_sums: As `sliced` takes it; rings keep weights' gradients whole.
+        whole_sums: As `sliced` takes it; of the others each has its own way.
 
     Raises:
         DecomposeError: There is no such transformation.
@@ -128,7 +164,11 @@ def transformed(
         return sliced(f, slices=slices, whole_sums=whole_sums)
     if transformation == "rings":
         return rings(f, slices=slices)
-    raise DecomposeError(f"no transformation {transformation!r}: sliced and rings are")
+    if transformation == "half_batch_loops":
+        return half_batch_loops(f, slices=slices)
+    raise DecomposeError(
+        f"no transformation {transformation!r}: there are {', '.join(TRANSFORMATIONS)}"
+    )
 
 
 def _cut(f: Any, cutting: Callable[[], Slicing]) -> Any:

@@ -10,9 +10,16 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from lagom_jax.decompose.cut_choice import Cut, Slicing, choose, could_be, is_carried
+from lagom_jax.decompose.cut_choice import (
+    Cut,
+    Slicing,
+    choose,
+    could_be,
+    is_carried,
+    is_sum,
+)
 from lagom_jax.decompose.dimension_rules import resized
-from lagom_jax.decompose.flat_program import FlatProgram, Step, flatten
+from lagom_jax.decompose.flat_program import FlatProgram, Step, carried_by, flatten
 from lagom_jax.decompose.sites import COMMUNICATING, site_of
 from lagom_jax.decompose.waiting_values import (
     Gathered,
@@ -209,13 +216,9 @@ def _run_parts(step: Step, cut: Cut, at: dict[int, int], env: dict[int, Any]) ->
 
 
 def _is_sum(step: Step, cut: Cut, env: dict[int, Any]) -> bool:
-    """True for a matmul that sums over the cut dimension of what is there in slices."""
-    if step.equation.primitive.name != "dot_general":
-        return False
-    (left, right), _ = step.equation.params["dimension_numbers"]
-    one, other = (cut.dimension(number) for number in step.inputs)
+    """True for a sum over the cut dimension of what is there in slices."""
     there = any(isinstance(env[number], _Parts) for number in step.inputs)
-    return there and (one, other) in zip(left, right, strict=True)
+    return there and is_sum(step, cut)
 
 
 def _run_sum(step: Step, cut: Cut, env: dict[int, Any]) -> None:
@@ -334,8 +337,9 @@ def _as_traced(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
 def _looped(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     """A scan; what it carries in slices stays in slices from round to round."""
     p = step.equation.params
-    program = flatten(p["jaxpr"])
-    first, count = p["num_consts"], p["num_carry"]
+    # Loops of a step whose gradient is taken already need no rules any more.
+    program = flatten(p["jaxpr"], through_rules=slicing.loops)
+    first, count = carried_by(p)
     carry = dict(
         zip(program.inputs[first : first + count], program.outputs[:count], strict=True)
     )

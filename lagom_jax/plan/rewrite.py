@@ -6,7 +6,7 @@ import dataclasses
 
 from lagom_jax.errors import PlanError
 
-TRANSFORMATIONS = {"sliced": 2, "rings": 1}
+TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2}
 """Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
 
 
@@ -79,5 +79,6 @@ class Rewrite:
     @property
     def call(self) -> str:
         """The transformation and its arguments."""
-        sums = "" if self.whole_sums else ", whole_sums=False"
+        asks = self.transformation == "sliced" and not self.whole_sums
+        sums = ", whole_sums=False" if asks else ""
         return f"{self.transformation}(step, slices={self.slices}{sums})"

@@ -8,6 +8,8 @@ import os
 from lagom_jax.errors import LagomError
 
 _MOST_AT_ONCE = 4
+_OFF_RINGS = 3
+"""Two ways, and the better one in another order."""
 
 
 class BudgetError(LagomError, ValueError):
@@ -28,7 +30,8 @@ class Budget:
 
     compiles: int = 8
     """Runs of the compiler, that of the program as it is among them; what a planner
-    still has from another plan counts, too, so that plans do not depend on it."""
+    still has from another plan counts, too, so that plans do not depend on it. Ways
+    off the rings have `off_rings` more."""
     seconds: float = 600.0
     """After so long nothing new is begun; what is under way is waited for."""
     memory_fraction: float = 0.75
@@ -71,6 +74,16 @@ class Budget:
         if self.memory_bytes is not None:
             return self.memory_bytes
         return int(self.memory_fraction * device_bytes)
+
+    @property
+    def off_rings(self) -> int:
+        """Compiles beyond the others, for what is best off the rings.
+
+        Example:
+            >>> [Budget(compiles=n).off_rings for n in (1, 2, 4, 8, 12)]
+            [0, 1, 2, 3, 3]
+        """
+        return min(_OFF_RINGS, self.compiles // 2)
 
     @property
     def workers(self) -> int:

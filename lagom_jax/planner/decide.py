@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
+from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
 from lagom_jax.planner.judge import Judge, View
-from lagom_jax.planner.regret import Scored, least_regret
+from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
 
@@ -34,6 +35,8 @@ class Taken:
     notes: tuple[str, ...]
     ways: tuple[TimedWay, ...] = ()
     """All that was decided among, the program as it is first."""
+    scored: Scored | None = None
+    """Its times, where all models have timed it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -44,53 +47,38 @@ class TimedWay:
     view: View
     scored: Scored
 
+    @property
+    def off_rings(self) -> bool:
+        """True if it takes collectives off the rings."""
+        return takes_off_rings(self.trial) or self.view.policy != "default"
+
 
 def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
     """Takes the candidate with the least regret.
+
+    One that takes collectives off the rings is only taken where by no model it is
+    behind what is taken among the others.
 
     Args:
         trials: All candidates; the first is the program as it is.
         judge: What looked at them.
     """
+    timing = _Timing(judge)
     first = trials[0]
     assert first.view is not None
-    doubts: dict[tuple[int, str], Doubt] = {}
-
-    def doubt_of(trial: Trial, view: View) -> Doubt:
-        key = trial.number, view.policy
-        if key not in doubts:
-            doubts[key] = judge.doubt(view.stage, view.policy)
-        return doubts[key]
-
-    def way(trial: Trial, view: View) -> TimedWay:
-        choice = view.found.choice
-        scored = Scored(
-            view.stage.score(choice).step_seconds,
-            doubt_of(trial, view).step_seconds(choice),
-            _parts(trial, view),
-        )
-        return TimedWay(trial, view, scored)
-
-    untouched = way(first, judge.untouched(first.view))
-    ways = [untouched]
-    for trial in finalists(trials):
-        view = trial.view
-        assert view is not None
-        plain = judge.untouched(view)
-        if trial is not first:
-            ways.append(way(trial, plain))
-        if view.policy != "default" or view.found.choice != plain.found.choice:
-            ways.append(way(trial, view))
-    taken = ways[least_regret([one.scored for one in ways])]
-    # Settings that drown each by itself must not take the others down with them.
-    own = taken.trial.view
-    assert own is not None
-    settled = doubt_of(taken.trial, own).settled(own.found)
-    rest = way(taken.trial, judge.restated(own, settled))
-    if taken.view is own or rest.scored.is_better_than(taken.scored):
-        taken = rest
-    if not taken.scored.is_better_than(untouched.scored):
-        taken = untouched
+    untouched = timing.way(first, judge.untouched(first.view))
+    others = [t for t in trials[1:] if takes_off_rings(t)]
+    ways = [untouched, *timing.ways(finalists(_without(trials, others)), first)]
+    if others:
+        ways += timing.ways(finalists([first, *others])[1:], first)
+    on_rings = [way for way in ways if not way.off_rings]
+    usual = timing.taken(on_rings, untouched)
+    ahead = [w for w in ways if w.off_rings and nowhere_behind(w.scored, usual.scored)]
+    taken = usual
+    if ahead:
+        taken = timing.taken([*on_rings, *ahead], untouched)
+        if not nowhere_behind(taken.scored, usual.scored):
+            taken = usual
     return Taken(
         dataclasses.replace(taken.trial, view=taken.view),
         untouched.view.tuning.before,
@@ -102,7 +90,67 @@ def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
         ),
         (NOTHING_KNOWN_TO_HELP,) if taken is untouched and len(ways) > 1 else (),
         tuple(ways) if taken in ways else (*ways, taken),
+        taken.scored,
     )
+
+
+def takes_off_rings(trial: Trial) -> bool:
+    """True if a candidate's options take collectives off the rings."""
+    return not {SYMMETRIC, *MODES.values()}.isdisjoint(trial.asked.options)
+
+
+def _without(trials: Sequence[Trial], others: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial not in others]
+
+
+class _Timing:
+    """Times candidates under all models of a judge."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._doubts: dict[tuple[int, str], Doubt] = {}
+
+    def way(self, trial: Trial, view: View) -> TimedWay:
+        """A candidate with the settings of a view."""
+        choice = view.found.choice
+        scored = Scored(
+            view.stage.score(choice).step_seconds,
+            self._doubt(trial, view).step_seconds(choice),
+            _parts(trial, view),
+        )
+        return TimedWay(trial, view, scored)
+
+    def ways(self, trials: Sequence[Trial], first: Trial) -> list[TimedWay]:
+        """Each with everything left to NCCL, and with its own settings."""
+        found: list[TimedWay] = []
+        for trial in trials:
+            view = trial.view
+            assert view is not None
+            plain = self._judge.untouched(view)
+            if trial is not first:
+                found.append(self.way(trial, plain))
+            if view.policy != "default" or view.found.choice != plain.found.choice:
+                found.append(self.way(trial, view))
+        return found
+
+    def taken(self, ways: Sequence[TimedWay], untouched: TimedWay) -> TimedWay:
+        """The one with the least regret; where it is no better, nothing is changed."""
+        taken = ways[least_regret([one.scored for one in ways])]
+        # Settings that drown each by itself must not take the others down with them.
+        own = taken.trial.view
+        assert own is not None
+        settled = self._doubt(taken.trial, own).settled(own.found)
+        rest = self.way(taken.trial, self._judge.restated(own, settled))
+        if taken.view is own or rest.scored.is_better_than(taken.scored):
+            taken = rest
+        better = taken.scored.is_better_than(untouched.scored)
+        return taken if better else untouched
+
+    def _doubt(self, trial: Trial, view: View) -> Doubt:
+        key = trial.number, view.policy
+        if key not in self._doubts:
+            self._doubts[key] = self._judge.doubt(view.stage, view.policy)
+        return self._doubts[key]
 
 
 def best_so_far(trials: Sequence[Trial], judge: Judge) -> Taken:

@@ -43,6 +43,20 @@ class Scored:
         return not drowns([theirs - own for own, theirs in pairs], other.seconds)
 
 
+def nowhere_behind(one: Scored, other: Scored) -> bool:
+    """True if by no model one takes longer than the other.
+
+    Example:
+        >>> steady = Scored(1.0, (1.0, 1.0), 0)
+        >>> nowhere_behind(Scored(0.9, (0.8, 1.0), 1), steady)
+        True
+        >>> nowhere_behind(Scored(0.9, (0.8, 1.1), 1), steady)
+        False
+    """
+    pairs = zip(one.by_model, other.by_model, strict=True)
+    return one.seconds <= other.seconds and all(own <= theirs for own, theirs in pairs)
+
+
 def regrets(candidates: Sequence[Scored]) -> list[tuple[float, ...]]:
     """Each candidate's regret by each model, as a share of the best one's step.
 

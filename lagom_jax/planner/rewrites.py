@@ -3,7 +3,8 @@
 The form of a program decides what can be hidden at all: where a collective stands
 between two matmuls that need it, no order and no setting hides it. So forms are
 candidates, too: each is planned for as any program, within the same limits of memory,
-and the shortest plan is taken, that of the program as it is among them.
+and the shortest plan is taken, that of the program as it is among them. By no model of
+the ensemble it is behind that one.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ WAYS = (
     RewriteWay("sliced", 2, whole_sums=False, keeps_order=False),
     RewriteWay("sliced", 2, whole_sums=True, keeps_order=True),
     RewriteWay("sliced", 4, whole_sums=False, keeps_order=False),
+    RewriteWay("half_batch_loops", 2, whole_sums=False, keeps_order=False),
     RewriteWay("rings", 1, whole_sums=True, keeps_order=False),
 )
-"""Slices of whole layers, along a dimension that their equations treat index by index,
-which is what half batches are where that is the batch; and rings of messages."""
+"""Slices of whole steps, along a dimension that their equations treat index by index;
+half batches of the loops over layers alone; and rings of messages."""
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
@@ -61,6 +63,7 @@ def with_rewrites(
         request: Of the first plan; each way may take half of its compiles.
     """
     chosen, plan = as_written
+    usual = _times(chosen)
     best, tried = plan, list(plan.evidence.candidates)
     compiles, seconds = plan.evidence.compiles, plan.evidence.seconds
     budget = request.budget
@@ -86,6 +89,8 @@ def with_rewrites(
         compiles += other.evidence.compiles
         seconds += other.evidence.seconds
         status, why = _compared(other, plan, best)
+        if status == "ok" and (behind := _behind(_times(planner), usual)):
+            status, why = "slower", behind
         tried.append(_candidate(name, status, why, other))
         if status == "ok":
             chosen = planner
@@ -104,6 +109,20 @@ def with_rewrites(
         seconds=seconds,
     )
     return chosen, dataclasses.replace(best, evidence=evidence)
+
+
+def _times(planner: Planner) -> tuple[float, ...]:
+    """A planner's last plan, by all models."""
+    scored = None if planner.finished is None else planner.finished.scored
+    return () if scored is None else scored.by_model
+
+
+def _behind(own: Sequence[float], usual: Sequence[float]) -> str:
+    """Words about the models by which a plan loses to the one without it."""
+    count = sum(new > old for new, old in zip(own, usual, strict=True))
+    if not count:
+        return ""
+    return f"behind the plan for the step as it is by {count} of {len(usual)} models"
 
 
 def _compared(other: Plan, plan: Plan, best: Plan) -> tuple[Any, str]:

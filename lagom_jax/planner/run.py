@@ -19,6 +19,7 @@ from lagom_jax.planner.comparison import published
 from lagom_jax.planner.decide import Taken, TimedWay, best_so_far
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.process_share import hazards, needs_of, reasons, variables_of
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.request import Request
 from lagom_jax.planner.stages import search
 from lagom_jax.planner.step_compiler import StepCompiler
@@ -59,6 +60,8 @@ class Finished:
     """The same with settings, and timed by all models; the program as it is first."""
     plan_of: Callable[[TimedWay], Plan]
     """Makes the plan that would have been made, had this one been taken."""
+    scored: Scored | None
+    """Times of the taken one."""
 
 
 class PlannerRun:
@@ -113,6 +116,7 @@ class PlannerRun:
             self._judge,
             decision.ways,
             lambda way: self._plan_of(_as_taken(way, decision), first),
+            decision.scored,
         )
         if request.compare_recipes:
             sweep.compare(published(jaxlib, self._step.pins), first)

@@ -38,36 +38,36 @@ def search(
     best = first
     pinned = {pin.name for pin in pins}
     costs, orders = "costs" in levers and COSTS not in pinned, "order" in levers
-    if "options" in levers or "transports" in levers:
+    if "options" in levers:
 
         def derive(view: View) -> tuple[Idea, ...]:
-            found: tuple[Idea, ...] = ()
-            if "options" in levers:
-                found = ideas(
-                    view.program,
-                    view.timeline,
-                    judge.seconds,
-                    jaxlib=jaxlib,
-                    pinned=pinned,
-                    deterministic=deterministic,
-                    reorders=orders,
-                )
-            if "transports" in levers:
-                more = off_rings(
-                    view.timeline,
-                    judge.model,
-                    jaxlib=jaxlib,
-                    pinned=pinned,
-                    deterministic=deterministic,
-                ).ideas
-                found = tuple(sorted((*found, *more), key=lambda i: -i.most_seconds))
-            return found
+            return ideas(
+                view.program,
+                view.timeline,
+                judge.seconds,
+                jaxlib=jaxlib,
+                pinned=pinned,
+                deterministic=deterministic,
+                reorders=orders,
+            )
 
         reserve = reserved(compiles, costs=costs, orders=orders)
         best = sweep.improve(best, derive, reserve)
     if costs:
         best = sweep.with_costs(best, reserve=int(orders))
     sweep.in_order(best)
+    if "transports" in levers:
+
+        def ways(view: View) -> tuple[Idea, ...]:
+            return off_rings(
+                view.timeline,
+                judge.model,
+                jaxlib=jaxlib,
+                pinned=pinned,
+                deterministic=deterministic,
+            ).ideas
+
+        sweep.off_rings(ways)
 
 
 def reserved(compiles: int, *, costs: bool, orders: bool) -> int:

@@ -40,3 +40,13 @@ class Made:
     compiled: CompiledStep | None = None
     captured: bytes = b""
     error: LagomError | None = None
+
+
+def lost_in_an_order(compiled: CompiledStep) -> int:
+    """Bytes of results that another order keeps apart from donated arguments."""
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile.toolchain import order_keeps_donation
+
+    if order_keeps_donation(compiled.versions["jaxlib"]):
+        return 0
+    return compiled.memory.alias_bytes

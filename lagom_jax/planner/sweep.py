@@ -4,7 +4,9 @@ The order of things: the program as it is; then all ideas at once, and all about
 at once, because most of them pay only together (pipelining brings copies that double
 buffering removes); then, from
 the best so far, one idea more or one less, those first that could give the most; then
-our costs as a profile for the winner; and in the end another order of its instructions.
+our costs as a profile for the winner; then another order of its instructions; and in
+the end the same off the rings, with compiles of its own, so that nothing else is given
+up for it.
 Each is judged by the replay with settings of its own, and in the order that Lagom's own
 scheduler would give it where that may be used: an idea that only makes room for a
 better schedule shows its worth only there.
@@ -20,7 +22,6 @@ import concurrent.futures
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
@@ -28,6 +29,7 @@ from lagom_jax.order.streams import meet_and_clash
 from lagom_jax.plan.order import APPLIED, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
+    BETTER,
     as_published,
     compared,
     gains,
@@ -37,12 +39,9 @@ from lagom_jax.planner.decide import Taken, decide
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
 from lagom_jax.planner.pace import Pace
-from lagom_jax.planner.step_compiler import Made, StepCompiler
+from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
 from lagom_jax.units import counted, in_bytes
-
-if TYPE_CHECKING:
-    from lagom_jax.compile import CompiledStep
 
 _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
@@ -86,6 +85,7 @@ class Sweep:
         self._orders = orders
         self._say = say
         self._begun = time.monotonic()
+        self._most = budget.compiles
         self._pace = Pace(budget.compiles, budget.seconds)
         self.trials: list[Trial] = []
         self.on_trial: Callable[[Trial], None] = lambda trial: None
@@ -172,6 +172,35 @@ class Sweep:
         """
         self._in_order(self._refined(best))
 
+    def off_rings(self, derive: Callable[[View], Sequence[Idea]]) -> None:
+        """Tries what would be taken off the rings, with compiles beyond the budget's.
+
+        All that is compiled without is so compiled with it, too, and a plan with it
+        cannot be behind one without.
+
+        Args:
+            derive: Ways off the rings.
+        """
+        more = self._budget.off_rings
+        if not more or self._out_of_time():
+            return
+        self._most = self.compiles + more
+        options = decide(self.trials, self._judge).trial.asked.options
+        same = (t for t in self.trials if t.view and t.asked.options == options)
+        usual = next(trial for trial in same if not trial.ordered)
+        assert usual.view is not None
+        ideas = sorted(derive(usual.view), key=lambda idea: -idea.most_seconds)
+        asked = [
+            usual.asked.beside(idea, usual.label)
+            for idea in ideas
+            if idea.most_seconds >= BETTER * usual.seconds
+        ]
+        # One is for the order.
+        tried = self._compile(asked[: max(1, more - self._orders)], usual)
+        found = [t for t in tried if t.usable and t.status != "no effect"]
+        if found:
+            self._in_order(min(found, key=lambda trial: trial.seconds))
+
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
         self._say("timing the candidates under all models")
@@ -200,7 +229,7 @@ class Sweep:
         return trial
 
     def _in_order(self, best: Trial) -> None:
-        room = self.compiles < self._budget.compiles and not self._out_of_time()
+        room = self.compiles < self._most and not self._out_of_time()
         if not self._orders or not best.captured or not room:
             return
         if not self._may_be_ordered(best):
@@ -312,7 +341,7 @@ class Sweep:
             view,
             schedule=made.compiled.schedule_fingerprint or "",
             captured=made.captured,
-            order_bytes=_lost_in_an_order(made.compiled),
+            order_bytes=lost_in_an_order(made.compiled),
             ordered=ordered,
         )
         peak = trial.peak_bytes
@@ -364,13 +393,3 @@ class Sweep:
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
-
-
-def _lost_in_an_order(compiled: CompiledStep) -> int:
-    """Bytes of results that another order keeps apart from donated arguments."""
-    # Here and not above, so that importing lagom_jax does not import jax.
-    from lagom_jax.compile.toolchain import order_keeps_donation
-
-    if order_keeps_donation(compiled.versions["jaxlib"]):
-        return 0
-    return compiled.memory.alias_bytes

@@ -67,6 +67,10 @@ class Asked:
         others = (other for other in self.ideas if not idea.rules_out(other))
         return Asked((*others, idea), title=f"{base} + {idea.name}" if base else "")
 
+    def beside(self, idea: Idea, base: str) -> Asked:
+        """With another idea, and all else as it is."""
+        return dataclasses.replace(self.with_(idea, base), costs=self.costs)
+
     def without(self, idea: Idea, base: str) -> Asked:
         """With one idea less."""
         others = tuple(other for other in self.ideas if other is not idea)

@@ -323,16 +323,17 @@ def check_plan(plan: Plan, case: Case) -> None:
     for doubt in doubts:
         LOG.info("the plan: %s", doubt)
     peak = plan.evidence.tuned_peak
-    if peak is not None and peak > memory_limit(case, plan):
+    allowed = case.budget.memory(case.planner.cluster.gpu.memory_bytes)
+    limit = memory_limit(allowed, plan)
+    if peak is not None and peak > limit:
         raise PlanError(
             f"the plan takes {in_bytes(peak)} on a device, and may take "
-            f"{in_bytes(memory_limit(case, plan))}"
+            f"{in_bytes(limit)}"
         )
 
 
-def memory_limit(case: Case, plan: Plan) -> int:
+def memory_limit(allowed: int, plan: Plan) -> int:
     """Bytes that a plan's program may take: never less than the step as it is."""
-    allowed = case.budget.memory(case.planner.cluster.gpu.memory_bytes)
     return max(allowed, plan.evidence.default_peak or 0)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpu_stages.stage import CannotRunError, Request
 from lagom_jax.hlo.matmul import Matmul
+from lagom_jax.plan.transport import POLICY_VALUES, CtaPolicy
 
 T = TypeVar("T")
 INSTALL: Final = "pip install 'lagom_jax[gpu-check]'"
@@ -58,6 +59,8 @@ class Libraries:
     cupy: Any
     nccl: Any
     """`nccl.core`."""
+    windowed: Any
+    """`nccl.core.interop.cupy`: arrays of CuPy in NCCL's own memory."""
 
     @classmethod
     def load(cls, request: Request) -> Libraries:
@@ -69,15 +72,18 @@ class Libraries:
         if request.dry:
             from gpu_stages.standin import cupy, nccl
 
-            return cls(cupy, nccl)
+            return cls(cupy, nccl, nccl)
         try:
             import cupy  # pyright: ignore[reportMissingImports]
             from nccl import core  # pyright: ignore[reportMissingImports]
+            from nccl.core.interop import (  # pyright: ignore[reportMissingImports]
+                cupy as windowed,
+            )
         except ImportError as error:
             raise CannotRunError(
                 f"CuPy and nccl4py are needed ({error}): {INSTALL}"
             ) from None
-        return cls(cupy, core)
+        return cls(cupy, core, windowed)
 
     def nccl_release(self) -> tuple[int, ...]:
         """Release of the NCCL that is loaded, as (2, 30, 4).
@@ -126,6 +132,12 @@ class Gpu:
     def zeros(self, nbytes: int) -> Any:
         """An array of zeros in f32, ready for any stream."""
         array = self._cupy.zeros(nbytes // 4, np.float32)
+        self._cupy.cuda.runtime.deviceSynchronize()
+        return array
+
+    def window(self, nbytes: int) -> Any:
+        """An array of f32 in memory of NCCL's own, which can become a window."""
+        array = self.libraries.windowed.empty(nbytes // 4, np.float32)
         self._cupy.cuda.runtime.deviceSynchronize()
         return array
 
@@ -201,10 +213,27 @@ class Gpu:
 class Ranks:
     """The ranks of one communicator, all in this process and on its GPU."""
 
-    def __init__(self, gpu: Gpu, world: int, *, channels: int, most_bytes: int) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        world: int,
+        *,
+        channels: int,
+        most_bytes: int,
+        windows: bool = False,
+        policy: CtaPolicy = "default",
+    ) -> None:
         """Makes the communicator.
 
         No call has more channels or more bytes, as a tuner counts them.
+
+        Args:
+            gpu: That of all ranks.
+            world: Ranks.
+            channels: Of a call, at most.
+            most_bytes: Of a call, at most.
+            windows: Whether buffers lie in symmetric windows.
+            policy: What the communicator spares SMs for.
 
         Raises:
             HungError: The ranks do not find each other.
@@ -213,21 +242,34 @@ class Ranks:
         self.streams = tuple(gpu.stream(urgent=True) for _ in range(world))
         self._nccl = nccl = gpu.libraries.nccl
         self._patience = gpu.patience
-        self._sends = [gpu.zeros(most_bytes) for _ in self.streams]
-        self._receives = [gpu.zeros(most_bytes) for _ in self.streams]
+        space = gpu.window if windows else gpu.zeros
+        self._sends = [space(most_bytes) for _ in self.streams]
+        self._receives = [space(most_bytes) for _ in self.streams]
         self._members: list[Any] = []
 
         def connect() -> None:
             name = nccl.get_unique_id()
             # The lower bound is not set by NCCL_MIN_CTAS, which would bind the plugin.
-            config = nccl.NCCLConfig(min_ctas=channels, max_ctas=channels)
+            config = nccl.NCCLConfig(
+                min_ctas=channels,
+                max_ctas=channels,
+                cta_policy=nccl.CTAPolicy(int(POLICY_VALUES[policy])),
+            )
             with nccl.group():
                 self._members += [
                     nccl.Communicator.init(world, rank, name, config)
                     for rank in range(world)
                 ]
 
+        def register() -> None:
+            for buffers in (self._sends, self._receives):
+                with nccl.group():
+                    for member, buffer in zip(self._members, buffers, strict=True):
+                        member.register_window(buffer, nccl.WindowFlag.COLL_SYMMETRIC)
+
         within(self._patience, "making a communicator", connect)
+        if windows:
+            within(self._patience, "registering windows", register)
 
     def launch(self, function: str, per_rank: int) -> None:
         """Queues one collective on the stream of each rank.

@@ -159,16 +159,27 @@ def run_otherwise(
         >>> run_otherwise({"all-gather": "copy engines"}, [])
         {'all-gather': ()}
     """
-    seen: dict[str, set[str]] = {kind: set() for kind in asked}
-    for one in off_rings(lines):
-        seen.setdefault(one.function, set()).add(one.transport)
-    for one in ran(lines):
-        seen.setdefault(one.function, set()).add("rings")
+    logged = {kind: logged_transports(kind, lines) for kind in asked}
     return {
-        kind: tuple(sorted(seen[kind]))
+        kind: logged[kind]
         for kind, transport in asked.items()
-        if seen[kind] != {transport}
+        if logged[kind] != (transport,)
     }
+
+
+def logged_transports(function: str, lines: Sequence[str]) -> tuple[Transport, ...]:
+    """The transports of all calls of a function, each once.
+
+    Args:
+        function: As the tuner's rules name it.
+        lines: Of NCCL's log, with NCCL_DEBUG_SUBSYS=TUNING.
+    """
+    seen: set[Transport] = {
+        one.transport for one in off_rings(lines) if one.function == function
+    }
+    if any(one.function == function for one in ran(lines)):
+        seen.add("rings")
+    return tuple(sorted(seen))
 
 
 def clamped(lines: Iterable[str]) -> set[tuple[str, int]]:

@@ -40,6 +40,11 @@ STAGES: Final = {
         "Settings of a plan are not what runs: use plans without the lever `settings` "
         "with this release of NCCL.",
     ),
+    "transports": Question(
+        "Does a call run where its memory and the policy ask it to?",
+        "Plans that take collectives off the rings are for another program with this "
+        "release of NCCL: use plans without the lever `transports`.",
+    ),
     "schedule": Question(
         "Is the schedule compiled without a GPU the one compiled on it?",
         "Plans made on a laptop are for another program: make them where they run, "

@@ -14,6 +14,7 @@ from gpu_stages.stage import CannotRunError
 from lagom_jax.errors import TunerError
 from lagom_jax.nccl_plugin import Control, Rules, built, exchange, pack
 from lagom_jax.nccl_plugin.installed import PLUGIN
+from lagom_jax.plan.transport import CtaPolicy
 
 RANKS: Final = 2
 """Of a communicator on the one GPU. Each of their channels holds an SM, and each rank
@@ -80,8 +81,20 @@ class Steering:
 
 
 @contextlib.contextmanager
-def all_ranks(gpu: Gpu, most_bytes: int) -> Iterator[Ranks]:
+def all_ranks(
+    gpu: Gpu,
+    most_bytes: int,
+    *,
+    windows: bool = False,
+    policy: CtaPolicy = "default",
+) -> Iterator[Ranks]:
     """All ranks of a communicator, aborted at the end.
+
+    Args:
+        gpu: Theirs.
+        most_bytes: Of any call.
+        windows: Whether their buffers lie in symmetric windows.
+        policy: What the communicator spares SMs for.
 
     Raises:
         CannotRunError: They do not fit the GPU, or NCCL is too old.
@@ -97,7 +110,13 @@ def all_ranks(gpu: Gpu, most_bytes: int) -> Iterator[Ranks]:
             f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "
             "and would wait for each other for ever: use a GPU with more of them"
         )
-    ranks = Ranks(gpu, RANKS, channels=MOST_CHANNELS, most_bytes=most_bytes)
+    ranks = Ranks(
+        *(gpu, RANKS),
+        channels=MOST_CHANNELS,
+        most_bytes=most_bytes,
+        windows=windows,
+        policy=policy,
+    )
     try:
         yield ranks
     finally:

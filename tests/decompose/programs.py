@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax import decompose
-from lagom_jax.hlo.collective import collective_kind, read_collective
+from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import compile_scheduled
 
 OPTIONS = {
@@ -46,14 +46,24 @@ def program(function, form, cluster="h100:1x4", ranks=4):
 
 def walk(module):
     """What a program does, in order: start, done, matmul; and whether it waits."""
+    # jax 0.12 writes a permute as an `async-start` with the permute inside.
+    sites = {site.name: site for site, _, _ in build_program(module).collectives()}
     found = []
     for one in module.entry.sequence:
-        kind = collective_kind(one.opcode)
-        if kind is not None:
-            read = read_collective(module, module.entry, one)
-            found.append(("synchronous " if read.is_sync else "") + "start")
-        elif one.opcode == "collective-permute-done":
+        if one.name in sites:
+            found.append(("synchronous " if sites[one.name].is_sync else "") + "start")
+        elif one.opcode in ("collective-permute-done", "async-done"):
             found.append("done")
-        elif "matmul" in one.proto.custom_call_target:
+        elif _multiplies(module, one):
             found.append("matmul")
     return found
+
+
+def _multiplies(module, one):
+    """True for a matmul, also for one in a fusion with what it reads from."""
+    inside = module.called(one) if one.opcode == "fusion" else ()
+    return "matmul" in one.proto.custom_call_target or any(
+        "matmul" in inner.proto.custom_call_target
+        for computation in inside
+        for inner in computation.instructions.values()
+    )

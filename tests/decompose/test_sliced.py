@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lagom_jax import decompose
-from lagom_jax.decompose import half_batches, sliced
+from lagom_jax.decompose import half_batch_loops, half_batches, sliced
+from lagom_jax.decompose.flat_program import carried_by
 from lagom_jax.errors import LagomError
 from tests.decompose.on_devices import Devices
 
@@ -54,6 +55,63 @@ def test_results_stay(f, slices):
             jax.tree.leaves(expected), jax.tree.leaves(found), strict=True
         ):
             np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("slices", [2, 4])
+def test_loops_on_half_batches(remat, slices):
+    """Forward and backward, with what is summed over the batch; the rest stays."""
+
+    def normed(x, weights):
+        scale, w = weights
+        return layer(
+            x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True)) * scale, w
+        )
+
+    def step(weights, x):
+        def loss(weights):
+            one = jax.checkpoint(normed) if remat else normed
+            y, _ = jax.lax.scan(lambda x, w: (one(x, w), None), x, weights)
+            return jnp.square(y @ W).mean()
+
+        return jax.value_and_grad(loss)(weights)
+
+    weights = (np.stack([W[0], W[1]]) + 1, np.stack([W, 2 * W]))
+    cut = half_batch_loops(jax.jit(step), slices=slices)
+    expected = jax.tree.leaves(jax.jit(step)(weights, X))
+    for one, two in zip(expected, jax.tree.leaves(cut(weights, X)), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
+    before, after = (
+        str(f.trace(weights, X).jaxpr).count("dot_general[")
+        for f in (jax.jit(step), cut)
+    )
+    # The matmul behind the loop, and the one for its gradient, are not cut.
+    assert after == slices * (before - 2) + 2
+    assert {site.line.partition(":")[0] for site in cut.sites} == {"test_sliced.py"}
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (lambda x, w: (x @ w - x.mean(0), None), "mixes examples: .* test_sliced.py:"),
+        (lambda x, w: (jnp.cumsum(x @ w, 0), None), "mixes examples: cumsum at"),
+        (lambda x, w: (x + 1, None), "no jax.lax.scan with matmuls"),
+    ],
+)
+def test_loops_that_cannot_run_on_half_batches(body, named):
+    def f(x):
+        return jax.lax.scan(body, x, np.stack([W, W]))[0]
+
+    with pytest.raises(LagomError, match=named):
+        half_batch_loops(f)(X)
+
+
+def test_a_batch_of_loops_has_to_divide():
+    def f(x):
+        return jax.lax.scan(lambda x, w: (layer(x, w), None), x, np.stack([W, W]))[0]
+
+    with pytest.raises(LagomError, match="a batch of 8 cannot be cut in 3 equal"):
+        half_batch_loops(f, slices=3)(X)
 
 
 def test_a_gradient_can_be_taken_of_it():
@@ -114,9 +172,9 @@ def test_a_loop_keeps_what_it_carries_in_slices():
     def f(x, w):
         return jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0]
 
-    text = str(jax.make_jaxpr(sliced(f))(X, np.stack([W, W])))
-    body = text[text.index("scan[") :]
-    assert "num_carry=2" in body
+    closed = jax.make_jaxpr(sliced(f))(X, np.stack([W, W]))
+    (loop,) = (e for e in closed.eqns if e.primitive.name == "scan")
+    assert carried_by(loop.params)[1] == 2
 
 
 @pytest.mark.parametrize("way", ["tp", "tp-sp"])

@@ -64,11 +64,15 @@ def test_nccl4py_has_what_is_called():
     for name in ("get_unique_id", "get_version", "group", "SUM"):
         assert hasattr(nccl, name)
     assert hasattr(nccl.get_version(), "libnccl")
-    config = nccl.NCCLConfig(min_ctas=4, max_ctas=8)
-    assert (config.min_ctas, config.max_ctas) == (4, 8)
+    zero = nccl.CTAPolicy(2)
+    config = nccl.NCCLConfig(min_ctas=4, max_ctas=8, cta_policy=zero)
+    assert (config.min_ctas, config.max_ctas, config.cta_policy) == (4, 8, zero)
+    assert nccl.WindowFlag.COLL_SYMMETRIC == virtual_nccl.WindowFlag.COLL_SYMMETRIC
+    windowed = pytest.importorskip("nccl.core.interop.cupy")
+    assert_takes(windowed.empty, virtual_nccl.empty)
     for name in (
         *("init", "broadcast", "reduce", "allgather", "reduce_scatter", "allreduce"),
-        *("get_async_error", "abort"),
+        *("register_window", "get_async_error", "abort"),
     ):
         assert_takes(
             getattr(nccl.Communicator, name), getattr(virtual_nccl.Communicator, name)

@@ -3,10 +3,14 @@
 import pytest
 
 from gpu_stages.nccl_log import off_rings, run_otherwise
+from gpu_stages.stage import STAGES
+from gpu_stages.transports import Called, outcome_of
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.transport_constants import load_transport_constants
 from lagom_jax.cost.transports import PlacedCall
+
+from .staged import staged
 
 HEAD = "gpu:7:7 [0] NCCL INFO "
 COPIED = HEAD + "AllGather [Copy Engine]: 67108864 Bytes -> cudaMemcpy"
@@ -50,3 +54,38 @@ def test_another_transport_is_seen():
     both = run_otherwise(asked, [COPIED, by_switch, ON_RINGS])
     assert both == {"reduce-scatter": ("rings", "switch")}
     assert run_otherwise(asked, [by_switch]) == {"all-gather": ()}
+
+
+def test_a_dry_run_finds_every_call_where_it_was_asked_for(tmp_path, monkeypatch):
+    found = staged("transports", tmp_path, monkeypatch)
+    assert found.verdict == "holds", found
+    (listing,) = found.outcome.listings
+    by_memory = {(row[0], row[2], row[3]): row[4:] for row in listing.rows}
+    assert by_memory["all-gather", "ordinary", "default"] == ("rings", "rings")
+    assert by_memory["all-gather", "windows", "zero"] == ("copy engines",) * 2
+    # What has to add up stays with kernels.
+    assert by_memory["all-reduce", "windows", "zero"] == ("symmetric kernels",) * 2
+
+
+def test_a_dry_run_without_windows_says_that_one_gpu_cannot_tell(tmp_path, monkeypatch):
+    found = staged("transports", tmp_path, monkeypatch, windowless=1)
+    assert [check.met for check in found.outcome.checks] == [True]
+    assert any("Two GPUs with NVLink" in line for line in found.outcome.left_out)
+
+
+@pytest.mark.parametrize(
+    ("function", "asked", "logged"),
+    [
+        ("all-gather", "copy engines", ("symmetric kernels",)),
+        ("all-reduce", "symmetric kernels", ("rings",)),
+        ("all-reduce", "symmetric kernels", ()),
+    ],
+)
+def test_a_call_that_runs_elsewhere_refutes(function, asked, logged):
+    right = Called("all-gather", 64, True, "zero", "copy engines", ("copy engines",))
+    wrong = Called(function, 64, True, "zero", asked, logged)
+    outcome = outcome_of([right, wrong], "2.30.7")
+    (check,) = outcome.checks
+    assert (check.value, check.met) == (1, False)
+    assert function in outcome.findings[0]
+    assert STAGES["transports"].if_refuted

@@ -28,7 +28,7 @@ def losses(way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["commfuse", "commfuse-sp", "sliced"])
+@pytest.mark.parametrize("way", ["commfuse", "commfuse-sp", "sliced", "half batches"])
 def test_fifty_steps(way):
     plain, found = losses("plain"), losses(way)
     assert plain[-1] < 0.2 * plain[0]

@@ -19,6 +19,7 @@ from lagom_jax import decompose
 WAYS = {
     "plain": ("tp", {}),
     "sliced": ("tp", {}),
+    "half batches": ("tp", {}),
     "commfuse": ("tp", {"tp": "commfuse"}),
     "commfuse-sp": ("tp-sp", {"sp": "commfuse"}),
 }
@@ -41,6 +42,8 @@ def main(way: str, steps: int) -> list[float]:
     function = step.function
     if way == "sliced":
         function = decompose.sliced(function, slices=2)
+    if way == "half batches":
+        function = decompose.half_batch_loops(function)
     state, tokens = step.initialise(mesh)
     losses = []
     for _ in range(steps):

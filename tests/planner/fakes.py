@@ -7,6 +7,7 @@ from lagom_jax.compile import CompiledStep, MemoryUse
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.text import parse_text
 from lagom_jax.options import Idea
+from lagom_jax.options.off_rings import SYMMETRIC
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.planner import Budget
 from lagom_jax.planner.judge import Judge
@@ -20,6 +21,7 @@ OPTIONS = {
     "a": "xla_gpu_enable_pipelined_all_gather",
     "b": "xla_gpu_enable_while_loop_double_buffering",
     "c": "xla_gpu_enable_pipelined_all_reduce",
+    "w": SYMMETRIC,
 }
 LETTERS = {option: letter for letter, option in OPTIONS.items()}
 

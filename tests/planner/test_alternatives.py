@@ -11,7 +11,12 @@ def finished(answers, letters="abc", **more):
     sweep, _ = searched(Compiler(answers, **more), letters)
     decision = sweep.decided()
     return Finished(
-        tuple(sweep.trials), decision.trial, JUDGE, decision.ways, lambda way: None
+        tuple(sweep.trials),
+        decision.trial,
+        JUDGE,
+        decision.ways,
+        lambda way: None,
+        decision.scored,
     )
 
 

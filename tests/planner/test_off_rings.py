@@ -1,5 +1,7 @@
 """Transports as a lever: ideas, policies, refusals, and who decides."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lagom_jax.cluster import Cluster
@@ -14,6 +16,7 @@ from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
 
 from ..texts import parse
+from .fakes import MODULES, Compiler, Remembering, idea, searched, statuses
 
 H100 = Cluster.parse("h100:1x8")
 GROUPS = "replica_groups={{0,1,2,3,4,5,6,7}}"
@@ -160,3 +163,50 @@ def test_windows_are_another_program():
     assert one.structure.digest != other.structure.digest
     assert one.structure.in_symmetric_memory == {}
     assert other.structure.in_symmetric_memory == {"all-gather": 1}
+
+
+@pytest.mark.parametrize("compiles", [1, 2, 4, 8])
+def test_compiles_off_the_rings_are_beside_all_others(compiles):
+    answers = {"a": "fast", "ab": "fast", "aw": "faster", "w": "faster"}
+    without, with_ = Compiler(answers), Compiler(answers)
+    searched(without, "ab", compiles=compiles)
+    made, _ = searched(with_, "ab", compiles=compiles)
+    made.off_rings(lambda view: [idea("w")])
+    assert with_.asked[: len(without.asked)] == without.asked
+    more = with_.asked[len(without.asked) :]
+    assert len(more) == (compiles > 1)
+    # On top of the best of the others, and the best of all in the end.
+    assert all(letters == ("a" * ("a" in with_.asked) + "w") for letters in more)
+    taken = made.decided().trial
+    assert ("faster" in (answers.get(letters) for letters in more)) == (
+        taken.asked.options.get(SYMMETRIC, False)
+    )
+
+
+class OfTwoMinds(Remembering):
+    """By one of twenty models a program off the rings takes so long."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self._by_model = {MODULES["faster"]: (*(0.5,) * 19, seconds)}
+
+    def doubt(self, stage, policy):
+        times = next(
+            (t for m, t in self._by_model.items() if m is stage.program.module),
+            (1.0,) * 20,
+        )
+        return SimpleNamespace(
+            step_seconds=lambda choice: times, settled=lambda found: found
+        )
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0.99, True), (1.01, False)])
+def test_nothing_off_the_rings_that_a_model_finds_behind_what_stays_on_them(
+    seconds, taken
+):
+    """One model in twenty may see a loss elsewhere: here none may."""
+    compiler = Compiler({"w": "faster"})
+    made, _ = searched(compiler, "", judge=OfTwoMinds(seconds))
+    made.off_rings(lambda view: [idea("w")])
+    assert statuses(made)["w"] == "ok"
+    assert (made.decided().trial.number == 1) == taken

@@ -1,12 +1,14 @@
 """The form of a program as a candidate: never worse than the plan without it."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from lagom_jax.decompose import DecomposeError
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget, Request
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.rewrites import WAYS, with_rewrites
 from lagom_jax.report.plan import plan_to_text
 
@@ -14,7 +16,7 @@ from ..plan.plans import made_by_hand
 
 PLAN = dataclasses.replace(made_by_hand(), rewrite=None)
 FINGERPRINT = "ab" * 32
-HALF, EXACT, FOUR, RINGS = WAYS
+HALF, EXACT, FOUR, LOOPS, RINGS = WAYS
 
 
 def planned_in(seconds, peak=None):
@@ -33,6 +35,12 @@ class Known:
     """A planner whose plan is known."""
 
     outcome: Plan
+    by_model: tuple[float, ...] | None = None
+
+    @property
+    def finished(self):
+        seconds = self.outcome.evidence.tuned.step_seconds
+        return SimpleNamespace(scored=Scored(seconds, self.by_model or (seconds,), 0))
 
     def plan(self, request):
         assert request.budget.compiles == Budget().compiles // 2
@@ -46,7 +54,8 @@ def rewritten(outcomes, **given):
         outcome = outcomes.get(way, DecomposeError("no ring can be made"))
         if isinstance(outcome, Exception):
             raise outcome
-        return Known(outcome), ["a.py:1", "a.py:1", "b.py:2"]
+        known = outcome if isinstance(outcome, Known) else Known(outcome)
+        return known, ["a.py:1", "a.py:1", "b.py:2"]
 
     said = []
     written = Known(PLAN)
@@ -99,6 +108,22 @@ def test_no_rewrite_that_is_longer_or_does_not_fit():
     )
 
 
+def test_no_rewrite_that_a_model_finds_behind_the_plan_without_it():
+    """The shorter one by the likeliest model is the longer one by another."""
+    usual = PLAN.evidence.tuned.step_seconds
+    plan = rewritten(
+        {
+            HALF: Known(planned_in(0.07), (usual * 1.001,)),
+            EXACT: Known(planned_in(0.08), (usual,)),
+        }
+    )
+    assert plan.rewrite.call == "sliced(step, slices=2)"
+    named = {one.name: one for one in plan.evidence.candidates}
+    behind = named["sliced(step, slices=2, whole_sums=False)"]
+    assert behind.status == "slower"
+    assert behind.reason.endswith("by 1 of 1 models")
+
+
 def test_rings_are_tried_and_named():
     plan = rewritten({HALF: planned_in(0.08), RINGS: planned_in(0.07)})
     assert plan.rewrite.transformation == "rings"
@@ -106,6 +131,13 @@ def test_rings_are_tried_and_named():
     named = {one.name: one.status for one in plan.evidence.candidates}
     assert named["rings(step, slices=1)"] == "chosen"
     assert named["sliced(step, slices=2, whole_sums=False)"] == "ok"
+
+
+def test_half_batches_of_loops_are_tried_and_named():
+    plan = rewritten({HALF: planned_in(0.08), LOOPS: planned_in(0.07)})
+    assert plan.rewrite.transformation == "half_batch_loops"
+    line = "step = lagom_jax.decompose.half_batch_loops(step, slices=2)"
+    assert line in plan_to_text(plan)
 
 
 def test_sums_stay_as_they_are_where_they_have_to():

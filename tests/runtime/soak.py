@@ -37,8 +37,9 @@ from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import online_leader, variant
-from lagom_jax.runtime.coordination import KeyValueStore, StoreAnswer
 from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.protocol import StoreAnswer
+from lagom_jax.runtime.store import KeyValueStore
 from tests.runtime.planned import made
 from tests.runtime.stand_in import plan_beside, settings_beside
 
@@ -68,14 +69,17 @@ def step_of_fault(round_, seed, verify):
 
 def lossy(share, seed):
     """Reading from the service fails now and then."""
-    usual, chance = KeyValueStore.get, random.Random(seed)
+    chance = random.Random(seed)
 
-    def get(store, key, seconds=0.0):
-        if chance.random() < share:
-            return StoreAnswer.LOST
-        return usual(store, key, seconds)
+    def losing(usual):
+        def read(table, *arguments):
+            lost = chance.random() < share
+            return StoreAnswer.LOST if lost else usual(table, *arguments)
 
-    return mock.patch.object(KeyValueStore, "get", get)
+        return read
+
+    get, listed = losing(KeyValueStore.get), losing(KeyValueStore.listed)
+    return mock.patch.multiple(KeyValueStore, get=get, listed=listed)
 
 
 def slow_disk():
@@ -92,7 +96,7 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
     """One process, from the last state to the end or the next fault that ends it."""
     jax.config.update("jax_num_cpu_devices", 1)
     jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
-    Planner.plan = lambda planner, **asked: made(planner)
+    Planner.plan = lambda planner, request: made(planner)
     PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
     PlannerBeside.around = settings_beside
     # As on GPUs: the first process profiles two steps before it plans.

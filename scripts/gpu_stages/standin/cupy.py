@@ -81,14 +81,14 @@ class Device:
 class Array:
     """An array of which only the size is known."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, whole: Array | None = None) -> None:
+        self.size, self.whole = size, whole or self
         self.data = types.SimpleNamespace(ptr=id(self))
 
     def __getitem__(self, part: slice) -> Array:
         if part.stop > self.size:
             raise IndexError(f"{part.stop} of {self.size} elements")
-        return Array(part.stop)
+        return Array(part.stop, self.whole)
 
 
 def zeros(shape: int, dtype: Any = float) -> Array:
