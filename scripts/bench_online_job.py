@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-WIDTH, LAYERS, ROWS, COMPILES = 256, 4, 64, 3
+WIDTH, LAYERS, ROWS, COMPILES = 256, 4, 64, 2
 
 
 def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -> None:

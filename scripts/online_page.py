@@ -151,7 +151,8 @@ def page(
     some = max((row.machines for row in (*right, *off)), default=0)
     return f"""# Tuning while a job trains
 
-Made by `python scripts/bench_online.py --rows ROWS --steps {rows[0].steps}` and
+Made by
+`python scripts/bench_online.py --rows ROWS --steps {rows[0].steps} --some {some}` and
 `python scripts/bench_online.py --rows ROWS --docs`, {rows[0].compiles} compiles for
 each plan, {rows[0].versions}.
 {made}.{missing} Nothing ran on a GPU: each job runs on a machine whose step times are
