@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from typing import Protocol
+from collections.abc import Sized
 
 import jax
 
-from lagom_jax.runtime.coordination import KeyValueStore, coordinator, packed, unpacked
+from lagom_jax.runtime.coordination import coordinator
 from lagom_jax.runtime.protocol import (
-    Decide,
+    Entry,
     Get,
     Member,
     Put,
@@ -30,89 +30,100 @@ from lagom_jax.runtime.protocol import (
     after,
     request,
 )
+from lagom_jax.runtime.store import RoundEntries, Table
 
 WORD = Word("\n".join(f"xla_gpu_flag_{n}={n * 7919}" for n in range(40)))
-PLAN = "a plan, " * 1000
+VERDICT = Verdict(True, WORD.same, "a plan, " * 1000)
 
 
-class Store(Protocol):
-    """A table whose values are written once."""
-
-    def put(self, key: str, value: bytes) -> StoreAnswer:
-        """Writes a value where there is none."""
-        ...
-
-    def get(self, key: str) -> bytes | StoreAnswer:
-        """Reads a value."""
-        ...
-
-
-class MemoryStore:
+class MemoryTable:
     """A table in memory."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
 
-    def put(self, key: str, value: bytes) -> StoreAnswer:
+    def put(self, key: str, value: bytes, *, replaces: bool = False) -> StoreAnswer:
         """Writes a value where there is none."""
         if self._values.setdefault(key, value) is not value:
             return StoreAnswer.TAKEN
         return StoreAnswer.DONE
 
-    def get(self, key: str) -> bytes | StoreAnswer:
+    def get(self, key: str, seconds: float = 0.0) -> bytes | StoreAnswer:
         """Reads a value."""
         return self._values.get(key, StoreAnswer.NOTHING)
 
+    def listed(self, folder: str) -> dict[str, bytes] | StoreAnswer:
+        """All values whose keys begin so."""
+        return {k: v for k, v in self._values.items() if k.startswith(folder)}
 
-def decided(count: int, store: Store) -> int:
-    """Takes many processes through one round; the bytes that they write and read."""
-    members = tuple(range(count))
-    running = {me: Member(me, members, WORD) for me in members}
-    verdict = Verdict(True, WORD.same, PLAN)
-    moved = 0
-    while running:
-        for me in tuple(running):
-            running[me], nbytes = as_far_as_it_goes(running[me], store, verdict)
-            moved += nbytes
-            if running[me].over:
-                assert running.pop(me).verdict == verdict
-    return moved
+
+class CountedTable:
+    """A table that counts the bytes which pass."""
+
+    def __init__(self, table: Table) -> None:
+        self._table, self.moved = table, 0
+
+    def put(self, key: str, value: bytes, *, replaces: bool = False) -> StoreAnswer:
+        """Writes a value."""
+        self.moved += len(value)
+        return self._table.put(key, value, replaces=replaces)
+
+    def get(self, key: str, seconds: float = 0.0) -> bytes | StoreAnswer:
+        """Reads a value."""
+        return self._counted(self._table.get(key, seconds))
+
+    def listed(self, folder: str) -> dict[str, bytes] | StoreAnswer:
+        """All values whose keys begin so."""
+        found = self._table.listed(folder)
+        for value in found.values() if isinstance(found, dict) else ():
+            self._counted(value)
+        return found
+
+    def _counted(self, found: bytes | StoreAnswer) -> bytes | StoreAnswer:
+        self.moved += len(found) if isinstance(found, Sized) else 0
+        return found
+
+
+def decided(count: int, table: Table) -> int:
+    """Takes many processes through one round; the bytes that they write and read.
+
+    The first process comes first, and waits for each that is not there.
+    """
+    members, room = tuple(range(count)), f"benchmark/{count}"
+    counted = CountedTable(table)
+    leader = Member(0, members, WORD), RoundEntries(counted, room)
+    leader = as_far_as_it_goes(*leader)
+    others = [
+        as_far_as_it_goes(Member(me, members, WORD), RoundEntries(counted, room))
+        for me in members[1:]
+    ]
+    # Each of these requests is made once: nobody has waited for more than a word.
+    leader = as_far_as_it_goes(*leader, to_the_end=True)
+    others = [as_far_as_it_goes(*other, to_the_end=True) for other in others]
+    assert all(member.verdict == VERDICT for member, _ in (leader, *others))
+    return counted.moved
 
 
 def as_far_as_it_goes(
-    member: Member, store: Store, verdict: Verdict
-) -> tuple[Member, int]:
-    """A process at the point where it has to wait for others, and the bytes till then.
-
-    It asks again when they have had their turn, and does not ask in vain meanwhile.
-    """
-    room, moved = f"benchmark/{len(member.members)}", 0
+    member: Member, entries: RoundEntries, *, to_the_end: bool = False
+) -> tuple[Member, RoundEntries]:
+    """A process at its end, or at the first point where it has to wait for others."""
     while not member.over:
         asked = request(member)
-        reply: Reply = verdict
-        if not isinstance(asked, Decide):
-            reply, nbytes = answered(asked, store, room)
-            moved += nbytes
-            if reply is StoreAnswer.NOTHING and isinstance(asked, Get):
-                assert asked.waits
+        reply: Reply = VERDICT
+        if isinstance(asked, Put):
+            reply = entries.put(asked)
+        elif isinstance(asked, Get):
+            if not to_the_end and asked.member != member.me:
                 break
+            if not to_the_end and asked.kind is Entry.VERDICT:
+                break
+            reply = entries.get(asked, 0.0)
         member = after(member, reply)
-    return member, moved
+    return member, entries
 
 
-def answered(asked: Put | Get, store: Store, room: str) -> tuple[Reply, int]:
-    """A store's reply, and the bytes that have passed."""
-    key = f"{room}/{asked.kind.value}/{asked.member}"
-    if isinstance(asked, Put):
-        value = packed(asked.value)
-        return store.put(key, value), len(value)
-    found = store.get(key)
-    if isinstance(found, StoreAnswer):
-        return found, 0
-    return unpacked(asked.kind, found), len(found)
-
-
-def service() -> KeyValueStore:
+def service() -> Table:
     """The coordination service, with this process as its only one."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -128,15 +139,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--processes", type=int, nargs="+", default=[128, 1024])
     wanted = arguments.parse_args()
-    stores: dict[str, Store] = {
-        "a table in memory": MemoryStore(),
+    tables: dict[str, Table] = {
+        "a table in memory": MemoryTable(),
         "the coordination service": service(),
     }
-    for name, store in stores.items():
+    for name, table in tables.items():
         for count in wanted.processes:
             clocks = (time.perf_counter, time.process_time)
             start = [clock() for clock in clocks]
-            moved = decided(count, store)
+            moved = decided(count, table)
             waited, worked = (
                 clock() - begun for clock, begun in zip(clocks, start, strict=True)
             )

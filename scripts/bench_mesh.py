@@ -1,6 +1,7 @@
 """The choice of meshes: against compile-and-replay, published runs and rules of thumb.
 
     python scripts/bench_mesh.py truth ROWS.json --case llama-3-8b@h100:2x8
+    python scripts/bench_mesh.py truth ROWS.json --best 5 --others 4 --case ...
     python scripts/bench_mesh.py score ROWS.json
     python scripts/bench_mesh.py published RUNS.csv
     python scripts/bench_mesh.py rules
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import random
 import statistics
 import time
 from collections import defaultdict
@@ -74,7 +76,21 @@ def _at_once(batch: StepBatch, sizes: MeshSizes) -> bool:
     return batch.micro_batches(sizes) == 1
 
 
-def truth(path: Path, cases: list[str]) -> None:
+def some_of(model: str, cluster: str, best: int, others: int) -> list[MeshSizes]:
+    """The best by the closed form, and others by lot, the same ones each time."""
+    where = Cluster.parse(cluster)
+    prices = MeshPrices(Ensemble.of(where, members=0).likeliest)
+    batch, shape = StepBatch(EACH * where.devices, LENGTH), published_shape(model)
+    ranked = sorted(
+        meshes(model, cluster),
+        key=lambda sizes: estimate(shape, sizes, batch, XLA, prices).seconds,
+    )
+    left = ranked[best:]
+    drawn = random.Random(f"{model}@{cluster}").sample(left, min(others, len(left)))
+    return ranked[:best] + drawn
+
+
+def truth(path: Path, cases: list[str], best: int | None, others: int) -> None:
     import lagom_models
     from lagom_jax.api import report_scheduled
     from lagom_jax.commands.terminal import import_jax
@@ -88,7 +104,12 @@ def truth(path: Path, cases: list[str]) -> None:
         for case in cases:
             model, _, cluster = case.partition("@")
             where = Cluster.parse(cluster)
-            for sizes in meshes(model, cluster):
+            chosen = (
+                meshes(model, cluster)
+                if best is None
+                else some_of(model, cluster, best, others)
+            )
+            for sizes in chosen:
                 mesh = plain(sizes)
                 if (model, cluster, json.dumps(mesh)) in known:
                     continue
@@ -374,11 +395,15 @@ def main() -> None:
     )
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--case", action="append", default=[], metavar="MODEL@CLUSTER")
+    parser.add_argument(
+        "--best", type=int, help="only so many, the first by the closed form, ..."
+    )
+    parser.add_argument("--others", type=int, default=0, help="... and others by lot")
     arguments = parser.parse_args()
     if arguments.what in ("truth", "score", "published") and arguments.file is None:
         parser.error(f"{arguments.what} needs a file")
     if arguments.what == "truth":
-        truth(arguments.file, arguments.case)
+        truth(arguments.file, arguments.case, arguments.best, arguments.others)
     elif arguments.what == "score":
         score(arguments.file)
     elif arguments.what == "published":

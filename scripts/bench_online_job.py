@@ -12,6 +12,7 @@ plan's program as they run any other, so nothing is gained here; it is about the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -72,8 +73,11 @@ def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -
     times: list[float] = []
     losses: list[str] = []
     planning: list[int] = []
+    taken = 0
     for number in range(steps):
-        if index == 0 and children():
+        # The process that has planned stays, and does nothing until it is asked.
+        before, taken = taken, used(str(os.getpid())) if index == 0 else 0
+        if taken > before:
             planning.append(number)
         start = time.perf_counter()
         weights, value = run(weights, batch)
@@ -84,10 +88,15 @@ def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -
     os._exit(0)
 
 
-def children() -> bool:
-    """True if this process has started others that run."""
-    own = Path(f"/proc/{os.getpid()}/task")
-    return any((task / "children").read_text().strip() for task in own.iterdir())
+def used(process: str) -> int:
+    """Ticks of the processor that a process's children have taken, and theirs."""
+    total = 0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]
+                total += sum(map(int, fields.split()[11:13])) + used(child)
+    return total
 
 
 def job(way: str, count: int, steps: int, cache: str) -> list[dict[str, Any]]:
@@ -111,13 +120,6 @@ def job(way: str, count: int, steps: int, cache: str) -> list[dict[str, Any]]:
         next(line for line in one.splitlines() if line.startswith('{"')) for one in said
     ]
     return [json.loads(line) for line in lines]
-
-
-def in_words(times: list[float]) -> str:
-    """The median of times, and their number."""
-    if not times:
-        return "no step"
-    return f"{1e3 * statistics.median(times):.2f} ms of {len(times)}"
 
 
 def main() -> None:

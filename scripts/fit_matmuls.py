@@ -29,7 +29,13 @@ import numpy as np
 from fit_scores import compact
 
 from lagom_jax.cluster import Cluster, Gpu
-from lagom_jax.cost.kernel_constants import Correction, MatmulConstants, hat_weights
+from lagom_jax.cluster.records import read_system, system_names
+from lagom_jax.cost.kernel_constants import (
+    Correction,
+    MatmulConstants,
+    hat_weights,
+    load_kernel_constants,
+)
 from lagom_jax.cost.matmul import Problems, formula, predicted, rate_of
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.measurements.rows import read_matmuls
@@ -47,6 +53,7 @@ MEASURED = {
 DISTRUSTED = {("h100", "f8")}
 # GPU without measurements -> the one whose constants it borrows, and why.
 BORROWED = {
+    "a100-40gb": ("a100", "the same chip with slower memory"),
     "a40": ("a100", "the nearest measured GPU of its generation"),
     "b300": ("b200", "the chip before it"),
     "gb300": ("gb200", "the chip before it"),
@@ -321,9 +328,27 @@ def _rounded(value: float) -> float:
 
 
 def borrowed(record: dict[str, Any], why: str) -> dict[str, Any]:
-    """The same constants for something else, as an estimate."""
+    """Constants for something else, as an estimate."""
     kept = {name: item for name, item in record.items() if name != "errors"}
     return {**kept, "calibrated": False, "source": f"estimated: {why}"}
+
+
+def on_other_memory(record: dict[str, Any], origin: str, gpu: str) -> dict[str, Any]:
+    """Borrowed constants where the chip is the same and its memory slower.
+
+    What the chip takes in a second stays, as far as slower memory can stream at all.
+    """
+    gpus = {system.gpu.name: system.gpu for system in map(read_system, system_names())}
+    here, there = gpus[gpu], gpus[origin]
+    if (here.sm_count, here.l2_bytes) != (there.sm_count, there.l2_bytes):
+        return record
+    if here.memory_bytes_per_s >= there.memory_bytes_per_s:
+        return record
+    value = record["value"]
+    taken = value["memory_efficiency"] * there.memory_bytes_per_s
+    streams = load_kernel_constants(origin).memory_shares["fusion"]
+    share = min(streams, taken / here.memory_bytes_per_s)
+    return {**record, "value": {**value, "memory_efficiency": _rounded(share)}}
 
 
 def all_rates(fitted: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -360,7 +385,9 @@ def main() -> None:
     rates = {gpu: all_rates(found) for gpu, found in fitted.items()}
     for gpu, (origin, why) in BORROWED.items():
         rates[gpu] = {
-            rate: borrowed(item, f"{rate} as on {origin}, {why}")
+            rate: on_other_memory(
+                borrowed(item, f"{rate} as on {origin}, {why}"), origin, gpu
+            )
             for rate, item in rates[origin].items()
         }
     for gpu, found in rates.items():

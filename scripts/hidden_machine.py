@@ -57,11 +57,15 @@ class HiddenMachine:
             weather: What disturbs it.
             seed: Another one gives other disturbances.
         """
-        self._seconds, self._weather = tuple(seconds), weather
+        self._seconds, self._weather = list(seconds), weather
         self._chance = random.Random(seed)
         self._level = 0.0
         self._lagging = 0
         self._ran: set[int] = {0}
+
+    def add(self, seconds: float) -> None:
+        """Adds a candidate, and how long its step takes where nothing disturbs it."""
+        self._seconds.append(seconds)
 
     def step(self, candidate: int) -> float:
         """Seconds of the next step."""

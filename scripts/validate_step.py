@@ -1,7 +1,7 @@
 """Puts a program's measured kernels beside what the model says of each.
 
-    python scripts/validate_step.py FOLDER --cluster a100:1x4 --nccl 2.21.5 \
-        --memory-gbytes-per-s 1555 --step-ms 127.3
+    python scripts/validate_step.py FOLDER --cluster p4d:1x4 --nccl 2.21.5 \
+        --step-ms 127.3
 
 FOLDER has `module.hlo.pb.gz`, the scheduled module that ran; `kernels.csv`, with the
 columns instruction, median_us and covered_by_collective (a part from 0 to 1); and
@@ -14,24 +14,28 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
+import statistics
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from lagom_jax.cluster import Cluster
+from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.files import read_bytes
+from lagom_jax.hlo.module import Module
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Kernel
 
 NEAR = 0.2
+LONG_US = 20
 WORST = 15
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Row:
     """One instruction's execution: microseconds, and times a step."""
 
@@ -40,16 +44,6 @@ class Row:
     measured: float
     predicted: float
     times: float
-
-
-def cluster_of(arguments: argparse.Namespace) -> Cluster:
-    cluster = Cluster.parse(arguments.cluster)
-    rate = arguments.memory_gbytes_per_s
-    if rate:
-        gpu = dataclasses.replace(cluster.gpu, memory_bytes_per_s=int(rate * 1e9))
-        system = dataclasses.replace(cluster.system, gpu=gpu)
-        cluster = dataclasses.replace(cluster, system=system)
-    return cluster
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -81,6 +75,32 @@ def kernel_rows(
     return found, unknown
 
 
+def names_of(task: Collective, module: Module) -> Iterator[str]:
+    """Its name, and of one in a computation of its own the name that it has there."""
+    yield task.name
+    if task.instruction is not None:
+        for computation in module.called(task.instruction):
+            yield from (one.name for one in computation.instructions.values())
+
+
+def memory_shares(rows: list[Row], kernels: dict[str, Kernel], gpu: Gpu) -> None:
+    """What kernels that are no matmuls reach of the memory's rate, beyond the start."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.kind != "matmul" and row.measured > LONG_US:
+            nbytes = kernels[row.name].work.hbm_bytes
+            found[row.kind].append(1e6 * nbytes / row.measured / gpu.memory_bytes_per_s)
+    print(f"\n| longer than {LONG_US} us | instructions | share of memory's rate |")
+    print("|---|---:|---|")
+    for kind, shares in sorted(found.items()):
+        tenth = len(shares) // 10
+        shares.sort()
+        print(
+            f"| {kind} | {len(shares)} | median {statistics.median(shares):.2f}, "
+            f"{shares[tenth]:.2f} to {shares[-1 - tenth]:.2f} |"
+        )
+
+
 def by_kind(rows: list[Row]) -> None:
     totals: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for row in rows:
@@ -106,12 +126,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--nccl", default="")
-    parser.add_argument("--memory-gbytes-per-s", type=float, default=0.0)
     parser.add_argument("--step-ms", type=float, default=0.0)
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     module = read_module(read_bytes(folder / "module.hlo.pb.gz").module)
-    program, cluster = build_program(module), cluster_of(arguments)
+    program, cluster = build_program(module), Cluster.parse(arguments.cluster)
     model = CostModel.of(cluster, arguments.nccl)
     timeline = replay(program, model, model.contention())
     totals = timeline.totals
@@ -133,6 +152,7 @@ def main() -> None:
         times[task.name] += count
     rows, unknown = kernel_rows(kernels, times, model, folder / "kernels.csv")
     by_kind(rows)
+    memory_shares(rows, kernels, cluster.gpu)
     lost = sum(float(cells["median_us"]) for cells in unknown) / 1e3
     print(f"\n{len(unknown)} measured instructions the program has not: {lost:.2f} ms")
     missing = kernels.keys() - {row.name for row in rows}
@@ -146,7 +166,12 @@ def main() -> None:
             f"| {row.name} | {row.kind} | {row.times:.0f} | {row.measured:.1f} "
             f"| {row.predicted:.1f} |"
         )
-    sites = {t.name: t for t, _, _ in program.tasks() if isinstance(t, Collective)}
+    sites = {
+        name: task
+        for task, _, _ in program.tasks()
+        if isinstance(task, Collective)
+        for name in names_of(task, module)
+    }
     print("\n| collective | arrays | bytes | measured, us | predicted, us | off |")
     print("|---|---:|---:|---:|---:|---:|")
     for cells in table(folder / "collectives.csv"):

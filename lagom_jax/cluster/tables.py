@@ -53,7 +53,7 @@ def gpus_table() -> str:
 
     Example:
         >>> [line for line in gpus_table().splitlines() if "sm_count" in line]
-        ['| `sm_count` | 108 | 84 | 148 | 148 | 152 | ...']
+        ['| `sm_count` | 108 | 108 | 84 | 148 | 148 | 152 | ...']
     """
     gpus = _gpus()
     figures = {gpu.name: _flat(gpu) for gpu in gpus}

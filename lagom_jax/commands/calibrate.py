@@ -20,7 +20,7 @@ from lagom_jax.hlo import Module, read_module
 from lagom_jax.measurements.calibration import Calibration, MeasurementFile
 from lagom_jax.measurements.fit import Error, FittedCurve
 from lagom_jax.measurements.nccl_tests import read_nccl_tests
-from lagom_jax.measurements.overlay import match
+from lagom_jax.measurements.profiled import samples_of_run
 from lagom_jax.measurements.rows import (
     CollectiveRow,
     of_cluster,
@@ -30,7 +30,6 @@ from lagom_jax.measurements.rows import (
 from lagom_jax.measurements.samples import (
     Sample,
     samples_of_collectives,
-    samples_of_match,
     samples_of_matmuls,
 )
 from lagom_jax.measurements.table import load_text
@@ -185,8 +184,7 @@ def _profile(
 ) -> _Part:
     step = read_profile(arguments.profile)
     program = build_program(_module(arguments, cluster))
-    found = match(program, step, model)
-    samples = samples_of_match(found, cluster, model)
+    samples, found = samples_of_run(program, step, cluster, model)
     remark = f"{step.steps} step(s) of {step.module}, {found.words()}"
     return _Part(
         MeasurementFile(arguments.profile, "profile", len(samples)), samples, (remark,)

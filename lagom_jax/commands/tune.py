@@ -286,7 +286,11 @@ def _plan(
             unsaved = error
     written: list[str] = []
     if arguments.output and unsaved is None:
-        written.append(f"written to {arguments.output}")
+        written.append(
+            f"written to {arguments.output}. To train with it: "
+            f"lagom_jax.tune(step, plan={arguments.output!r}); what must be set for "
+            f"it: lagom plan env {arguments.output}"
+        )
     written += write_views(arguments, story)
     # What took so long to find is shown even where it cannot be kept.
     with writing():

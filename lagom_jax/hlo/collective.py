@@ -44,6 +44,17 @@ KINDS = frozenset(
 )
 """The kinds of collective, as HLO spells them without `-start`."""
 
+
+def plain_name(name: str) -> str:
+    """A collective's name without what the schedule adds to it.
+
+    Example:
+        >>> plain_name("all-gather-start.3")
+        'all-gather.3'
+    """
+    return name.replace("-start", "")
+
+
 POINT_TO_POINT = frozenset({"collective-permute", "send", "recv"})
 """Kinds that move data from sources to targets instead of within groups."""
 

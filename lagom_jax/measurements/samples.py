@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import price_of
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.measurements.overlay import Match
 from lagom_jax.measurements.rows import (
     CollectiveRow,
     MatmulRow,
@@ -111,12 +110,14 @@ def samples_of_matmuls(
     ]
 
 
-def samples_of_match(match: Match, cluster: Cluster, prices: Prices) -> list[Sample]:
-    """Samples of the instructions that a profile measured."""
+def samples_of_seconds(
+    measured: Mapping[Task, float], cluster: Cluster, prices: Prices
+) -> list[Sample]:
+    """Samples of tasks whose seconds alone were measured."""
     return [
         sample
-        for task in match.measured
-        for sample in _sample(task, match.seconds[task.name], cluster, prices)
+        for task, seconds in measured.items()
+        for sample in _sample(task, seconds, cluster, prices)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
@@ -69,16 +69,9 @@ def infeasible(
         limit: Limit = "memory"
     else:
         limit = max(found.dropped, key=lambda name: found.dropped[name])
-    remedies = [
-        remedy
-        for remedy in (
-            _remat(shape, cluster, batch, framework, asks),
-            _micro_batch(shape, cluster, batch, framework, asks),
-            _cluster(shape, cluster, batch, framework, asks),
-            _sequences(shape, cluster, batch, framework, asks),
-        )
-        if remedy is not None
-    ]
+    wanted = _Wanted(shape, cluster, batch, framework, asks)
+    looked = (_remat(wanted), _micro_batch(wanted), _cluster(wanted))
+    remedies = [one for one in (*looked, _sequences(wanted)) if one is not None]
     return Infeasible(
         limit,
         found.least_memory[0] if found.least_memory else None,
@@ -87,54 +80,49 @@ def infeasible(
     )
 
 
-def _fits(
-    shape: ModelShape,
-    cluster: Cluster,
-    batch: StepBatch,
-    framework: Framework,
-    asks: Asks,
-) -> bool:
-    return bool(candidates(shape, cluster, batch, framework, asks).found)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A request; variants of it are made by `dataclasses.replace`."""
+
+    shape: ModelShape
+    cluster: Cluster
+    batch: StepBatch
+    framework: Framework
+    asks: Asks
+
+    def with_asks(self, **changed: Any) -> _Wanted:
+        return dataclasses.replace(self, asks=dataclasses.replace(self.asks, **changed))
+
+    @property
+    def feasible(self) -> bool:
+        return bool(
+            candidates(
+                self.shape, self.cluster, self.batch, self.framework, self.asks
+            ).found
+        )
 
 
-def _remat(
-    shape: ModelShape,
-    cluster: Cluster,
-    batch: StepBatch,
-    framework: Framework,
-    asks: Asks,
-) -> Remedy | None:
+def _remat(wanted: _Wanted) -> Remedy | None:
     """The remat that computes the least again."""
     for remat in REMATS:
-        more = dataclasses.replace(asks, remats=(remat,))
-        if remat not in asks.remats and _fits(shape, cluster, batch, framework, more):
+        if remat in wanted.asks.remats:
+            continue
+        if wanted.with_asks(remats=(remat,)).feasible:
             return Remedy("remat", remat)
     return None
 
 
-def _micro_batch(
-    shape: ModelShape,
-    cluster: Cluster,
-    batch: StepBatch,
-    framework: Framework,
-    asks: Asks,
-) -> Remedy | None:
+def _micro_batch(wanted: _Wanted) -> Remedy | None:
     """The largest micro batch below the one that was asked for."""
-    for size in range((asks.micro_batch or 1) - 1, 0, -1):
-        less = dataclasses.replace(asks, micro_batch=size)
-        if _fits(shape, cluster, batch, framework, less):
+    for size in range((wanted.asks.micro_batch or 1) - 1, 0, -1):
+        if wanted.with_asks(micro_batch=size).feasible:
             return Remedy("micro_batch", str(size))
     return None
 
 
-def _cluster(
-    shape: ModelShape,
-    cluster: Cluster,
-    batch: StepBatch,
-    framework: Framework,
-    asks: Asks,
-) -> Remedy | None:
+def _cluster(wanted: _Wanted) -> Remedy | None:
     """The fewest more hosts of the same kind."""
+    cluster = wanted.cluster
     system = cluster.name.rpartition(":")[0]
     each = cluster.gpus_per_host
     if cluster.regions > 1:
@@ -145,7 +133,7 @@ def _cluster(
             larger = Cluster.parse(f"{system}:{hosts}x{each}")
         except ClusterError:
             return None
-        if _fits(shape, larger, batch, framework, asks):
+        if dataclasses.replace(wanted, cluster=larger).feasible:
             return Remedy("cluster", larger.name)
         # One by one where few are enough, then by powers of two: exact counts matter
         # to those who rent few hosts.
@@ -153,15 +141,9 @@ def _cluster(
     return None
 
 
-def _sequences(
-    shape: ModelShape,
-    cluster: Cluster,
-    batch: StepBatch,
-    framework: Framework,
-    asks: Asks,
-) -> Remedy | None:
+def _sequences(wanted: _Wanted) -> Remedy | None:
     """The nearest batch that divides."""
-    devices = cluster.devices
+    batch, devices = wanted.batch, wanted.cluster.devices
     for count in dict.fromkeys(
         (
             max(1, round(batch.sequences / devices)) * devices,
@@ -169,6 +151,6 @@ def _sequences(
         )
     ):
         other = dataclasses.replace(batch, sequences=count)
-        if other != batch and _fits(shape, cluster, other, framework, asks):
+        if other != batch and dataclasses.replace(wanted, batch=other).feasible:
             return Remedy("sequences", str(count))
     return None

@@ -40,6 +40,38 @@ _DOUBTS: Final = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Purchase:
+    """Time of collectives that is bought with computing time, or given back for it.
+
+    Example:
+        >>> Purchase(0, saved_seconds=4e-3, added_seconds=1e-3).price()
+        0.25
+        >>> Purchase(0, saved_seconds=-1e-3, added_seconds=-4e-3).price()
+        0.25
+    """
+
+    beside: int
+    """The candidate that it begins from; one setting is all that they differ in."""
+    saved_seconds: float
+    """By which the collectives become shorter, predicted; negative where slower."""
+    added_seconds: float
+    """By which computing becomes longer, likewise."""
+
+    def price(self, more: float = 0.0) -> float:
+        """Seconds that are lost for each that is won: the paper's `H`.
+
+        Args:
+            more: Seconds by which a step takes longer than was predicted. The times of
+                collectives alone are known better than what they do to the kernels
+                beside them: what was not foreseen is computing time.
+        """
+        added = self.added_seconds + more
+        if self.saved_seconds > 0:
+            return added / self.saved_seconds
+        return self.saved_seconds / added if added < 0 else math.inf
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StepCandidate:
     """A program with settings that a job could run.
 
@@ -54,6 +86,8 @@ class StepCandidate:
     by_model: tuple[float, ...] = ()
     """By each of the others, in the same order for all candidates; empty where only
     one was asked."""
+    purchase: Purchase | None = None
+    """None where it differs in more than one setting."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +133,10 @@ class Belief:
     def with_(self, seen: MeasuredBeside) -> Belief:
         """With one more comparison."""
         return dataclasses.replace(self, seen=(*self.seen, seen))._settled()
+
+    def among(self, candidates: Sequence[StepCandidate]) -> Belief:
+        """The same measurements, with more candidates."""
+        return dataclasses.replace(Belief.of(candidates), seen=self.seen)._settled()
 
     def ratio(self, one: int, other: int) -> float:
         """The expected logarithm of one candidate's time over another's."""

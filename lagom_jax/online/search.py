@@ -7,6 +7,10 @@ places, and the base makes the few steps: whatever is believed better makes almo
 of them. A challenger becomes the base when a sequential test with a fixed error rate
 says so; it is dropped when it is not worth it any more.
 
+More candidates can be offered to a search that goes on or is over: settings one step
+away from those of the base, which are tried in the order of the paper's rounds, the
+cheapest purchase first.
+
 `turns` says what the next steps run, `after` takes their times. Both are pure, so that
 the process whose clock counts can decide for all.
 """
@@ -14,6 +18,7 @@ the process whose clock counts can decide for all.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -53,7 +58,9 @@ class SearchLimits:
     loss: float = 0.05
     """The share by which a step may become longer."""
     error: float = 0.01
-    """The probability that anything slower is taken for faster in a whole search."""
+    """The probability that anything slower is taken for faster in a whole search: half
+    of it is for the first candidates, half of the rest for each that are offered
+    later."""
     worth: float = 0.003
     """A smaller gain is not looked for."""
     most: int = 120
@@ -105,6 +112,8 @@ class Search:
     looks: int = 0
     """Comparisons of the challenger."""
     dropped: frozenset[int] = frozenset()
+    errors: tuple[float, ...] = ()
+    """Of each candidate's comparison with a base."""
     made: frozenset[int] = frozenset({0})
     """Candidates that have made a step."""
     steps: int = 0
@@ -128,13 +137,45 @@ class Search:
             limits: What it may cost.
             steps: Steps that the job has made.
         """
-        belief = Belief.of(candidates)
-        return cls(tuple(candidates), belief, limits or SearchLimits(), steps=steps)
+        belief, limits = Belief.of(candidates), limits or SearchLimits()
+        errors = _shared(limits.error / 2, len(candidates))
+        return cls(tuple(candidates), belief, limits, errors=errors, steps=steps)
 
-    @property
-    def error(self) -> float:
-        """The error of one comparison."""
-        return self.limits.error / max(1, len(self.candidates) - 1)
+    def offered(self, more: Sequence[StepCandidate]) -> Search:
+        """The search with more candidates; it goes on, if it was over.
+
+        Example:
+            >>> search = Search.among([StepCandidate("as it is", 1.0)])
+            >>> len(search.offered([StepCandidate("other", 0.9)]).candidates)
+            2
+        """
+        if not more:
+            return self
+        candidates = (*self.candidates, *more)
+        left = self.limits.error - sum(self.errors)
+        return dataclasses.replace(
+            self,
+            candidates=candidates,
+            belief=self.belief.among(candidates),
+            errors=(*self.errors, *_shared(left / 2, len(more))),
+            # What ran before them is too long ago to be compared with.
+            tail=(),
+            over=False,
+            events=(),
+        )
+
+    def price(self, candidate: int) -> float | None:
+        """The price of a purchase by what is believed now; None for others."""
+        purchase = self.candidates[candidate].purchase
+        if purchase is None:
+            return None
+        before = self.candidates[purchase.beside].seconds
+        believed = before * math.exp(self.belief.ratio(candidate, purchase.beside))
+        return purchase.price(believed - self.candidates[candidate].seconds)
+
+
+def _shared(error: float, among: int) -> tuple[float, ...]:
+    return (error / max(1, among),) * among
 
 
 def turns(search: Search) -> tuple[int, ...]:
@@ -203,7 +244,7 @@ def _on_trial(search: Search) -> int | None:
 
 
 def _worth_trying(search: Search) -> Iterator[int]:
-    """Candidates that may be worth it, the one that promises most first."""
+    """Candidates that may be worth it: programs that promise most, cheap purchases."""
     belief, base = search.belief, search.base
     found = [
         number
@@ -213,8 +254,15 @@ def _worth_trying(search: Search) -> Iterator[int]:
         and belief.chance(number, base, search.limits.worth) > UNLIKELY
         and belief.ratio(number, base) <= search.limits.loss
     ]
-    found.sort(key=lambda number: -belief.gain(number, base))
-    yield from found
+    prices = {number: search.price(number) for number in found}
+    yield from sorted(
+        found,
+        key=lambda number: (
+            prices[number] is not None,
+            prices[number],
+            -belief.gain(number, base),
+        ),
+    )
 
 
 def _safe(search: Search, candidate: int) -> bool:
@@ -234,7 +282,8 @@ def _learned(search: Search, seen: MeasuredBeside) -> Search:
     )
     belief, base, limits = search.belief, search.base, search.limits
     slower = seen.other if seen.log_ratio < 0 else seen.candidate
-    if evidence.proves_faster(search.error):
+    error = search.errors[challenger]
+    if evidence.proves_faster(error):
         search = _told(search, "proved", challenger)
         return dataclasses.replace(
             search,
@@ -246,7 +295,7 @@ def _learned(search: Search, seen: MeasuredBeside) -> Search:
             tail=search.tail if search.running == challenger else (),
         )
     hopeless = (
-        evidence.proves_slower(search.error)
+        evidence.proves_slower(error)
         or belief.chance(challenger, base, limits.worth) < UNLIKELY
         or evidence.steps >= limits.most
     )

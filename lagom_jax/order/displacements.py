@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from lagom_jax.cost.loads import KernelLoad
-from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.collective import Collective, plain_name
 from lagom_jax.order.sequence import Order, UnitSequence
 from lagom_jax.program.program import Block, Kernel, Loop, Run
 
@@ -17,7 +17,7 @@ class Displacement:
 
     Example:
         >>> print(Displacement("all-gather-start.3", 32, -120e-6, 40e-6))
-        all-gather-start.3 (x32) starts 120 us earlier, is waited for 40 us later
+        all-gather.3 (x32) starts 120 us earlier, is waited for 40 us later
     """
 
     collective: str
@@ -38,7 +38,8 @@ class Displacement:
         """In words."""
         start = _in_words(self.start_change_seconds)
         wait = _in_words(self.wait_change_seconds)
-        return f"{self.collective} (x{self.times}) starts {start}, is waited for {wait}"
+        name = plain_name(self.collective)
+        return f"{name} (x{self.times}) starts {start}, is waited for {wait}"
 
 
 def _in_words(seconds: float) -> str:

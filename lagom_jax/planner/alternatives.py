@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from lagom_jax.plan import Plan
 from lagom_jax.planner.decide import TimedWay
 from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.run import Finished
-from lagom_jax.settings.frontier import path, points
-from lagom_jax.settings.policy import Found, replaced
 from lagom_jax.settings.space import Choice
 
 MOST: Final = 8
 """Alternatives, beside the program as it is."""
-_SETTINGS: Final = 4
-"""Those that differ from the taken one in a setting alone."""
-_GROUPS: Final = 3
-"""Groups of collectives whose settings are varied: those that take most time."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Alternative:
-    """A plan, and its step by all models."""
-
-    name: str
-    plan: Plan
-    seconds: float
-    by_model: tuple[float, ...]
-
-
-def alternatives(finished: Finished, most: int = MOST) -> tuple[Alternative, ...]:
-    """The program as it is, the plan that was taken, and others worth measuring.
-
-    Args:
-        finished: What a planner has ended with.
-        most: How many, beside the program as it is.
-    """
-    return tuple(
-        Alternative(
-            name, finished.plan_of(way), way.scored.seconds, way.scored.by_model
-        )
-        for name, way in chosen(finished, most)
-    )
 
 
 def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
-    """The same before plans are made of them, by name.
+    """The program as it is, the plan that was taken, and others worth measuring.
 
-    Those are the taken one, other programs that were compiled, and the taken one with
-    another setting for one of the groups that matter most. Those come first that by a
-    quarter of the models gain most: what most models think is what was taken.
+    Those are other programs that were compiled, each with the settings that were found
+    for it, by name; `lagom_jax.planner.settings_around` has other settings. Those come
+    first that by a quarter of the models gain most: what most models think is what was
+    taken.
 
     Args:
         finished: What a planner has ended with.
@@ -60,8 +28,8 @@ def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
     """
     first, *ways = finished.ways
     taken = next((w for w in ways if _is_taken(w, finished)), first)
-    found = {_key(first): (_name(first), first)}
-    found.setdefault(_key(taken), (_name(taken), taken))
+    found = {_key(first): (name_of(first), first)}
+    found.setdefault(_key(taken), (name_of(taken), taken))
     rest = [*ways, *_out_of_reach(finished)]
     rest.sort(key=lambda way: _best_gain(first.scored, way.scored))
     # Of each program its best settings; those of the plan's own are another matter.
@@ -69,15 +37,9 @@ def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
     others = [way for way in rest if programs[way.trial.number] is way]
     own = taken.trial.number
     others = [way for way in others if way.trial.number != own]
-    settings = [(_name(way), way) for way in rest if way.trial.number == own]
-    settings += sorted(
-        _other_settings(taken, finished),
-        key=lambda named: _best_gain(first.scored, named[1].scored),
-    )
-    named = [(_name(way), way) for way in others]
-    # Settings cost no program to be built, and are the smaller part of what may be won.
-    for name, way in (*named[: most - _SETTINGS], *settings):
-        found.setdefault(_key(way), (name, way))
+    settings = [way for way in rest if way.trial.number == own]
+    for way in (*others[: most - len(settings)], *settings):
+        found.setdefault(_key(way), (name_of(way), way))
     return list(found.values())[: most + 1]
 
 
@@ -116,40 +78,8 @@ def _best_gain(first: Scored, scored: Scored) -> float:
     return sorted(ratios)[len(ratios) // 4] if ratios else scored.seconds
 
 
-def _other_settings(
-    way: TimedWay, finished: Finished
-) -> Iterator[tuple[str, TimedWay]]:
-    """The same program with one group's setting changed by a step of its path."""
-    stage, choice = way.view.stage, way.view.found.choice
-    if not choice:
-        return
-    doubt = finished.judge.doubt(stage, way.view.policy)
-    own = stage.score(choice).own_seconds
-    matter = sorted(range(len(choice)), key=lambda group: -own.get(group, 0.0))
-    for group in matter[:_GROUPS]:
-        steps = [point.candidate for point in path(points(stage, group))]
-        for candidate in _beside(steps, choice[group]):
-            changed = replaced(choice, group, candidate)
-            scored = Scored(
-                stage.score(changed).step_seconds,
-                doubt.step_seconds(changed),
-                way.scored.parts + 1,
-            )
-            view = finished.judge.restated(way.view, Found(changed, 0))
-            calls = stage.space.groups[group]
-            told = calls.candidates[candidate] if candidate else "as NCCL has it"
-            name = f"{_name(way)}; {calls.name}: {told}"
-            yield name, TimedWay(way.trial, view, scored)
-
-
-def _beside(steps: Sequence[int], chosen: int) -> list[int]:
-    """The settings next to one on the path from small to fast, and NCCL's own."""
-    place = steps.index(chosen) if chosen in steps else 0
-    near = [*steps[max(0, place - 1) : place], *steps[place + 1 : place + 2]]
-    return [one for one in dict.fromkeys((0, *near)) if one != chosen]
-
-
-def _name(way: TimedWay) -> str:
+def name_of(way: TimedWay) -> str:
+    """A candidate's name: what was asked of the compiler, and the settings."""
     settings = sum(1 for candidate in way.view.found.choice if candidate)
     order = ", in our order" if way.trial.ordered else ""
     told = f", {settings} settings" if settings else ""

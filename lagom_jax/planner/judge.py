@@ -107,6 +107,14 @@ class Judge:
         if calibration is not None:
             self.pricing = calibration.pricing(self.pricing)
 
+    def calibrated(self, calibration: Calibration) -> Judge:
+        """The judge with the model corrected by measurements."""
+        return Judge(
+            *(self._cluster, self._controls, calibration),
+            streams=self._streams,
+            policies=self._policies,
+        )
+
     def coarsest(self) -> Judge:
         """The judge with the coarsest controls; itself where there are none coarser."""
         controls = self._controls

@@ -6,6 +6,11 @@ from lagom_jax.plan import Interval, Uncertainty
 from lagom_jax.plan.interval import times_as_fast
 from lagom_jax.units import in_seconds
 
+MODELS_IN_WORDS = (
+    "models: the cost model with other constants that its measurements leave open"
+)
+"""The meaning of figures in brackets, for a legend."""
+
 
 def in_range(interval: Interval) -> str:
     """The ends of an interval of seconds; empty where there is none.
@@ -19,6 +24,17 @@ def in_range(interval: Interval) -> str:
     return f"{in_seconds(interval.low)} to {in_seconds(interval.high)}"
 
 
+def in_brackets(interval: Interval | None) -> str:
+    """The ends of an interval as they follow a figure; empty where there are none.
+
+    Example:
+        >>> in_brackets(Interval(0.310, 0.326, 0.345)), in_brackets(None)
+        (' (310 ms to 345 ms)', '')
+    """
+    ends = in_range(interval) if interval is not None else ""
+    return f" ({ends})" if ends else ""
+
+
 def with_range(interval: Interval) -> str:
     """Seconds, and the ends of their interval in brackets.
 
@@ -26,8 +42,7 @@ def with_range(interval: Interval) -> str:
         >>> with_range(Interval(0.310, 0.326, 0.345))
         '326 ms (310 ms to 345 ms)'
     """
-    ends = in_range(interval)
-    return in_seconds(interval.expected) + (f" ({ends})" if ends else "")
+    return in_seconds(interval.expected) + in_brackets(interval)
 
 
 def before_and_after(

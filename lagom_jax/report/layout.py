@@ -12,14 +12,14 @@ from rich.text import Text
 _Row = TypeVar("_Row")
 WIDTH: Final = 140
 """Columns where there is no screen to ask."""
-# Sentences, which may take several lines.
-_WORDS = ("changed", "reason")
+# Words that may take several lines.
+_WORDS = ("changed", "candidate")
 _LEAST_WORDS = 24
 # Columns of words: to the left; where space is short it is taken from the first ones.
 _SHRINK = ("collective", "where", "mesh", "loses by", *_WORDS)
 _LEFT = (
     *(*_SHRINK, "kind", "hidden behind", "kernels", "policy", "NCCL's own", "chosen"),
-    *("lever", "value", "candidate", "status", "keeps rounding"),
+    *("lever", "value", "status", "keeps rounding"),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.collective import POINT_TO_POINT, plain_name
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.report.alike import alike, place
 from lagom_jax.report.figures import CollectiveReport, Report
@@ -155,8 +155,8 @@ def _row(one: CollectiveReport, texts: _Texts) -> list[Any]:
 
 def short_name(one: CollectiveReport) -> str:
     """A collective's name without what the schedule adds to it."""
-    # The schedule's names have -start in them; some do not tell the kind.
-    name = one.name.replace("-start", "")
+    # Some do not tell the kind.
+    name = plain_name(one.name)
     return name if name.startswith(one.kind) else f"{one.kind} {name}"
 
 

@@ -20,7 +20,11 @@ from lagom_jax.plan import (
     SiteSetting,
 )
 from lagom_jax.plan.evidence import COSTS, ORDER
-from lagom_jax.report.intervals import before_and_after, gain_in_words
+from lagom_jax.report.intervals import (
+    MODELS_IN_WORDS,
+    before_and_after,
+    gain_in_words,
+)
 from lagom_jax.report.layout import WIDTH, as_text, listing
 from lagom_jax.report.tuning import parts_of_step, ranks_in_words, setting_in_words
 from lagom_jax.units import (
@@ -121,20 +125,22 @@ def _headline(plan: Plan) -> Text:
     text.append(f"  predicted step {before_and_after(*times)}", "bold")
     colour = "bold green" if plan.speedup >= 1 else "bold red"
     text.append(f"; {gain_in_words(*times)}\n", colour)
+    if evidence.uncertainty is not None:
+        text.append(f"  {MODELS_IN_WORDS}\n", "dim")
     text.append(
         f"  with all communication hidden, as free of charge, the program as it was "
         f"takes {in_seconds(evidence.bound_seconds)} ({evidence.bound})"
     )
     recovered = evidence.recovered
     if recovered is not None and recovered > 0:
-        text.append(f"; {in_percent(recovered, 1)} of the way there is made")
+        text.append(f"; {in_percent(recovered, 1)} of that gain is reached")
     text.append("\n")
     text.append_text(parts_of_step(evidence.default, evidence.tuned))
     if evidence.default_peak is not None or evidence.tuned_peak is not None:
         peaks = f"{_bytes(evidence.default_peak)} → {_bytes(evidence.tuned_peak)}"
         text.append(f"  {'memory at the fullest':<22} {peaks}")
         if evidence.memory_limit is not None:
-            text.append(f" of {in_bytes(evidence.memory_limit)}")
+            text.append(f" of {in_bytes(evidence.memory_limit)} that JAX may take")
         text.append("\n")
     text.append(
         f"  {counted(evidence.compiles, 'compile')}, "
@@ -189,13 +195,23 @@ def _said_once(levers: Iterable[Lever]) -> list[Lever]:
 
 
 def _candidates(plan: Plan, width: int) -> RenderableType:
-    return listing(
+    found = plan.evidence.candidates
+    listed = listing(
         "Candidates (steps are predicted, compiles measured)",
         _CANDIDATES,
-        plan.evidence.candidates,
+        found,
         spare=_SPARE_OF_CANDIDATES,
         width=width,
     )
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        if one.reason:
+            alike.setdefault((one.status, one.reason), []).append(one.name)
+    whys = _whys(
+        (names[0] if len(names) == 1 else f"{len(names)} {status}", reason)
+        for (status, reason), names in alike.items()
+    )
+    return Group(listed, *([Text(), *whys] if whys else []))
 
 
 def _settings(plan: Plan, rows: int | None, width: int) -> RenderableType:
@@ -301,7 +317,8 @@ def _seconds(seconds: float | None) -> str:
 
 def _step(lever: Lever) -> Text:
     if lever.step_change is None:
-        return Text()
+        # No candidate was compiled without this one alone.
+        return Text("together" if lever.accepted else "", "dim")
     colour = "green" if lever.step_change < 0 else ""
     return Text(in_signed_seconds(lever.step_change), colour)
 
@@ -331,12 +348,11 @@ _CANDIDATES: Final[Mapping[str, Callable[[PlanCandidate], str | Text]]] = {
     "candidate": lambda one: one.name,
     "status": lambda one: Text(one.status, _STYLES.get(one.status, "yellow")),
     "step": lambda one: _seconds(one.step_seconds),
-    "tuned": lambda one: _seconds(one.tuned_seconds),
+    "with settings": lambda one: _seconds(one.tuned_seconds),
     "memory": lambda one: "" if one.peak_bytes is None else in_bytes(one.peak_bytes),
-    "compile": lambda one: in_seconds(one.compile_seconds),
-    "reason": lambda one: one.reason,
+    "compile": lambda one: _seconds(one.compile_seconds or None),
 }
-_SPARE_OF_CANDIDATES = ("compile", "memory", "step", "reason")
+_SPARE_OF_CANDIDATES = ("compile", "memory")
 _SETTINGS: Final[Mapping[str, Callable[[SiteSetting], str | Text]]] = {
     "collective": lambda one: one.kind,
     "bytes": lambda one: in_bytes(one.bytes),

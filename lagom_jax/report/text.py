@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.collective import POINT_TO_POINT, plain_name
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.report.figures import CollectiveReport, KindTotal, Report
 from lagom_jax.report.grouping import grouped
-from lagom_jax.report.intervals import in_range
+from lagom_jax.report.intervals import MODELS_IN_WORDS, in_brackets
 from lagom_jax.report.layout import WIDTH, as_text, cut, table
 from lagom_jax.report.origin import file_and_line, has_scope, short_origin
 from lagom_jax.report.program_notes import unknown_in_words
@@ -51,6 +51,9 @@ def render(
     # A replay predicts the step even where the prices of its parts were measured.
     told = "The step is" if report.measured else "All times are"
     parts.append(Text(f"{told} predicted. Prices: {report.pricing}", "dim"))
+    if in_brackets(report.step_interval):
+        ranges = f"In brackets what nine in ten models say; {MODELS_IN_WORDS}"
+        parts.append(Text(ranges, "dim"))
     return Group(*parts)
 
 
@@ -70,9 +73,8 @@ def _headline(report: Report) -> RenderableType:
     for caution in report.cautions:
         text.append(f"CAUTION: {caution}\n", "bold red")
     text.append("\n")
-    ends = in_range(report.step_interval) if report.step_interval else ""
     text.append(f"  step {in_seconds(step)}", "bold")
-    text.append(f" ({ends})" if ends else "")
+    text.append(in_brackets(report.step_interval))
     text.append(f"  =  computation {in_seconds(report.compute_seconds)}  +  ")
     style = "bold red" if report.exposed_seconds > 0.05 * step else "bold green"
     text.append(
@@ -91,10 +93,15 @@ def _headline(report: Report) -> RenderableType:
             f"{in_percent(hidden, report.communication_seconds)} of it hidden behind "
             "computation"
         )
+        ends = in_brackets(report.exposed_interval)
+        text.append(
+            f", {in_seconds(report.exposed_seconds)}{ends} exposed" * bool(ends)
+        )
     if report.contention_seconds > 0.001 * step:
         text.append(
-            f"\n  contention {in_seconds(report.contention_seconds)}: by so much "
-            "communication slows the computation beside it"
+            f"\n  contention {in_seconds(report.contention_seconds)}"
+            f"{in_brackets(report.contention_interval)}: by so much communication "
+            "slows the computation beside it"
         )
     text.append(*_memory(report))
     text.append("\n")
@@ -229,8 +236,8 @@ def _name(row: CollectiveReport) -> Text:
 
 
 def _short_name(row: CollectiveReport) -> str:
-    # The schedule's names have -start in them; some do not tell the kind.
-    name = printable(row.name, LONGEST_NAME).replace("-start", "")
+    name = plain_name(printable(row.name, LONGEST_NAME))
+    # Some do not tell the kind.
     return name if name.startswith(row.kind) else f"{row.kind} {name}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,40 +32,77 @@ class Statics(NamedTuple):
         numbers = internal(jitted, "_jit_info.static_argnums")
         return cls(tuple(numbers), tuple(internal(jitted, "_jit_info.static_argnames")))
 
+
+class StaticsApart:
+    """Divides the arguments of calls into static ones and others.
+
+    Example:
+        >>> fixed, args, kwargs = StaticsApart(Statics((1,), ("n",))).divided(
+        ...     (1.0, 2), {"x": 4}
+        ... )
+        >>> args, kwargs
+        ((1.0,), {'x': 4})
+    """
+
+    def __init__(self, statics: Statics) -> None:
+        """Takes those of a function."""
+        self._statics = statics
+        self._ways: dict[tuple[Hashable, ...], _Way] = {}
+
     def divided(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Hashable, ...], tuple[Any, ...], dict[str, Any]]:
-        """The values of static ones, and the others as a compiled program takes them.
+        """The static ones with their types, and the others as programs take them."""
+        kwargs = {**kwargs}
+        fixed, args = self.taken(args, kwargs)
+        return fixed, args, kwargs
 
-        Example:
-            >>> fixed, args, kwargs = Statics((1,), ("n",)).divided((1.0, 2), {"x": 4})
-            >>> args, kwargs
-            ((1.0,), {'x': 4})
-        """
-        # Loops, as this is the way of every call; comprehensions take longer.
-        fixed = _present(self, len(args), (*kwargs,))
-        values: list[Hashable] = [fixed]
-        apart, named = [*args], {**kwargs}
-        for place in fixed.numbers:
-            values.append(apart.pop(place))
-        for name in fixed.names:
-            values.append(named.pop(name))
+    def taken(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Hashable, ...], tuple[Any, ...]]:
+        """The same; takes static ones out of `kwargs`, and leaves the others there."""
+        # Written for speed, as this is the way of every call.
+        way = self._ways.get((len(args), *kwargs))
+        if way is None:
+            way = self._way(len(args), (*kwargs,))
+        number, values_of, rest_of, names = way
+        values: tuple[Hashable, ...] = values_of(args)
+        if names:
+            values = (*values, *map(kwargs.pop, names))
         # Equal and yet another program: 1, 1.0 and True.
-        return (*values, *map(type, values)), (*apart,), named
+        return (number, values, *map(type, values)), rest_of(args)
+
+    def _way(self, count: int, names: tuple[str, ...]) -> _Way:
+        numbers = self._statics.numbers
+        places = sorted({n % count for n in numbers if -count <= n < count})
+        rest = [place for place in range(count) if place not in places]
+        static = tuple(sorted(set(names).intersection(self._statics.names)))
+        way = _Way(len(self._ways), _at(places), _at(rest), static)
+        self._ways[count, *names] = way
+        return way
 
 
-@functools.lru_cache(maxsize=1024)
-def _present(statics: Statics, count: int, names: tuple[str, ...]) -> Statics:
-    """The static ones that a call gives, the last first."""
-    places = {n % count for n in statics.numbers if -count <= n < count}
-    named = set(names).intersection(statics.names)
-    return Statics(tuple(sorted(places, reverse=True)), tuple(sorted(named)))
+class _Way(NamedTuple):
+    """The division of calls that give as many arguments, and those names."""
+
+    number: int
+    values_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    rest_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    names: tuple[str, ...]
+
+
+def _at(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Takes what is at some places of a tuple; both ways take no time in Python."""
+    first, count = (places[0] if places else 0), len(places)
+    if [*places] == [*range(first, first + count)]:
+        return operator.itemgetter(slice(first, first + count))
+    return operator.itemgetter(*places)
 
 
 def variant_of(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    statics: Statics,
+    statics: StaticsApart | None,
     *,
     by_value: bool = False,
 ) -> Hashable:
@@ -78,19 +114,21 @@ def variant_of(
     Args:
         args: Arguments of the call.
         kwargs: The same by keyword.
-        statics: Which of them are static.
+        statics: Tells which of them are static; None if none are.
         by_value: Whether all that is no array is part of the program.
 
     Example:
         >>> import jax.numpy as jnp
         >>> one, other = jnp.ones(3), jnp.zeros(3)
-        >>> nothing = Statics((), ())
-        >>> variant_of((one,), {}, nothing) == variant_of((other,), {}, nothing)
+        >>> variant_of((one,), {}, None) == variant_of((other,), {}, None)
         True
-        >>> variant_of((one,), {}, nothing) == variant_of((3,), {}, nothing)
+        >>> variant_of((one,), {}, None) == variant_of((3,), {}, None)
         False
     """
-    fixed, apart, named = statics.divided(args, kwargs)
+    fixed: tuple[Hashable, ...] = ()
+    apart, named = args, kwargs
+    if statics is not None:
+        fixed, apart, named = statics.divided(args, kwargs)
     leaves, tree = jax.tree.flatten((apart, named))
     found = tuple(map(_valued, leaves)) if by_value else facts_of(leaves)
     return (len(args), fixed, tree, found, trace_context())
@@ -116,6 +154,21 @@ def facts_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
         return tuple(map(_facts_of, leaves))
     except AttributeError:
         return tuple(map(_leaf, leaves))
+
+
+def settled_sharding(fact: Any) -> Any:
+    """The sharding that an array has of its own, of its properties; None for none.
+
+    What jax has put somewhere by itself has none: a program may have it elsewhere.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> settled_sharding(*facts_of([jnp.ones(3)])) is None
+        True
+    """
+    *_, sharding, committed = fact
+    # Descriptions of arrays do not say whether they are committed, and are.
+    return None if committed is False else sharding
 
 
 Path: TypeAlias = "tuple[tuple[Callable[[Any, Any], Any], Any], ...]"

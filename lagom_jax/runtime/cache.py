@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from lagom_jax.runtime.say import LOG
 
 _FOLDER: Final = "lagom"
 _DAY: Final = 86_400.0
+_KEPT: Final = re.compile(rb'"kept":\s*true')
 VERDICT_DAYS: Final = 7
 """For so long a measurement by which a plan was slower keeps it from being used."""
 
@@ -80,6 +82,9 @@ class Cache:
         path = self._path(name)
         if name in self._here or path is None:
             return self._here.get(name)
+        return self._read(path)
+
+    def _read(self, path: Path) -> Plan | None:
         try:
             content = files.read(path)
             if content is None:
@@ -97,6 +102,24 @@ class Cache:
         name = name_of(parts)
         self._here[name] = plan
         self._write(name, to_json(plan).encode())
+
+    def has_measured(self) -> bool:
+        """True if any plan here was measured and found faster."""
+        if any(_was_faster(plan) for plan in self._here.values()):
+            return True
+        try:
+            found = [] if self.folder is None else [*self.folder.glob("*.json")]
+            # They are looked through before the first step, and not parsed for that.
+            return any(_KEPT.search(path.read_bytes()) for path in found)
+        except OSError as error:
+            LOG.debug("decisions cannot be looked through: %s", error)
+            return False
+
+    def of_measured(self) -> Cache:
+        """Its plans that were measured and found faster, to be looked up only."""
+        found = _Measured(self.folder)
+        found._here = {k: p for k, p in self._here.items() if _was_faster(p)}
+        return found
 
     def mark_of(self, plan: Plan) -> Path | None:
         """The file that says that a plan's program makes its first step."""
@@ -144,6 +167,19 @@ class Cache:
     def _path(self, name: str) -> Path | None:
         name = name if "." in name else f"{name}.json"
         return None if self.folder is None else self.folder / name
+
+
+class _Measured(Cache):
+    """Plans of a folder that were measured and found faster."""
+
+    def _read(self, path: Path) -> Plan | None:
+        plan = super()._read(path)
+        return plan if plan is not None and _was_faster(plan) else None
+
+
+def _was_faster(plan: Plan) -> bool:
+    measured = plan.evidence.measured
+    return measured is not None and measured.kept
 
 
 def name_of(parts: Mapping[str, str]) -> str:

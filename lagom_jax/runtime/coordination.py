@@ -1,27 +1,13 @@
-"""Rounds of real processes, over the coordination service of `jax.distributed`.
-
-The service is a table of values in process 0. No backend starts and no program is
-compiled, so that what NCCL reads when it starts can still be decided. Seen on jax
-0.10.2 and 0.12.0.1:
-
-- A value can be written once, unless one asks to replace it; 100 MB pass.
-- While process 0 stands still as a whole, calls hang beyond their limit. So each runs
-  in a thread, and is given up a few seconds after its limit.
-- A process that dies is noticed after `heartbeat_timeout_seconds` of
-  `jax.distributed.initialize`, 100 by default. Then jax ends the others, unless
-  `jax_enable_recoverability` is set; when process 0 dies, jax ends them at once.
-"""
+"""Rounds of real processes, over the coordination service of `jax.distributed`."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
@@ -31,82 +17,29 @@ from lagom_jax.errors import InDoubtError, LagomError, RefusedError
 from lagom_jax.runtime.protocol import (
     Decide,
     Entry,
-    Get,
     Member,
     Put,
     Reply,
     RoundStep,
-    StoreAnswer,
     Verdict,
     Word,
     after,
     request,
 )
-from lagom_jax.runtime.waiting import in_background
+from lagom_jax.runtime.store import KeyValueStore, RoundEntries, Table
 
 _LOG = logging.getLogger("lagom_jax")
-# How late the service may be: it looks at limits once a second, on a busy machine.
-_SLACK_SECONDS: Final = 5.0
-_LONGEST_MS: Final = 2**31 - 1
 _SIGNS_IN_PATIENCE: Final = 4
 
 Deciding = Callable[[tuple[Word, ...]], str]
 """Makes the content of a verdict in the leader; what it raises is a refusal."""
 
 
-class KeyValueStore:
-    """The service's table, as the protocol asks for it."""
-
-    def __init__(self, client: Any) -> None:
-        """Takes the client of `jax.distributed`."""
-        self._client = client
-
-    def put(self, key: str, value: bytes, *, replaces: bool = False) -> StoreAnswer:
-        """Writes a value where there is none, or in any case."""
-        try:
-            self._call("key_value_set_bytes", 0.0, key, value, replaces)
-        except RuntimeError as error:
-            if "ALREADY_EXISTS" in str(error):
-                return StoreAnswer.TAKEN
-            _LOG.debug("%s was not written: %s", key, error)
-            return StoreAnswer.LOST
-        return StoreAnswer.DONE
-
-    def get(self, key: str, seconds: float = 0.0) -> bytes | StoreAnswer:
-        """Reads a value, or waits for one."""
-        try:
-            if seconds <= 0:
-                return self._call("key_value_try_get_bytes", 0.0, key)
-            milliseconds = max(1, int(min(1000 * seconds, _LONGEST_MS)))
-            method = "blocking_key_value_get_bytes"
-            return self._call(method, seconds, key, milliseconds)
-        except RuntimeError as error:
-            if any(word in str(error) for word in ("NOT_FOUND", "DEADLINE_EXCEEDED")):
-                return StoreAnswer.NOTHING
-            _LOG.debug("%s was not read: %s", key, error)
-            return StoreAnswer.LOST
-
-    def _call(self, method: str, seconds: float, *arguments: object) -> Any:
-        """Calls a method of the client in a thread: some do not end when they should.
-
-        Raises:
-            RuntimeError: The service refuses, or does not answer in time.
-        """
-        from lagom_jax.compile._jax_internals import internal
-
-        call = internal(self._client, method)
-        try:
-            longest = min(seconds + _SLACK_SECONDS, threading.TIMEOUT_MAX)
-            return in_background(lambda: call(*arguments)).result(longest)
-        except TimeoutError:
-            raise RuntimeError("the coordination service does not answer") from None
-
-
 @dataclasses.dataclass(eq=False)
 class Coordinator:
     """A run of the coordination service that this process belongs to."""
 
-    store: KeyValueStore
+    store: Table
     client: Any
     index: int
     begun: Counter[str] = dataclasses.field(default_factory=Counter[str])
@@ -237,15 +170,15 @@ class Talk:
                 raise RefusedError(word.own)
             return decide((word,))
         member = Member(self.group.index, self.group.members, word, binding)
-        member = self._driven(member, decide, self.group.coordinator.store)
+        member = self._driven(member, decide)
         self.returned |= member.returned
         _LOG.debug("%s, round %d: %s", self.topic, self.rounds, member.step.value)
         if member.step is RoundStep.LEFT:
             # So that nobody waits for this process in the next one.
             self.rounds += 1
-            why = f"process {member.me} does not know what was decided"
-            self._put(Put(Entry.VERDICT, 0, Verdict(False, content=why)))
-            raise RefusedError(f"jax's coordination service does not answer; {why}")
+            why = Word("", "what was decided is not known here", refuses=True)
+            self._entries().put(Put(Entry.WORD, member.me, why))
+            raise RefusedError(f"jax's coordination service does not answer: {why.own}")
         if member.step is RoundStep.IN_DOUBT:
             raise InDoubtError(
                 f"process {member.me} cannot know whether the other processes run what "
@@ -258,58 +191,43 @@ class Talk:
             raise RefusedError(member.verdict.content)
         return member.verdict.content
 
-    def _driven(self, member: Member, decide: Deciding, store: KeyValueStore) -> Member:
-        until = time.monotonic() + self.patience
-        with self._signs(store) if member.leads else contextlib.nullcontext():
+    def _entries(self) -> RoundEntries:
+        assert self.group.coordinator is not None
+        room = f"{self.topic}.{self.rounds}"
+        return RoundEntries(self.group.coordinator.store, room)
+
+    def _driven(self, member: Member, decide: Deciding) -> Member:
+        entries, until = self._entries(), time.monotonic() + self.patience
+        with self._signs(entries) if member.leads else contextlib.nullcontext():
             while not member.over:
                 asked = request(member)
                 reply: Reply
                 if isinstance(asked, Decide):
                     reply = _decided(member, decide, asked)
                 elif isinstance(asked, Put):
-                    reply = self._put(asked)
+                    reply = entries.put(asked)
                 else:
                     left = until - time.monotonic() if member.leads else self.patience
-                    reply = self._get(asked, left if asked.waits else 0.0)
+                    reply = entries.get(asked, left)
                 member = after(member, reply)
         return member
 
     @contextlib.contextmanager
-    def _signs(self, store: KeyValueStore) -> Generator[None, None, None]:
+    def _signs(self, entries: RoundEntries) -> Generator[None, None, None]:
         """Lets the others see that the leader works."""
-        over, key = threading.Event(), self._key(Entry.SIGN, 0)
+        over = threading.Event()
 
         def run() -> None:
             count = 0
             while not over.wait(self.patience / _SIGNS_IN_PATIENCE):
                 count += 1
-                store.put(key, str(count).encode(), replaces=True)
+                entries.sign(count)
 
         threading.Thread(target=run, name="lagom_jax signs", daemon=True).start()
         try:
             yield
         finally:
             over.set()
-
-    def _put(self, asked: Put) -> StoreAnswer:
-        assert self.group.coordinator is not None
-        key = self._key(asked.kind, asked.member)
-        return self.group.coordinator.store.put(key, packed(asked.value))
-
-    def _get(self, asked: Get, seconds: float) -> Reply:
-        assert self.group.coordinator is not None
-        key = self._key(asked.kind, asked.member)
-        found = self.group.coordinator.store.get(key, seconds)
-        if isinstance(found, StoreAnswer):
-            return found
-        try:
-            return unpacked(asked.kind, found)
-        except (ValueError, TypeError, zlib.error) as error:
-            _LOG.warning("%s is not as it was written: %s", key, error)
-            return StoreAnswer.LOST
-
-    def _key(self, kind: Entry, member: int) -> str:
-        return f"{self.topic}.{self.rounds}/{kind.value}/{member}"
 
 
 def _decided(member: Member, decide: Deciding, asked: Decide) -> Verdict:
@@ -323,26 +241,3 @@ def _decided(member: Member, decide: Deciding, asked: Decide) -> Verdict:
 def told(error: BaseException) -> str:
     """An error as others are told of it."""
     return f"{type(error).__name__}: {error}".strip().rstrip(":")
-
-
-def packed(value: Word | Verdict) -> bytes:
-    """An entry as it is written: small, and with a checksum.
-
-    Example:
-        >>> unpacked(Entry.WORD, packed(Word("a", "b")))
-        Word(same='a', own='b', refuses=False)
-    """
-    # What comes from the environment need not be Unicode; JSON escapes it.
-    return zlib.compress(json.dumps(dataclasses.astuple(value)).encode("ascii"), 1)
-
-
-def unpacked(kind: Entry, value: bytes) -> Word | Verdict | int:
-    """The value that `packed` has packed.
-
-    Raises:
-        ValueError, TypeError, zlib.error: It has not.
-    """
-    if kind is Entry.SIGN:
-        return int(value)
-    form = Word if kind is Entry.WORD else Verdict
-    return form(*json.loads(zlib.decompress(value)))

@@ -201,7 +201,7 @@ def _built(
 ) -> Choice:
     built: list[Built] = []
     try:
-        _check(plan, case)
+        check_plan(plan, case)
         image = base64.b64decode(found["rules"])
         rules = unpack(image, "what the first process said") if image else None
         built.append(build(plan))
@@ -241,7 +241,7 @@ def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
             f"Remove {case.cache.mark_of(plan)} to try it"
         )
     tells = case.nccl is not None and not objections
-    rules = _image(case, plan) if tells else ""
+    rules = rules_image(case, plan) if tells else ""
     found = {"plan": to_json(plan), "rules": rules, "how": how, "parts": parts}
     return json.dumps(found)
 
@@ -257,7 +257,7 @@ def _found(
     plan = case.cache.find(parts)
     if plan is not None:
         try:
-            _check(plan, case)
+            check_plan(plan, case)
         except PlanError as error:
             # Somebody has moved files about, or there is less memory.
             LOG.warning("a decision that was kept is not used: %s", error)
@@ -292,7 +292,7 @@ def _found(
     return plan, how
 
 
-def _image(case: Case, plan: Plan) -> str:
+def rules_image(case: Case, plan: Plan) -> str:
     """The rules for NCCL's tuner plugin, as base64 text; empty where there are none."""
     if not any(isinstance(one.setting, Setting) for one in plan.settings):
         return ""
@@ -308,7 +308,7 @@ def _image(case: Case, plan: Plan) -> str:
     return base64.b64encode(pack(rules)).decode()
 
 
-def _check(plan: Plan, case: Case) -> None:
+def check_plan(plan: Plan, case: Case) -> None:
     """Raises PlanError where a plan is for something else."""
     doubts = require(
         plan,
@@ -323,16 +323,17 @@ def _check(plan: Plan, case: Case) -> None:
     for doubt in doubts:
         LOG.info("the plan: %s", doubt)
     peak = plan.evidence.tuned_peak
-    if peak is not None and peak > memory_limit(case, plan):
+    allowed = case.budget.memory(case.planner.cluster.gpu.memory_bytes)
+    limit = memory_limit(allowed, plan)
+    if peak is not None and peak > limit:
         raise PlanError(
             f"the plan takes {in_bytes(peak)} on a device, and may take "
-            f"{in_bytes(memory_limit(case, plan))}"
+            f"{in_bytes(limit)}"
         )
 
 
-def memory_limit(case: Case, plan: Plan) -> int:
+def memory_limit(allowed: int, plan: Plan) -> int:
     """Bytes that a plan's program may take: never less than the step as it is."""
-    allowed = case.budget.memory(case.planner.cluster.gpu.memory_bytes)
     return max(allowed, plan.evidence.default_peak or 0)
 
 

@@ -11,18 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lagom_jax.compile import Compiler
+from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.nccl_plugin import Rules, unpack
-from lagom_jax.online.belief import StepCandidate
+from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.plan import Plan, from_json, to_json
-from lagom_jax.runtime import decision
+from lagom_jax.plan.order import ScheduleEdit
+from lagom_jax.runtime import decision, say
+from lagom_jax.runtime.agenda import OnlineCandidate
 from lagom_jax.runtime.cache import Cache, digest_of
 from lagom_jax.runtime.coordination import ProcessGroup, Talk, told
 from lagom_jax.runtime.decision import Case, Choice, decide
-from lagom_jax.runtime.online import OnlineCandidate, OnlineSteps
+from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
-from lagom_jax.runtime.programs import ArgumentForm, Built
+from lagom_jax.runtime.planning_process import MODULE
+from lagom_jax.runtime.programs import ArgumentForm, Built, collectives_of
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
+from lagom_jax.runtime.step_profile import StepProfile
 
 MOST: Final = 6
 """Alternatives that are built, beside the plan; those that share a program with
@@ -54,6 +59,8 @@ def online_steps(
     programs: ProgramsOfStep,
     tell: Callable[[Rules | None], None],
     warn: Callable[[BaseException], None],
+    *,
+    profiles: bool,
 ) -> tuple[Talk, OnlineSteps]:
     """The steps of a program that is tuned while it trains.
 
@@ -66,78 +73,280 @@ def online_steps(
         programs: Builds its programs.
         tell: Lets rules of NCCL hold in all processes.
         warn: Says why nothing comes of it.
+        profiles: Whether steps are profiled first, by a profiler that times what the
+            plan is for; the same in all processes.
 
     Returns:
         The rounds in which its steps are agreed on, and the steps.
     """
+    profile = StepProfile() if profiles else None
     talk = group.begin(name, patience)
-
-    def work() -> list[OnlineCandidate]:
-        with Compiler(store=cache.folder is not None) as compiler:
-            try:
-                case = case_of(compiler)
-            except Exception as error:
-                # The others are not to wait for this process.
-                if group.coordinator is not None:
-                    word = Word("", told(error), refuses=True)
-                    talk.agree(word, lambda words: "")
-                raise
-            return online_candidates(case, talk, programs.planned)
-
-    def build(choice: Choice | None, form: Any) -> Built:
-        if choice is None:
-            return programs.usual(form)
-        if form is programs.first:
-            return choice.built
-        return programs.again(choice, form)
-
+    source = OnlinePlans(talk, cache, case_of, programs, profile)
     meetings = group.begin(f"{name} steps", patience)
-    steps = OnlineSteps(name, meetings, work, build, tell, cache, warn)
+    steps = OnlineSteps(
+        *(name, meetings, source, source.build, tell, cache, warn, profile)
+    )
     return meetings, steps
 
 
-def online_candidates(
-    case: Case, talk: Talk, build: Callable[[Plan], Built]
-) -> list[OnlineCandidate]:
-    """Finds what a job could run, and builds it in every process.
+def measured_before(
+    talk: Talk,
+    cache: Cache,
+    case_of: Callable[[Compiler], Case],
+    build: Callable[[Plan], Built],
+    tell: Callable[[Rules | None], None],
+) -> Choice | None:
+    """The plan that an earlier job has measured, built in all processes.
+
+    It is looked for before the first step; where nothing was ever measured, that costs
+    one round and a look into a folder.
 
     Args:
-        case: The step.
-        talk: The processes that run it.
+        talk: The processes that run the step.
+        cache: Where decisions are kept.
+        case_of: The step as planning has it.
         build: Builds a plan's program here.
+        tell: Lets rules of NCCL hold in all processes.
 
     Returns:
-        The program as it was, the plan that was decided on, and its alternatives: the
-        same in all processes.
+        None where there is none, or not all could build it.
 
     Raises:
-        RefusedError: All processes leave the step as it is.
-        InDoubtError: This process cannot know what the others have built.
-        LagomError: There is no plan, where there is but one process.
+        InDoubtError: This process cannot know what the others run.
     """
-    give_way()
-    programs: dict[str, Built] = {}
+    try:
+        known = talk.agree(
+            Word("before"),
+            lambda words: "measured" if cache.has_measured() else "",
+            binding=False,
+        )
+        if not known:
+            return None
+        with Compiler(store=cache.folder is not None) as compiler:
+            case: Case | Exception
+            try:
+                case = case_of(compiler)
+                loads = dataclasses.replace(case.options, mode="load")
+                case = dataclasses.replace(
+                    case, options=loads, cache=case.cache.of_measured()
+                )
+            except Exception as error:
+                case = error
+            return decide(case, talk, build, tell)
+    except InDoubtError:
+        raise
+    except LagomError as error:
+        LOG.debug("nothing that was measured before runs: %s", error)
+        return None
 
-    def built(plan: Plan) -> Built:
-        key = repr((sorted(plan.compiler_options().items()), plan.order))
-        if key not in programs:
-            programs[key] = build(plan)
-        return programs[key]
 
-    choice = decide(case, talk, built, lambda rules: None)
-    content = talk.agree(
-        Word("alternatives"), lambda words: _offered(case, choice), binding=False
+class OnlinePlans:
+    """Candidates of a step, found beside it and built in all its processes."""
+
+    def __init__(
+        self,
+        talk: Talk,
+        cache: Cache,
+        case_of: Callable[[Compiler], Case],
+        programs: ProgramsOfStep,
+        profile: StepProfile | None = None,
+    ) -> None:
+        """Sets it up; nothing is planned yet.
+
+        Args:
+            talk: The processes that run the step.
+            cache: Where decisions are kept.
+            case_of: The step as planning has it; called in a thread.
+            programs: Builds its programs.
+            profile: Of the step's first steps; None where none is made.
+        """
+        self._talk, self._cache, self._case_of = talk, cache, case_of
+        self._programs, self._profile = programs, profile
+        self._known: dict[str, Built] = {}
+        self._case: Case | None = None
+        self._parts: Mapping[str, str] = {}
+        self._closed = False
+
+    def build(self, choice: Choice | None, form: Any) -> Built:
+        """The program of a candidate, for one kind of arguments."""
+        if choice is None:
+            return self._programs.usual(form)
+        if form is self._programs.first:
+            return choice.built
+        return self._programs.again(choice, form)
+
+    def find(self) -> list[OnlineCandidate]:
+        """Finds what a job could run, and builds it in every process.
+
+        Returns:
+            The program as it was, the plan that was decided on, and its alternatives:
+            the same in all processes.
+
+        Raises:
+            RefusedError: All processes leave the step as it is.
+            InDoubtError: This process cannot know what the others have built.
+            LagomError: There is no plan, where there is but one process.
+        """
+        with Compiler(store=self._cache.folder is not None) as compiler:
+            try:
+                case = self._case_of(compiler)
+                self._hand_over(case)
+            except Exception as error:
+                # The others are not to wait for this process.
+                if self._talk.group.coordinator is not None:
+                    word = Word("", told(error), refuses=True)
+                    self._talk.agree(word, lambda words: "")
+                raise
+            self._case = case
+            if self._closed:
+                self.close()
+            return self._found(case)
+
+    def _hand_over(self, case: Case) -> None:
+        """Gives planning the profile of the step that runs, if there is one."""
+        profile, planner = self._profile, case.planner
+        if profile is None or profile.folder is None:
+            return
+        assert isinstance(planner, PlannerBeside)
+        compiled = self._programs.usual(self._programs.first).compiled
+        text = getattr(compiled, "compiled", compiled).as_text() or ""
+        (profile.folder / MODULE).write_text(text, encoding="utf-8")
+        planner.profile = profile.folder
+
+    def _found(self, case: Case) -> list[OnlineCandidate]:
+        give_way()
+        try:
+            choice = decide(case, self._talk, self._built, lambda rules: None)
+            if isinstance(case.planner, PlannerBeside) and case.planner.calibrated:
+                say.visibly(case.planner.calibrated)
+        finally:
+            if self._profile is not None:
+                self._profile.forget()
+        content = self._talk.agree(
+            Word("alternatives"), lambda words: _offered(case, choice), binding=False
+        )
+        offered = json.loads(content)
+        usual = StepCandidate(AS_IT_WAS, offered["seconds"], tuple(offered["by_model"]))
+        found = [
+            self._candidate(one, case, choice, self._built) for one in offered["plans"]
+        ]
+        own = [_communicates(one) for one in found]
+        content = self._talk.agree(Word("built", json.dumps(own)), _built_by_all)
+        alike = json.loads(content)
+        kept = [one for one, by_all in zip(found, alike, strict=True) if by_all and one]
+        self._parts = choice.parts if choice is not None else {}
+        # Settings may be all that is worth changing.
+        self._known.setdefault(_program_of({}, None), self._usual())
+        return [OnlineCandidate(None, usual), *kept]
+
+    def _usual(self) -> Built:
+        built = self._programs.usual(self._programs.first)
+        text = getattr(built.compiled, "compiled", built.compiled).as_text() or ""
+        return dataclasses.replace(built, collectives=collectives_of(text))
+
+    def around(self, candidates: list[OnlineCandidate], base: int) -> str:
+        """Settings around those of a candidate, as text; empty where there are none.
+
+        Only NCCL's settings differ, which go through the tuner's control page: all
+        processes have their program already.
+        """
+        case, choice = self._case, candidates[base].choice
+        # Where NCCL has no tuner, settings are options of the compiler.
+        if case is None or self._parts.get("controls") != "tuner":
+            return ""
+        planner = case.planner
+        assert isinstance(planner, PlannerBeside)
+        found = planner.around(None if choice is None else choice.plan)
+        plans = [
+            {**_timed(one), "plan": to_json(one.plan), "rules": _rules(case, one.plan)}
+            for one in found
+            if _program(one.plan) in self._known
+            and not case.cache.ended_a_job(one.plan)
+        ]
+        for one in plans:
+            one["purchase"]["beside"] = base
+        return json.dumps({"plans": plans}) if plans else ""
+
+    def taken(
+        self, candidates: list[OnlineCandidate], text: str
+    ) -> list[OnlineCandidate]:
+        """The candidates of such a text.
+
+        Raises:
+            LagomError: One of them cannot run here without a compile.
+        """
+        assert self._case is not None
+        found: list[OnlineCandidate] = []
+        for one in json.loads(text)["plans"]:
+            plan = from_json(one["plan"], "settings of the first process")
+            image = base64.b64decode(one["rules"])
+            rules = unpack(image, "what the first process said") if image else None
+            built = self._known.get(_program(plan))
+            if built is None:
+                raise PlanError(f"the program of {one['name']} is not built here")
+            made = Choice(plan, rules, built, one["name"], self._parts)
+            found.append(OnlineCandidate(made, _step_candidate(one)))
+        return found
+
+    def close(self) -> None:
+        """Ends the process that planned, and forgets the profile."""
+        self._closed = True
+        if self._case is not None and isinstance(self._case.planner, PlannerBeside):
+            self._case.planner.close()
+
+    def _built(self, plan: Plan) -> Built:
+        key = _program(plan)
+        if key not in self._known:
+            self._known[key] = self._programs.planned(plan)
+        return self._known[key]
+
+    def _candidate(
+        self,
+        offered: Mapping[str, Any],
+        case: Case,
+        choice: Choice | None,
+        build: Callable[[Plan], Built],
+    ) -> OnlineCandidate | None:
+        """An alternative, built here; None where that cannot be."""
+        timed = _step_candidate(offered)
+        if not offered["plan"]:
+            return OnlineCandidate(choice, timed)
+        assert choice is not None
+        try:
+            plan = from_json(offered["plan"], "a plan of the first process")
+            decision.check_plan(plan, case)
+            image = base64.b64decode(offered["rules"])
+            rules = unpack(image, "what the first process said") if image else None
+            made = Choice(plan, rules, build(plan), offered["name"], choice.parts)
+        except Exception as error:
+            LOG.info("%s is not built: %s", offered["name"], error)
+            return None
+        return OnlineCandidate(made, timed)
+
+
+def _program(plan: Plan) -> str:
+    """The same for plans that ask the compiler for the same program."""
+    return _program_of(plan.compiler_options(), plan.order)
+
+
+def _program_of(options: Mapping[str, Any], order: ScheduleEdit | None) -> str:
+    return repr((sorted(options.items()), order))
+
+
+def _step_candidate(offered: Mapping[str, Any]) -> StepCandidate:
+    bought = offered.get("purchase")
+    return StepCandidate(
+        offered["name"],
+        offered["seconds"],
+        tuple(offered["by_model"]),
+        Purchase(**bought) if bought else None,
     )
-    offered = json.loads(content)
-    usual = StepCandidate(AS_IT_WAS, offered["seconds"], tuple(offered["by_model"]))
-    found: list[OnlineCandidate | None] = [
-        _candidate(one, case, choice, built) for one in offered["plans"]
-    ]
-    own = [_communicates(one) for one in found]
-    content = talk.agree(Word("built", json.dumps(own)), _built_by_all)
-    alike = json.loads(content)
-    kept = [one for one, by_all in zip(found, alike, strict=True) if by_all and one]
-    return [OnlineCandidate(None, usual), *kept]
+
+
+def _rules(case: Case, plan: Plan) -> str:
+    """A plan's rules, where NCCL can be told; empty text where there are none."""
+    tells = case.nccl is not None and not case.nccl.objection()
+    return decision.rules_image(case, plan) if tells else ""
 
 
 def give_way() -> None:
@@ -168,9 +377,8 @@ def _offered(case: Case, choice: Choice | None) -> str:
     for one in others[:MOST] if parts else ():
         if case.cache.ended_a_job(one.plan):
             continue
-        plans.append({"plan": to_json(one.plan), "rules": "", **_timed(one)})
-        if case.nccl is not None and not case.nccl.objection():
-            plans[-1]["rules"] = decision._image(case, one.plan)  # pyright: ignore
+        rules = _rules(case, one.plan)
+        plans.append({"plan": to_json(one.plan), "rules": rules, **_timed(one)})
     if timed:
         first = timed[0].timed
         usual = {"seconds": first.seconds, "by_model": first.by_model}
@@ -181,8 +389,7 @@ def _offered(case: Case, choice: Choice | None) -> str:
 
 
 def _timed(one: TimedPlan) -> dict[str, Any]:
-    timed = one.timed
-    return {"name": timed.name, "seconds": timed.seconds, "by_model": timed.by_model}
+    return dataclasses.asdict(one.timed)
 
 
 def _alone(plan: Plan) -> TimedPlan:
@@ -196,31 +403,6 @@ def _default_seconds(plan: Plan) -> float:
 
 def _same(one: Plan, other: Plan) -> bool:
     return digest_of(one) == digest_of(other)
-
-
-def _candidate(
-    offered: Mapping[str, Any],
-    case: Case,
-    choice: Choice | None,
-    build: Callable[[Plan], Built],
-) -> OnlineCandidate | None:
-    """An alternative, built here; None where that cannot be."""
-    timed = StepCandidate(
-        offered["name"], offered["seconds"], tuple(offered["by_model"])
-    )
-    if not offered["plan"]:
-        return OnlineCandidate(choice, timed)
-    assert choice is not None
-    try:
-        plan = from_json(offered["plan"], "a plan of the first process")
-        decision._check(plan, case)  # pyright: ignore
-        image = base64.b64decode(offered["rules"])
-        rules = unpack(image, "what the first process said") if image else None
-        made = Choice(plan, rules, build(plan), offered["name"], choice.parts)
-    except Exception as error:
-        LOG.info("%s is not built: %s", offered["name"], error)
-        return None
-    return OnlineCandidate(made, timed)
 
 
 def _built_by_all(words: tuple[Word, ...]) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.compile import wire
 from lagom_jax.compile.child import environment
 from lagom_jax.errors import PlanError
-from lagom_jax.online.belief import StepCandidate
+from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.plan import Plan, from_json
 from lagom_jax.planner import Planner
 from lagom_jax.planner.request import Request
@@ -37,15 +37,25 @@ class TimedPlan:
 
     plan: Plan
     timed: StepCandidate
+    number: int = -1
+    """The number by which the process that made it knows it."""
 
 
 class PlannerBeside(Planner):
-    """A planner whose planning happens in another process, at the lowest priority."""
+    """A planner whose planning happens in another process, at the lowest priority.
+
+    The process stays, idle, for as long as it may be asked for settings around a plan.
+    """
 
     timed: tuple[TimedPlan, ...] = ()
     """The alternatives of the last plan, the step as it is first."""
     store: str | bool = True
     """The place of compiled steps, as `Compiler` takes it."""
+    profile: Path | None = None
+    """The folder of a profile of the step as it is, with its program; None without."""
+    calibrated: str = ""
+    """The factors by which the model was off, in words."""
+    _child: PlanningChild | None = None
 
     def plan(self, request: Request | None = None) -> Plan:
         """Makes a plan.
@@ -57,20 +67,43 @@ class PlannerBeside(Planner):
             PlanError: The process could not, took too much memory, or was ended.
         """
         request = request or Request()
-        found = self._asked(request)
-        if "error" in found:
-            raise PlanError(f"planning beside the job: {found['error']}")
+        child = PlanningChild(cores_for(request))
+        self._child = child
+        try:
+            found = child.ask(*self._asked(request), request.progress)
+        except PlanError:
+            self.close()
+            raise
+        self.calibrated = found["calibrated"]
         taken, *others = found["alternatives"]
-        self.timed = tuple(
-            TimedPlan(
-                from_json(one["plan"], "a plan made beside the job"),
-                StepCandidate(one["name"], one["seconds"], tuple(one["by_model"])),
-            )
-            for one in others
-        )
+        self.timed = tuple(map(_timed_plan, others))
         return from_json(taken["plan"], "the plan made beside the job")
 
-    def _asked(self, request: Request) -> dict[str, Any]:
+    def around(self, plan: Plan | None) -> tuple[TimedPlan, ...]:
+        """Plans with the same program and other settings than one of those before.
+
+        Args:
+            plan: One of them; None for the step as it is.
+
+        Raises:
+            PlanError: The process could not, or is gone.
+        """
+        known = [one for one in self.timed if plan is None or one.plan == plan]
+        child = self._child
+        if child is None or not known or known[0].number < 0:
+            return ()
+        found = child.ask({"around": known[0].number}, b"", lambda line: None)
+        more = tuple(map(_timed_plan, found["around"]))
+        self.timed = (*self.timed, *more)
+        return more
+
+    def close(self) -> None:
+        """Ends the process."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+    def _asked(self, request: Request) -> tuple[dict[str, Any], bytes]:
         step, cores = self.lowered, cores_for(request)
         if step.rules:
             raise PlanError(
@@ -93,25 +126,93 @@ class PlannerBeside(Planner):
             "deterministic": request.deterministic,
             "cores": cores,
             "store": self.store,
+            "profile": str(self.profile or ""),
         }
+        return asked, stablehlo
+
+
+def _timed_plan(told: Mapping[str, Any]) -> TimedPlan:
+    bought = told.get("purchase")
+    timed = StepCandidate(
+        told["name"],
+        told["seconds"],
+        tuple(told["by_model"]),
+        Purchase(**bought) if bought else None,
+    )
+    plan = from_json(told["plan"], "a plan made beside the job")
+    return TimedPlan(plan, timed, told["number"])
+
+
+class PlanningChild:
+    """The process that plans, kept to a share of what is free."""
+
+    def __init__(self, cores: int) -> None:
+        """Starts it; it plans when it is asked.
+
+        Args:
+            cores: On which it runs.
+        """
         command = processes.python(
-            "-m", "lagom_jax.runtime.planning_process", str(os.getpid())
+            "-m", "lagom_jax.runtime.planning_process", str(os.getpid()), str(cores)
         )
-        with (
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment(),
-            ) as child,
-            _kept_small(child) as reason,
-        ):
-            found = _answer(child, wire.pack(asked, stablehlo), request.progress)
-            child.kill()
-        if found is not None:
-            return found
-        return {"error": "".join(reason) or f"the process ended ({child.returncode})"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
+        self._reason: list[str] = []
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(
+            target=self._keep_small, name="lagom_jax planning", daemon=True
+        ).start()
+
+    def ask(
+        self,
+        header: Mapping[str, Any],
+        payload: bytes,
+        progress: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """The answer to a request, as `planning_process` takes it.
+
+        Raises:
+            PlanError: It is an error, or the process has ended.
+        """
+        with self._lock:
+            found = _answer(self._process, wire.pack(header, payload), progress)
+        if found is None:
+            self.end()
+            why = "".join(self._reason) or f"it ended ({self._process.returncode})"
+            found = {"error": f"the process: {why}"}
+        if "error" in found:
+            raise PlanError(f"planning beside the job: {found['error']}")
+        return found
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._over.set()
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self._process.wait()
+
+    def _keep_small(self) -> None:
+        """Ends the process where it takes too much memory."""
+        most = int(MEMORY * free_memory())
+        while not self._over.wait(_LOOKS_SECONDS):
+            taken = memory_of(self._process.pid)
+            if taken > most:
+                self._reason.append(
+                    f"it took {in_bytes(taken)} of memory and may take "
+                    f"{in_bytes(most)}, a quarter of what was free"
+                )
+                LOG.debug("planning beside the job is ended: %s", self._reason[0])
+                self._process.kill()
+                return
 
 
 def cores_for(request: Request) -> int:
@@ -140,32 +241,6 @@ def _answer(
             return header
         progress(header["progress"])
     return None
-
-
-@contextlib.contextmanager
-def _kept_small(child: subprocess.Popen[bytes]) -> Iterator[list[str]]:
-    """Ends a process that takes too much memory."""
-    over, reason = threading.Event(), list[str]()
-    most = int(MEMORY * free_memory())
-
-    def watch() -> None:
-        while not over.wait(_LOOKS_SECONDS):
-            taken = memory_of(child.pid)
-            if taken > most:
-                reason.append(
-                    f"it took {in_bytes(taken)} of memory and may take "
-                    f"{in_bytes(most)}, a quarter of what was free"
-                )
-            if reason:
-                LOG.debug("planning beside the job is ended: %s", reason[0])
-                child.kill()
-                return
-
-    threading.Thread(target=watch, name="lagom_jax planning", daemon=True).start()
-    try:
-        yield reason
-    finally:
-        over.set()
 
 
 def free_memory() -> int:

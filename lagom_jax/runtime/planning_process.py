@@ -1,29 +1,45 @@
 """Planning in a process of its own: `python -m lagom_jax.runtime.planning_process`.
 
-It reads one request, a lowered step, from stdin and writes frames to stdout: lines of
-progress, and in the end the alternatives or an error. It runs at the lowest priority on
-a few cores, and ends with the process that started it.
+It reads requests from stdin and writes frames to stdout: lines of progress, and in the
+end an answer or an error. The first request is a lowered step, with a profile of it
+where there is one, and is answered by a plan and its alternatives; the others ask for
+settings around one of these. It runs at the lowest priority on a few cores, and ends
+with the process that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler, LoweredStep, wire
 from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.worker import die_with
-from lagom_jax.errors import LagomError
+from lagom_jax.cost.model import CostModel
+from lagom_jax.errors import LagomError, MeasurementError
+from lagom_jax.measurements import Calibration, read_profile
+from lagom_jax.measurements.profiled import calibration_of_run
 from lagom_jax.plan import to_json
 from lagom_jax.planner import Budget, Planner
-from lagom_jax.planner.alternatives import alternatives
+from lagom_jax.planner.alternatives import chosen
+from lagom_jax.planner.decide import TimedWay
 from lagom_jax.planner.request import Request
+from lagom_jax.planner.run import Finished
+from lagom_jax.planner.settings_around import settings_around
+from lagom_jax.program.build import build_program
+from lagom_jax.scheduled import read_scheduled
 
 LOWEST_PRIORITY = 19
+MODULE = "step.txt"
+"""The program that ran, in the folder of its profile."""
+_SHOWN = 4
 _LISTS = (
     "allow_propagation_to_inputs",
     "allow_propagation_to_outputs",
@@ -60,65 +76,124 @@ def stay_small(cores: int) -> None:
 
 
 def main() -> None:
-    """Plans once."""
+    """Answers until nobody asks any more."""
     die_with(int(sys.argv[1]))
+    stay_small(int(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    frame = wire.unpack(sys.stdin.buffer)
-    if frame is None:
-        return
-    asked, stablehlo = frame
-    stay_small(asked["cores"])
 
     def tell(**header: Any) -> None:
         answers.write(wire.pack(header))
         answers.flush()
 
-    try:
-        found = _planned(asked, stablehlo, lambda line: tell(progress=line))
-    except LagomError as error:
-        tell(error=str(error))
-    except Exception as error:
-        tell(error=f"{type(error).__name__}: {error}")
-    else:
-        tell(alternatives=found)
-
-
-def _planned(asked: dict[str, Any], stablehlo: bytes, progress: Any) -> list[Any]:
-    with Compiler(store=asked["store"]) as compiler:
-        planner = Planner(
-            # What is lowered already is taken as it is.
-            unpacked_step(asked["step"], stablehlo),  # pyright: ignore
-            cluster=Cluster.parse(asked["cluster"]),
-            compiler=compiler,
-        )
-        plan = planner.plan(
-            Request(
-                levers=tuple(asked["levers"]),
-                controls=asked["controls"],
-                budget=Budget(**asked["budget"]),
-                deterministic=asked["deterministic"],
-                progress=progress,
+    known = _Known(lambda line: tell(progress=line))
+    while (frame := wire.unpack(sys.stdin.buffer)) is not None:
+        asked, stablehlo = frame
+        try:
+            answer = (
+                known.around(asked["around"])
+                if "around" in asked
+                else known.planned(asked, stablehlo)
             )
-        )
+        except LagomError as error:
+            tell(error=str(error))
+        except Exception as error:
+            tell(error=f"{type(error).__name__}: {error}")
+        else:
+            tell(**answer)
+
+
+class _Known:
+    """A step that was planned for, and the candidates that were told of it."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._finished: Finished | None = None
+        self._ways: list[TimedWay] = []
+        self._rounds: set[int] = set()
+
+    def planned(self, asked: Mapping[str, Any], stablehlo: bytes) -> dict[str, Any]:
+        """The plan, what came of the profile, and the alternatives."""
+        cluster = Cluster.parse(asked["cluster"])
+        calibration, calibrated = None, ""
+        if asked["profile"]:
+            try:
+                calibration = _calibration(Path(asked["profile"]), cluster)
+                calibrated = factors_in_words(calibration)
+            except MeasurementError as error:
+                calibrated = f"not calibrated: {error}"
+            self._progress(calibrated)
+        with Compiler(store=asked["store"]) as compiler:
+            planner = Planner(
+                # What is lowered already is taken as it is.
+                unpacked_step(asked["step"], stablehlo),  # pyright: ignore
+                cluster=cluster,
+                compiler=compiler,
+                calibration=calibration,
+            )
+            plan = planner.plan(
+                Request(
+                    levers=tuple(asked["levers"]),
+                    controls=asked["controls"],
+                    budget=Budget(**asked["budget"]),
+                    deterministic=asked["deterministic"],
+                    progress=self._progress,
+                )
+            )
         assert planner.finished is not None
-        found = alternatives(planner.finished)
-    taken = {
-        "name": "the plan",
-        "plan": to_json(plan),
-        "seconds": plan.evidence.tuned.step_seconds,
-        "by_model": (),
-    }
-    listed = [
-        {
-            "name": one.name,
-            "plan": to_json(one.plan),
-            "seconds": one.seconds,
-            "by_model": one.by_model,
+        self._finished = planner.finished
+        found = [self._told(name, way) for name, way in chosen(self._finished)]
+        taken = {"plan": to_json(plan)}
+        return {"alternatives": [taken, *found], "calibrated": calibrated}
+
+    def around(self, number: int) -> dict[str, Any]:
+        """Settings around those of a candidate."""
+        assert self._finished is not None
+        program = self._ways[number].trial.number
+        start, self._rounds = program not in self._rounds, self._rounds | {program}
+        found = settings_around(self._finished, self._ways[number], start=start)
+        told = [
+            {
+                **self._told(one.name, one.way),
+                "purchase": {
+                    "beside": 0,
+                    "saved_seconds": one.saved_seconds,
+                    "added_seconds": one.added_seconds,
+                },
+            }
+            for one in found
+        ]
+        return {"around": told}
+
+    def _told(self, name: str, way: TimedWay) -> dict[str, Any]:
+        assert self._finished is not None
+        self._ways.append(way)
+        return {
+            "name": name,
+            "plan": to_json(self._finished.plan_of(way)),
+            "seconds": way.scored.seconds,
+            "by_model": way.scored.by_model,
+            "number": len(self._ways) - 1,
         }
-        for one in found
+
+
+def _calibration(folder: Path, cluster: Cluster) -> Calibration:
+    """The calibration of a step that was profiled, from its own profile."""
+    program = build_program(read_scheduled(folder / MODULE, cluster).module)
+    step = read_profile(folder)
+    return calibration_of_run(program, step, cluster, CostModel.of(cluster))
+
+
+def factors_in_words(calibration: Calibration) -> str:
+    """The factors of a calibration, those that most was measured of first."""
+    known = sorted(calibration.corrections, key=lambda one: -one.rows)
+    told = [
+        f"{one.key.kind} x{math.sqrt(math.prod(one.curve.range)):.2f}"
+        for one in known
+        if one.curve.knots
     ]
-    return [taken, *listed]
+    what = ", ".join(told[:_SHOWN]) or "nothing that was measured is off"
+    return f"calibrated by {calibration.words()} of its own steps: {what}"
 
 
 if __name__ == "__main__":

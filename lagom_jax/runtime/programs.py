@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +18,7 @@ from lagom_jax.errors import LagomError, PlanError, ToolchainError
 from lagom_jax.plan import Plan
 from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.order import APPLIED
-from lagom_jax.runtime.arguments import Statics, devices_of, facts_of, trace_context
+from lagom_jax.runtime.arguments import devices_of, facts_of, trace_context
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes
@@ -40,6 +41,17 @@ REFUSALS: Final = (UnknownArgumentsError, TypeError, ValueError)
 error of a step that runs is none of these: jax hands it on as a JaxRuntimeError."""
 
 
+def _nan_found() -> tuple[type[Exception], ...]:
+    try:
+        return (internal("jax._src.api_util", "InternalFloatingPointError"),)
+    except ToolchainError:
+        return ()
+
+
+NAN_FOUND: Final = _nan_found()
+"""Errors of programs with `jax_debug_nans` that jax catches in calls of its own."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stages:
     """A function, traced and lowered for one set of arguments by the jax that runs it.
@@ -50,34 +62,37 @@ class Stages:
     traced: Any
     """As `lagom_jax.compile.lower` takes it."""
     lowered: Any
-    facts: Hashable
+    facts: tuple[tuple[Any, ...], Hashable] | None
     """Of the arrays among the arguments, and of jax's configuration in the caller's
     thread; None where a wrapper sorts its arguments itself."""
+    digest: str
+    """A hash of the program."""
+    inner: str
+    """A hash of it without the shardings of its arguments."""
 
     @classmethod
     def of(
-        cls, function: Any, statics: Statics | None, args: Any, kwargs: dict[str, Any]
+        cls, function: Any, args: Any, kwargs: dict[str, Any], rest: Any = None
     ) -> Stages:
         """Traces and lowers a function.
 
         Args:
             function: What has `lower`, or what `lower` has returned.
-            statics: Static arguments of a function of `jax.jit`; None for a wrapper.
             args: Arguments of the call.
             kwargs: The same by keyword.
+            rest: All of them without static ones; None for a wrapper, of which nobody
+                knows what is static.
         """
         if isinstance(function, jax.stages.Lowered):
-            return cls(function, function, None)
+            return cls(function, function, None, *_digests(function.as_text()))
         # Some, as eqx.filter_jit, have no stage before this.
         traced = getattr(function, "trace", function.lower)(*args, **kwargs)
         lowered = traced.lower() if hasattr(traced, "lower") else traced
         facts = None
-        if statics is not None:
+        if rest is not None:
             # Afterwards: the first trace of a process changes its context.
-            _, apart, named = statics.divided(args, kwargs)
-            leaves = jax.tree.leaves((apart, named))
-            facts = (facts_of(leaves), trace_context())
-        return cls(traced, lowered, facts)
+            facts = (facts_of(jax.tree.leaves(rest)), trace_context())
+        return cls(traced, lowered, facts, *_digests(lowered.as_text()))
 
     def devices(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All devices that the program runs on, in the order of their ids."""
@@ -91,9 +106,32 @@ class Stages:
         # Nobody has said where: where jax puts things.
         return found or tuple(jax.devices()[:1])
 
+    def is_called_as(self, other: Stages) -> bool:
+        """True if calls of both, and their results, have one structure and types."""
+        if self.facts is None or other.facts is None:
+            return False
+        return self._signature() == other._signature()
+
+    def _signature(self) -> Hashable:
+        # A module does not say which numbers are weakly typed, and which are keys.
+        jaxpr, trees = self.traced.jaxpr, (self.lowered.in_tree, self.lowered.out_tree)
+        types = [
+            (one.dtype, getattr(one, "weak_type", False))
+            for one in (*jaxpr.in_avals, *jaxpr.out_avals)
+        ]
+        return trees, tuple(types)
+
+    def differs_in_shardings(self, other: Stages) -> bool:
+        """True if both are one program, but for the shardings of arguments."""
+        return self.inner == other.inner and self.is_called_as(other)
+
     def compile(self, options: dict[str, Any] | None = None) -> Any:
         """Compiles the program, with more options than its user gave it."""
         return self.lowered.compile(compiler_options=options or None)
+
+
+def _gone(*_: Any, **__: Any) -> Any:
+    raise UnknownArgumentsError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +146,10 @@ class Built:
     collectives: str = ""
     """A hash of what is communicated, and in which order."""
 
+    def described(self) -> Built:
+        """What is known of it, without the program and its memory."""
+        return dataclasses.replace(self, run=_gone, compiled=None)
+
 
 @dataclasses.dataclass(eq=False)
 class ArgumentForm:
@@ -120,9 +162,44 @@ class ArgumentForm:
     planned: Built | None = None
 
 
+_ENTRY: Final = "  func.func public @main("
+_MESH: Final = re.compile(r"  sdy\.mesh @(.*)\n")
+_SHARDING: Final = re.compile(
+    r'(?:sdy\.sharding = #sdy\.sharding<[^>]*>|mhlo\.sharding = "[^"]*")(?:, )?'
+)
+
+
+def _digests(text: str) -> tuple[str, str]:
+    """Hashes of a module, and of it without the shardings of its arguments.
+
+    >>> entry = '  func.func public @main(%a: tensor<8xf32>{}) -> (tensor<8xf32>) {{'
+    >>> cut = ' {mhlo.sharding = "{devices=[8]<=[8]}"}'
+    >>> one, other = (_digests(entry.format(given)) for given in ("", cut))
+    >>> one[0] == other[0], one[1] == other[1]
+    (False, True)
+    """
+    before, entry, rest = text.partition(_ENTRY)
+    arguments, arrow, rest = rest.partition(") -> ")
+    arguments = _SHARDING.sub("", arguments).replace(", }", "}").replace(" {}", "")
+    # Meshes come in the order in which they are met; one without axes cuts nothing.
+    meshes = sorted(m for m in _MESH.findall(before) if "= <[]>" not in m)
+    inner = (_MESH.sub("", before), *meshes, entry, arguments, arrow, rest)
+    return _hash(text), _hash("".join(inner))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def usual(stages: Stages) -> Built:
     """Compiles a program as it is."""
     return _callable(stages, stages.compile())
+
+
+def adapted(built: Built, stages: Stages) -> Built:
+    """A compiled program for other arguments that it takes as they are."""
+    made = _callable(stages, built.compiled)
+    return dataclasses.replace(made, collectives=built.collectives)
 
 
 def build(
@@ -178,19 +255,22 @@ def build(
 def _callable(stages: Stages, compiled: Any) -> Built:
     if stages.facts is None or not isinstance(compiled, jax.stages.Compiled):
         return Built(compiled, False, compiled)
-    # The one that is given away stays as jax has made it.
-    mine = object.__new__(jax.stages.Compiled)
     try:
-        for name in ("args_info", "out_tree", "_executable", "_no_kwargs", "_params"):
-            setattr(mine, name, internal(compiled, name))
-        parameters: Any = internal(mine, "_params")
+        parameters: Any = internal(compiled, "_params")
         strict = _Strict(internal(parameters, "executable"), stages.facts)
-        mine._params = internal(parameters, "_replace")(executable=strict)
-        mine._call = None
+        parameters = internal(parameters, "_replace")(executable=strict)
+        run = internal(compiled, "_executable.create_cpp_call")(parameters)
     except (ToolchainError, AttributeError, TypeError, ValueError) as error:
         LOG.debug("each call is looked at: %s", error)
         return Built(compiled, False, compiled)
-    return Built(mine, True, compiled)
+    if run is None:
+        # jax has no fast way for what calls back into Python.
+        return Built(functools.partial(_called, parameters), True, compiled)
+    return Built(run, True, compiled)
+
+
+def _called(parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return jax.stages.Compiled.call(parameters, *args, **kwargs)[0]
 
 
 class _Strict:

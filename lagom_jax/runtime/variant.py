@@ -9,25 +9,28 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
 from typing import Any
 
 import jax
 
 from lagom_jax.api import analyze
-from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler
-from lagom_jax.errors import InDoubtError, LagomError, PlanError, RefusedError
+from lagom_jax.errors import InDoubtError, LagomError, RefusedError
 from lagom_jax.nccl_plugin import Rules
 from lagom_jax.plan import MeasuredSteps, Plan
 from lagom_jax.planner import Planner
 from lagom_jax.report.plan import in_words
-from lagom_jax.runtime import guard, nccl, place, programs, say
+from lagom_jax.runtime import guard, nccl, place, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import Case, Choice, decide, memory_limit, reasons
+from lagom_jax.runtime.decision import Case, Choice, decide, reasons
+from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.online_plans import ProgramsOfStep, online_steps
+from lagom_jax.runtime.online_plans import (
+    ProgramsOfStep,
+    measured_before,
+    online_steps,
+)
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import (
@@ -40,7 +43,7 @@ from lagom_jax.runtime.programs import (
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.views import tell
-from lagom_jax.runtime.waiting import in_background
+from lagom_jax.runtime.waiting import Interruptible
 from lagom_jax.typed_json import plain, typed
 
 
@@ -56,19 +59,16 @@ class Variant:
     ) -> None:
         """Sets it up for all devices that it runs on; nothing happens yet."""
         self._name, self._options, self._cache = name, options, cache
-        self._devices, self._on_gpus = devices, place.on_gpus(devices)
-        self._several = len({device.process_index for device in devices}) > 1
-        self._forms: list[ArgumentForm] = []
+        self._devices, self._programs = devices, Executables(devices)
+        self._on_gpus, self._several = self._programs.on_gpus, self._programs.several
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
         self._online: OnlineSteps | None = None
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
-        self._case: Case | None = None
         self._told: Rules | None = None
-        self._work: Future[None] | None = None
-        self._stop: Callable[[], None] = lambda: None
+        self._work = Interruptible()
         self._doubt = ""
-        self._tried = False
+        self._decided = self._tried = False
         self._measuring = threading.Lock()
         self.runs = 0
         """The number of its steps, as long as somebody counts."""
@@ -84,7 +84,7 @@ class Variant:
     @property
     def open(self) -> bool:
         """True if others may know more of it than this process."""
-        return (self._work is not None and self._several) or bool(self._doubt)
+        return (self._work.under_way and self._several) or bool(self._doubt)
 
     @property
     def _leads(self) -> bool:
@@ -98,7 +98,7 @@ class Variant:
     def settled(self, form: ArgumentForm) -> Built | None:
         """The program that runs from now on; None while that is open."""
         if self._online is not None:
-            usual, run = self._as_it_was(form), self._online.run
+            usual, run = self._programs.usual(form), self._online.run
             return Built(functools.partial(run, form), usual.exact, usual.compiled)
         if self._turns is not None or (self._choice is not None and not self._tried):
             return None
@@ -110,15 +110,22 @@ class Variant:
         Raises:
             InDoubtError: It cannot be built again, and other processes run it.
         """
-        if self._choice is not None and form.planned is None:
-            self._rebuild(self._choice, form)
-        return form.planned or self._as_it_was(form)
+        if self._choice is not None:
+            try:
+                return self._programs.planned(self._choice, form)
+            except InDoubtError:
+                raise
+            except Exception as error:
+                # No reason to stop a training that has come so far, strict or not.
+                self._leave(error)
+        return self._programs.usual(form)
 
     def clear_cache(self) -> None:
         """Forgets what was compiled; what was decided stays."""
-        for form in self._forms:
-            form.usual = form.planned = None
-        if self._online is not None:
+        if self._online is None:
+            self._programs.clear()
+        else:
+            self._programs.forget(usual=True, planned=True)
             self._online.forget()
 
     def decide(self, form: ArgumentForm, others: Iterable[Variant]) -> None:
@@ -135,11 +142,12 @@ class Variant:
         self._raise_in_doubt()
         # Those that ran once were for a first step; NCCL can forget them.
         gone = [other for other in others if other.runs < 2 and other is not self]
-        error = self._waited(functools.partial(self._decide, form, gone))
+        error = self._work.error(functools.partial(self._begun, form, gone))
         if isinstance(error, InDoubtError):
             self._doubt = str(error)
             raise error
         if error is None:
+            self._decided = True
             return
         if self._options.strict and isinstance(error, LagomError):
             raise error
@@ -148,27 +156,17 @@ class Variant:
         LOG.debug("no plan is used", exc_info=error)
         self._warn(error)
 
-    def _waited(self, work: Callable[[Compiler], None]) -> BaseException | None:
-        """The error of what may take long, until somebody calls this process away.
+    def _begun(
+        self, form: ArgumentForm, gone: list[Variant]
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """The search for a plan, and what ends it."""
+        compiler = Compiler(store=self._cache.folder is not None)
 
-        The others do not know that: they are answered all the same, and what comes of
-        it holds for the next call.
-        """
-        if self._work is None:
-            compiler = Compiler(store=self._cache.folder is not None)
+        def search() -> None:
+            with compiler:
+                self._decide(form, gone, compiler)
 
-            def done() -> None:
-                with compiler:
-                    work(compiler)
-
-            self._work, self._stop = in_background(done), compiler.close
-        try:
-            error = self._work.exception()
-        except BaseException:
-            self._stop()
-            raise
-        self._work = None
-        return error
+        return search, compiler.close
 
     def _decide(
         self, form: ArgumentForm, gone: list[Variant], compiler: Compiler
@@ -187,84 +185,46 @@ class Variant:
                 tell(report, self._options.html, self._options.trace)
             return
         tells = functools.partial(self._tell, gone=gone)
+        case_for = functools.partial(
+            self._programs.case_for, form, cluster, self._options, self._cache
+        )
         if self._options.verify == "online":
             made = ProgramsOfStep(
-                self._as_it_was,
-                functools.partial(self._build, form),
-                self._built_again,
+                self._programs.usual,
+                functools.partial(self._programs.build, form),
+                self._programs.again,
                 form,
             )
+            case_of = functools.partial(case_for, PlannerBeside)
+            patience = self._options.patience
+            self._talk = group.begin(f"{self._name} before", patience)
+            choice = measured_before(
+                self._talk, self._cache, case_of, made.planned, tells
+            )
+            if choice is not None:
+                self._take(choice, form)
+                return
             self._talk, self._online = online_steps(
-                *(self._name, group, self._options.patience, self._cache),
-                functools.partial(self._case_for, form, cluster, PlannerBeside),
+                *(self._name, group, patience, self._cache, case_of),
                 *(made, tells, self._warn),
+                profiles=self._on_gpus,
             )
             return
         self._talk = group.begin(self._name, self._options.patience)
         case: Case | Exception
         try:
-            case = self._case_for(form, cluster, Planner, compiler)
+            case = case_for(Planner, compiler)
         except Exception as error:
             case = error
-        build = functools.partial(self._build, form)
+        build = functools.partial(self._programs.build, form)
         self._take(decide(case, self._talk, build, tells), form)
 
-    def _case_for(
-        self,
-        form: ArgumentForm,
-        cluster: Cluster,
-        kind: type[Planner],
-        compiler: Compiler,
-    ) -> Case:
-        planner = kind(form.stages.traced, cluster=cluster, compiler=compiler)
-        devices = self._devices if self._on_gpus else ()
-        budget = place.budget_here(self._options.budget, devices)
-        told = nccl.HERE if self._on_gpus else None
-        asked = planner, self._options, budget
-        self._case = Case(*asked, self._cache, compiler, told)
-        return self._case
-
-    def _build(self, form: ArgumentForm, plan: Plan) -> Built:
-        assert self._case is not None
-        limit = memory_limit(self._case, plan) if self._on_gpus else None
-        return programs.build(
-            form.stages, plan, on_gpus=self._on_gpus, memory_limit=limit
-        )
-
-    def _rebuild(self, choice: Choice, form: ArgumentForm) -> None:
-        """Builds a plan's program again, or for other arguments.
-
-        All have agreed to run it, so that nobody is asked, and nobody may go back.
-        """
-        try:
-            built = self._built_again(choice, form)
-        except InDoubtError:
-            raise
-        except Exception as error:
-            # No reason to stop a training that has come so far, strict or not.
-            self._leave(error)
-        else:
-            form.planned = built
-
-    def _built_again(self, choice: Choice, form: ArgumentForm) -> Built:
-        try:
-            built = self._build(form, choice.plan)
-            if built.collectives != choice.built.collectives:
-                raise PlanError("it communicates otherwise than before")
-        except Exception as error:
-            if self._several:
-                raise InDoubtError(
-                    "the plan's program, which the other processes run, cannot be "
-                    f"built again here ({reasons(error)}): this process must stop"
-                ) from error
-            raise
-        return built
-
     def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
-        self._choice = choice
         if choice is None:
             return
         form.planned = choice.built
+        # From here on the programs belong to forms, which can forget them.
+        self._choice = dataclasses.replace(choice, built=choice.built.described())
         measured = choice.plan.evidence.measured is not None
         if self._options.verify == "measure" and not measured:
             if self._talk.returned:
@@ -298,8 +258,12 @@ class Variant:
 
     def form(self, stages: Stages) -> ArgumentForm:
         """Another kind of arguments."""
-        self._forms.append(ArgumentForm(self, stages))
-        return self._forms[-1]
+        return self._programs.form(self, stages)
+
+    def serves(self, stages: Stages, devices: tuple[Any, ...]) -> bool:
+        """True if other arguments need no decision, and no program, of their own."""
+        known = self._decided and not self.open and devices == self._devices
+        return known and self._programs.serve(stages)
 
     def run_step(
         self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -345,12 +309,7 @@ class Variant:
     ) -> Any:
         if tuned and self._choice is not None:
             return self._tuned(self._choice, form, args, kwargs)
-        return self._as_it_was(form).run(*args, **kwargs)
-
-    def _as_it_was(self, form: ArgumentForm) -> Built:
-        if form.usual is None:
-            form.usual = programs.usual(form.stages)
-        return form.usual
+        return self._programs.usual(form).run(*args, **kwargs)
 
     def _tuned(
         self,
@@ -371,7 +330,7 @@ class Variant:
             last = self._several or self._options.strict
             if last or some_deleted(args, kwargs):
                 raise
-            result = self._as_it_was(form).run(*args, **kwargs)
+            result = self._programs.usual(form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._leave(error)
             return result
@@ -391,8 +350,7 @@ class Variant:
         if error is not None:
             self._warn(error)
         self._choice = self._turns = None
-        for form in self._forms:
-            form.planned = None
+        self._programs.forget(planned=True)
 
     @contextlib.contextmanager
     def _leaving(self) -> Generator[None, None, None]:
@@ -451,5 +409,4 @@ class Variant:
             return
         self._choice = dataclasses.replace(choice, plan=plan)
         self._turns = None
-        for form in self._forms:
-            form.usual = None
+        self._programs.forget(usual=True)

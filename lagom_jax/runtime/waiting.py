@@ -33,3 +33,44 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="lagom_jax", daemon=True).start()
     return future
+
+
+class Interruptible:
+    """Work that is waited for, until somebody calls this process away.
+
+    Others do not know that: they are answered all the same, and what comes of it holds
+    for the next call.
+
+    Example:
+        >>> Interruptible().error(lambda: (lambda: 1 // 0, lambda: None))
+        ZeroDivisionError('integer division or modulo by zero')
+    """
+
+    def __init__(self) -> None:
+        """There is no work yet."""
+        self._future: Future[None] | None = None
+        self._stop: Callable[[], None] = lambda: None
+
+    @property
+    def under_way(self) -> bool:
+        """True if its end is not known here."""
+        return self._future is not None
+
+    def error(
+        self, begin: Callable[[], tuple[Callable[[], None], Callable[[], None]]]
+    ) -> BaseException | None:
+        """The error that the work ends with; None for none.
+
+        Args:
+            begin: Makes the work, unless it is under way, and what ends it early.
+        """
+        if self._future is None:
+            work, self._stop = begin()
+            self._future = in_background(work)
+        try:
+            error = self._future.exception()
+        except BaseException:
+            self._stop()
+            raise
+        self._future = None
+        return error

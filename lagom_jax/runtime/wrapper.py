@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
 
 import jax
 
@@ -16,27 +15,25 @@ from lagom_jax.plan import Plan
 from lagom_jax.runtime import say
 from lagom_jax.runtime.arguments import (
     Statics,
-    fact_at,
-    facts_of,
-    paths_of,
+    StaticsApart,
     trace_is_clean,
     variant_of,
 )
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
-from lagom_jax.runtime.programs import REFUSALS, Stages, UnknownArgumentsError
-from lagom_jax.runtime.variant import ArgumentForm, Variant
+from lagom_jax.runtime.programs import (
+    NAN_FOUND,
+    REFUSALS,
+    ArgumentForm,
+    Stages,
+    UnknownArgumentsError,
+    some_deleted,
+)
+from lagom_jax.runtime.shortcuts import Shortcuts
+from lagom_jax.runtime.variant import Variant
 
 _config: Any = jax.config
 _JITTED: Final = type(jax.jit(lambda: None))
-
-
-class _Quick(NamedTuple):
-    """A program, and what tells its arguments from those of others."""
-
-    fixed: tuple[Hashable, ...]
-    facts: Mapping[tuple[Any, ...], Hashable]
-    run: Callable[..., Any]
 
 
 class _Sentinel:
@@ -90,9 +87,9 @@ class Tuned:
         self._jitted = _jitted_of(function, off=self._options.mode == "off")
         # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
         # whatever is no array, and do not look whether it is still the same.
-        own = isinstance(self._jitted, _JITTED)
-        self._statics = Statics.of(self._jitted) if own else None
-        self._has_statics = self._statics not in (None, Statics())
+        self._own = isinstance(self._jitted, _JITTED)
+        statics = Statics.of(self._jitted) if self._own else Statics()
+        self._apart = StaticsApart(statics) if statics != Statics() else None
         self._lock = threading.RLock()
         self._forget()
 
@@ -101,38 +98,40 @@ class Tuned:
         self._cache = Cache(None)
         self._variants: dict[Hashable, Variant] = {}
         self._known: dict[Hashable, ArgumentForm] = {}
-        self._forget_quick()
-
-    def _forget_quick(self) -> None:
+        self._shortcuts = Shortcuts(self._apart)
         self._run: Callable[..., Any] | None = None
-        self._quick: list[_Quick] = []
-        self._probes: list[tuple[Any, ...]] = []
-        self._table: dict[Hashable, Callable[..., Any]] = {}
 
     def _forget_programs(self) -> None:
-        self._forget_quick()
-        for variant in tuple(self._variants.values()):
+        self._shortcuts.forget()
+        self._run = None
+        self._known = {}
+        for variant in self._different:
             variant.clear_cache()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the step."""
         if self._alone:
             return self._jitted(*args, **kwargs)
-        if trace_is_clean():
+        if (run := self._run) is not None and trace_is_clean():
             try:
-                if (run := self._run) is not None:
-                    return run(*args, **kwargs)
-                if self._table:
-                    fixed, apart, named = self._divided(args, kwargs)
-                    # Programs refuse what was guessed wrongly.
-                    for path in self._probes:
-                        fixed += (fact_at(path, apart, named),)
-                    if (run := self._table.get(fixed)) is not None:
-                        return run(*apart, **named)
+                return run(*args, **kwargs)
             except REFUSALS:
                 # Nothing has run.
                 pass
+            except NAN_FOUND as error:
+                return self._look_for_nan(error, args, kwargs)
         return self._decided(args, kwargs)
+
+    def _look_for_nan(
+        self, found: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Lets jax find what `jax_debug_nans` has met, as it does for its own calls."""
+        if jax.process_count() > 1 or some_deleted(args, kwargs):
+            raise FloatingPointError(
+                f"invalid value encountered in the output of {_name(self)}: "
+                f"{found}; with mode='off' jax looks for the operation"
+            ) from found
+        return self._jitted(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy decides for itself."""
@@ -175,9 +174,13 @@ class Tuned:
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans in use, one for each program that has one."""
-        # Another thread may be adding one.
-        found = (variant.plan for variant in tuple(self._variants.values()))
+        found = (variant.plan for variant in self._different)
         return tuple(plan for plan in found if plan is not None)
+
+    @property
+    def _different(self) -> tuple[Variant, ...]:
+        # Another thread may be adding one; several keys may lead to one.
+        return tuple(dict.fromkeys(tuple(self._variants.values())))
 
     def _left_to_jax(self) -> bool:
         """True if this call is jax's alone; flags may be parsed only by now."""
@@ -209,20 +212,22 @@ class Tuned:
         if known is None:
             return self._jitted(*args, **kwargs)
         variant = known.variant
-        fixed, apart, named = self._divided(args, kwargs)
+        apart, named = self._rest(args, kwargs)
         try:
             result = variant.run_step(known, apart, named)
         except UnknownArgumentsError:
             # They are known; jax's context has changed since, as with its first trace.
             return variant.run_known(known, apart, named)
+        except NAN_FOUND as error:
+            return self._look_for_nan(error, args, kwargs)
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
-            if self._statics is None and not isinstance(self._jitted, _Once):
+            if not self._own and not isinstance(self._jitted, _Once):
                 return self._jitted(*args, **kwargs)
             raise
         if variant.runs > 1 or variant.plan is None:
-            self._settle(known, apart, named, fixed)
+            self._settle(known, args, kwargs)
         return result
 
     def _find(
@@ -230,8 +235,7 @@ class Tuned:
     ) -> ArgumentForm | None:
         """The decision for arguments, new or known; None for those without a key."""
         try:
-            statics, by_value = self._statics or Statics(), self._statics is None
-            key = variant_of(args, kwargs, statics, by_value=by_value)
+            key = variant_of(args, kwargs, self._apart, by_value=not self._own)
             known = self._known.get(key)
         except Exception:
             # jax says better than we could what is wrong with the arguments.
@@ -251,15 +255,17 @@ class Tuned:
             if not _watched:
                 _watched.append(True)
                 _watch_caches()
-            stages = Stages.of(self._function_to_lower, self._statics, args, kwargs)
+            rest = self._rest(args, kwargs) if self._own else None
+            stages = Stages.of(self._function_to_lower, args, kwargs, rest)
             devices = stages.devices(args, kwargs)
-            program = (_digest(stages.lowered), devices)
-            others = tuple(self._variants.values())
-            variant = self._variants.get(program)
+            program = (stages.digest, devices)
+            others = self._different
+            same = (other for other in others if other.serves(stages, devices))
+            variant = self._variants.get(program) or next(same, None)
             new = variant is None
             if variant is None:
                 variant = Variant(_name(self), self._options, self._cache, devices)
-                self._variants[program] = variant
+            self._variants[program] = variant
             # The same program may come from other arguments, as numpy arrays.
             form = variant.form(stages)
             if new or variant.open:
@@ -284,48 +290,25 @@ class Tuned:
         known = self._find(args, kwargs)
         return None if known is None else known.variant.program(known).compiled
 
-    def _divided(
+    def _rest(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Hashable, ...], tuple[Any, ...], dict[str, Any]]:
-        if self._statics is None or not self._has_statics:
-            return (), args, kwargs
-        return self._statics.divided(args, kwargs)
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments without static ones."""
+        if self._apart is None:
+            return args, kwargs
+        _, args, kwargs = self._apart.divided(args, kwargs)
+        return args, kwargs
 
     def _settle(
-        self,
-        known: ArgumentForm,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        fixed: tuple[Hashable, ...],
+        self, known: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Lets the next calls with such arguments go straight to their program."""
         built = known.variant.settled(known)
         if built is None or not built.exact:
             return
         with self._lock:
-            facts = facts_of(jax.tree.leaves((args, kwargs)))
-            by_path = dict(zip(paths_of(args, kwargs), facts, strict=True))
-            new = _Quick(fixed, by_path, built.run)
-            self._quick = [one for one in self._quick if one.run is not built.run]
-            for other in self._quick:
-                if _key(other, self._probes) == _key(new, self._probes):
-                    self._probes += _telling(other, new)
-            self._quick.append(new)
-            self._table = {_key(one, self._probes): one.run for one in self._quick}
-            alone = len(self._quick) == 1 and not self._has_statics
-            self._run = built.run if alone else None
-
-
-def _key(one: _Quick, probes: Sequence[tuple[Any, ...]]) -> Hashable:
-    return (*one.fixed, *(one.facts.get(path) for path in probes))
-
-
-def _telling(one: _Quick, other: _Quick) -> list[tuple[Any, ...]]:
-    """A place where the arguments of two programs differ."""
-    for path, fact in one.facts.items():
-        if path and path in other.facts and fact != other.facts[path]:
-            return [path]
-    return []
+            self._shortcuts.add(args, kwargs, built.run)
+            self._run = self._shortcuts.run
 
 
 class LoweredWithPlan:
@@ -354,10 +337,6 @@ def _options_of(given: Mapping[str, Any] | Options) -> Options:
 
 def _name(tuned: Tuned) -> str:
     return str(getattr(tuned, "__name__", "the step"))
-
-
-def _digest(lowered: Any) -> str:
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _attributes_of(function: Any) -> dict[str, Any]:

@@ -245,8 +245,14 @@ def test_every_gpu_has_a_record_and_every_figure_a_source():
     for path in RECORDS:
         record = json.loads(path.read_text())
         for item in record["matmuls"].values():
-            assert item["source"]
-            assert item["source"].startswith("estimated") != item["calibrated"]
+            assert item["source"], f"{path.name}: say where the figures are from"
+            assert item["source"].startswith("estimated") != item["calibrated"], (
+                f"{path.name}: the source of what is not calibrated to measurements of "
+                "this GPU begins with 'estimated'"
+            )
+            assert item["calibrated"] or "errors" not in item, (
+                f"{path.name}: errors are those of a fit, and nothing was fitted"
+            )
             grid = np.array(item["correction"]["log_factors"])
             assert all((np.diff(grid, axis=axis) >= 0).all() for axis in range(4))
     for path in (COST / "constants" / "measured").glob("*.json"):

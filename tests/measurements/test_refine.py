@@ -13,7 +13,7 @@ from lagom_jax.errors import MeasurementError
 from lagom_jax.measurements.executions import Event
 from lagom_jax.measurements.overlay import match
 from lagom_jax.measurements.refine import refine
-from lagom_jax.measurements.samples import samples_of_match
+from lagom_jax.measurements.samples import samples_of_seconds
 from lagom_jax.measurements.xplane import read_profile, summarise
 from lagom_jax.program.program import Loop
 
@@ -123,7 +123,8 @@ def test_executions_in_a_loop_are_single_ones():
 
 def test_samples_say_what_was_predicted_and_measured():
     found = match(SIMPLE, profile("a", "c"), ALONE)
-    samples = samples_of_match(found, H100, ALONE)
+    alone = {task: found.seconds[task.name] for task in found.measured}
+    samples = samples_of_seconds(alone, H100, ALONE)
     assert [(s.key.kind, s.predicted, s.measured) for s in samples] == [
         ("fusion", 1.0, 3.0),
         ("all-gather", 2.0, 3.0),

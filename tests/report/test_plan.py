@@ -26,9 +26,12 @@ def test_the_headline_says_what_is_won():
     )
     assert (
         "  with all communication hidden, as free of charge, the program as it was "
-        "takes 76.0 ms (computation alone); 42 % of the way there is made" in shown
+        "takes 76.0 ms (computation alone); 42 % of that gain is reached" in shown
     )
-    assert "  memory at the fullest  64.4 GB → 65.5 GB of 85.9 GB" in shown
+    assert (
+        "  memory at the fullest  64.4 GB → 65.5 GB of 85.9 GB that JAX may take"
+        in shown
+    )
 
 
 def test_every_part_is_there():
@@ -39,7 +42,7 @@ def test_every_part_is_there():
     for candidate in PLAN.evidence.candidates:
         (row,) = (line for line in lines(shown) if f" {candidate.name}  " in line)
         assert candidate.status in row
-        assert candidate.reason in row
+        assert candidate.reason in shown
     for setting in PLAN.settings:
         assert setting.why in shown
     assert "fingerprint 0f0f0f0f0f0f, schedule a1a1a1a1a1a1" in shown

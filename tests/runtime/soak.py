@@ -7,8 +7,8 @@ that all have written; the disk of decisions is slow; values of the coordination
 are lost; the environment changes. Every 50 steps the step becomes another program, so
 that something is decided in the middle of training. What is planned is made up, since
 no GPU is here; all that is done with a plan is real. With `--verify online` the job is tuned
-while it trains, and faults come at any step: while something is planned, when programs
-are switched, and while they are measured.
+while it trains, and faults come at any step: while steps are profiled, while something
+is planned, when programs or settings are switched, and while they are measured.
 """
 
 import argparse
@@ -36,11 +36,12 @@ import lagom_jax
 from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online
-from lagom_jax.runtime.coordination import KeyValueStore, StoreAnswer
+from lagom_jax.runtime import online_leader, variant
 from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.protocol import StoreAnswer
+from lagom_jax.runtime.store import KeyValueStore
 from tests.runtime.planned import made
-from tests.runtime.stand_in import plan_beside
+from tests.runtime.stand_in import plan_beside, settings_beside
 
 EVERY, PROGRAMS, WIDTH = 50, 4, 16
 FAULTS = ("kill", "end", "slow disk", "lost values", "environment", "caches cleared")
@@ -68,14 +69,17 @@ def step_of_fault(round_, seed, verify):
 
 def lossy(share, seed):
     """Reading from the service fails now and then."""
-    usual, chance = KeyValueStore.get, random.Random(seed)
+    chance = random.Random(seed)
 
-    def get(store, key, seconds=0.0):
-        if chance.random() < share:
-            return StoreAnswer.LOST
-        return usual(store, key, seconds)
+    def losing(usual):
+        def read(table, *arguments):
+            lost = chance.random() < share
+            return StoreAnswer.LOST if lost else usual(table, *arguments)
 
-    return mock.patch.object(KeyValueStore, "get", get)
+        return read
+
+    get, listed = losing(KeyValueStore.get), losing(KeyValueStore.listed)
+    return mock.patch.multiple(KeyValueStore, get=get, listed=listed)
 
 
 def slow_disk():
@@ -92,10 +96,14 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
     """One process, from the last state to the end or the next fault that ends it."""
     jax.config.update("jax_num_cpu_devices", 1)
     jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
-    Planner.plan = lambda planner, **asked: made(planner)
+    Planner.plan = lambda planner, request: made(planner)
     PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
+    PlannerBeside.around = settings_beside
+    # As on GPUs: the first process profiles two steps before it plans.
+    usual = variant.online_steps
+    variant.online_steps = lambda *given, profiles: usual(*given, profiles=True)
     # A toy's steps take no time, and processes are to meet more than once in a round.
-    online._BETWEEN_STEPS = (4, 8)
+    online_leader._BETWEEN_STEPS = (4, 8)
     warnings.simplefilter("ignore", UserWarning)
 
     def away(*_):

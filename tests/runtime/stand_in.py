@@ -1,12 +1,16 @@
 """Plans and step times that a stand-in makes up: all that is done with them is real."""
 
+import dataclasses
 import time
 
 from hidden_machine import HiddenMachine, Weather
 
-from lagom_jax.online.belief import StepCandidate
+from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.online.steps import StepTime
-from lagom_jax.runtime import online
+from lagom_jax.plan import Setting
+from lagom_jax.plan.plan import SiteSetting
+from lagom_jax.runtime import online_leader
+from lagom_jax.runtime.cache import digest_of
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from tests.runtime.planned import OPTION, made
 
@@ -51,6 +55,52 @@ class Beside:
         monkeypatch.setattr(PlannerBeside, "plan", plan)
 
 
+ROUNDS = 2
+_RING = Setting("ring", "simple", 16, 544, 524288)
+
+
+def settings_beside(planner, plan):
+    """What `PlannerBeside.around` does: a setting a round, for so many rounds."""
+    known = next(
+        one
+        for one in planner.timed
+        if plan is None or digest_of(one.plan) == digest_of(plan)
+    )
+    number = 1 + sum(bool(one.plan.settings) for one in planner.timed)
+    if number > ROUNDS:
+        return ()
+    told = SiteSetting(
+        *("all-gather", 1 << 20, 8, 1, (), (f"site.{number}",)),
+        *(_RING, dataclasses.replace(_RING, channels=2 * number), "why"),
+    )
+    before = known.timed.seconds
+    timed = StepCandidate(
+        f"setting {number}",
+        0.98 * before,
+        tuple(
+            0.98 * one * (1 + 0.002 * n) for n, one in enumerate(known.timed.by_model)
+        ),
+        Purchase(0, 0.03 * before, 0.01 * before),
+    )
+    found = TimedPlan(dataclasses.replace(known.plan, settings=(told,)), timed)
+    planner.timed = (*planner.timed, found)
+    return (found,)
+
+
+class SettingsBeside:
+    """Takes the place of `PlannerBeside.around`, and keeps what it was asked."""
+
+    def __init__(self, monkeypatch):
+        self.asked = []
+        keeps = self
+
+        def around(planner, plan):
+            keeps.asked.append(plan)
+            return settings_beside(planner, plan)
+
+        monkeypatch.setattr(PlannerBeside, "around", around)
+
+
 class HiddenClock:
     """A clock of steps that reads a hidden machine instead of the time."""
 
@@ -72,7 +122,7 @@ class HiddenClock:
 def hidden(monkeypatch, seconds, weather=CALM):
     """Lets steps take what a machine says, by candidate."""
     clock = HiddenClock(HiddenMachine(seconds, weather, "0"))
-    monkeypatch.setattr(online, "StepClock", lambda: clock)
+    monkeypatch.setattr(online_leader, "StepClock", lambda: clock)
     return clock
 
 

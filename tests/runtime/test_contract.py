@@ -496,6 +496,38 @@ def test_effects_come_once_a_step(wrap):
     assert seen == [0.0, 2.0, 4.0]
 
 
+def test_values_that_are_no_numbers_are_found(wrap):
+    step, ones = wrap(jax.jit(jnp.log, donate_argnums=0)), jnp.ones(3)
+    with jax.debug_nans(True):
+        for _ in range(2):
+            assert step(ones + 0).tolist() == [0, 0, 0]
+        with pytest.raises(FloatingPointError, match="encountered in"):
+            step(-ones)
+
+
+def test_a_step_whose_host_callback_calls_another(wrap):
+    """While the first one is planned for, or waits for what was begun before."""
+    inner, outer = wrap(jax.jit(jnp.sum)), wrap(jax.jit(lambda x: x * 2))
+    began = threading.Event()
+
+    def on_the_host(x):
+        began.set()
+        time.sleep(0.2)
+        return np.float32(inner(np.asarray(x)))
+
+    @jax.jit
+    def heavy(x):
+        return jax.pure_callback(on_the_host, jax.ShapeDtypeStruct((), "float32"), x)
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(float(heavy(jnp.ones(3)))))
+    thread.start()
+    assert began.wait(60)
+    assert outer(jnp.ones(4)).tolist() == [2] * 4
+    thread.join(60)
+    assert found == [3.0]
+
+
 def test_constants_that_were_closed_over(wrap):
     weights = jnp.arange(3.0)
     step = wrap(jax.jit(lambda x: x + weights))

@@ -245,7 +245,9 @@ class TestJax:
             # One process has nobody to talk to.
             assert re.search(f"LagomWarning: .*{attribute}", done.stderr), done.stderr
 
-    @pytest.mark.parametrize("part", ["_params", "_executable", "_replace"])
+    @pytest.mark.parametrize(
+        "part", ["_params", "executable", "_replace", "_executable.create_cpp_call"]
+    )
     def test_programs_that_cannot_be_made_strict(self, plans, monkeypatch, part):
         usual = programs.internal
 

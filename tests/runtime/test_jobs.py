@@ -112,7 +112,7 @@ def test_processes_that_were_started_otherwise(trained, name, of_first, of_other
 
 
 def test_what_does_not_arrive_as_it_was_sent(trained):
-    left_alone(trained("changed"), "process 1 does not know what was decided")
+    left_alone(trained("changed"), "process 1: what was decided is not known here")
 
 
 def test_process_0_cannot_plan(trained):

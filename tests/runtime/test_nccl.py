@@ -190,7 +190,7 @@ def tuned(monkeypatch, plans):
         monkeypatch.setattr(nccl, "HERE", here)
         monkeypatch.setattr(place, "on_gpus", lambda devices: True)
         image = base64.b64encode(pack(wants(3))).decode()
-        monkeypatch.setattr(decision, "_image", lambda planner, plan: image)
+        monkeypatch.setattr(decision, "rules_image", lambda case, plan: image)
         step = jax.jit(lambda x: x + 1)
         return lagom_jax.tune(step, cluster="h100:1x1", **options), here
 

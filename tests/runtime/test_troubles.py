@@ -56,6 +56,26 @@ def test_processes_that_meet_arguments_in_another_order(outcomes):
         assert each(came, "made") == ([1, 0] if name == "committed" else [0, 0])
 
 
+def test_a_counter_that_comes_back_as_an_array_is_the_same_step(outcomes):
+    for name in ("counter", "counter again", "counter at last"):
+        came = outcomes(name)
+        assert each(came, "plans") == [1, 1]
+        assert each(came, "made") == ([1, 0] if name == "counter" else [0, 0])
+        assert each(came, "warned") == [[], []]
+
+
+def test_threads_that_begin_in_another_order(outcomes):
+    planned(outcomes("one thread"), 10.0)
+    planned(outcomes("another"), 64.0)
+
+
+def test_a_wrong_call_in_one_process_does_not_change_whose_turn_it_is(outcomes):
+    came = outcomes("measured")
+    assert each(came, "raised") == [None, None]
+    assert each(came, "value") == [11.0, 11.0]
+    assert len(set(each(came, "plans"))) == 1
+
+
 def test_planning_that_takes_longer_than_others_would_wait(outcomes):
     came = outcomes("slow")
     planned(came, 6.0)
@@ -81,7 +101,9 @@ def test_a_process_that_plans_can_be_called_away(outcomes):
 
 def test_an_offer_that_one_has_not_heard_is_refused_by_all(outcomes):
     came = outcomes("no offer", "doubts")
-    left_alone(came, "process 1 does not know what was decided", 2.0)
+    left_alone(came, "process 1: what was decided is not known here", 2.0)
+    # The one that has not heard it says so, and is not waited for.
+    assert came[0]["seconds"] < LIMIT
 
 
 def stops(came):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import json
 import os
 import signal
@@ -451,16 +452,114 @@ class TestSharding:
         assert len(step.plans) == 1
 
 
+class TestFreshParameters:
+    """What lies nowhere yet comes back cut as the compiler has chosen."""
+
+    @pytest.fixture
+    def cut(self):
+        mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+
+    @pytest.fixture
+    def compiles(self):
+        seen = []
+
+        def listen(event, seconds, **_):
+            if "backend_compile" in event:
+                seen.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        yield seen
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+    @staticmethod
+    def step(state, batch):
+        slope = batch.T @ (batch @ state["w"])
+        key = jax.random.split(state["key"])[0]
+        new = {"w": state["w"] - 1e-3 * slope, "key": key, "n": state["n"] + 1}
+        return new | {"nothing": None}
+
+    def fresh(self):
+        key = jax.random.key(0)
+        return {"w": jnp.ones((16, 16)), "key": key, "n": 0, "nothing": None}
+
+    def trained(self, step, batch, steps=5, clear=lambda: None):
+        state = self.fresh()
+        for number in range(steps):
+            if number == 3:
+                clear()
+            # Programs of virtual CPUs that are many ahead wait for each other for long.
+            state = jax.block_until_ready(step(state, batch))
+        return np.asarray(state["w"]), int(state["n"])
+
+    @pytest.mark.parametrize("verify", ["model", "measure"])
+    @pytest.mark.parametrize("clears", [False, True])
+    def test_one_plan(self, plans, cut, verify, clears):
+        batch = jax.device_put(jnp.ones((16, 16)), cut)
+        usual, count = self.trained(jax.jit(self.step), batch, 30)
+        step = ONE(jax.jit(self.step), cluster="h100:1x8", verify=verify)
+        clear = jax.clear_caches if clears else lambda: None
+        found, again = self.trained(step, batch, 30, clear)
+        assert found.tobytes() == usual.tobytes()
+        assert count == again == 30
+        assert plans.made == 1
+
+    def test_one_program(self, plans, cut, compiles):
+        batch = jax.device_put(jnp.ones((16, 16)), cut)
+        step = ONE(
+            jax.jit(self.step, donate_argnums=0), cluster="h100:1x8", cache=False
+        )
+        state = step(self.fresh(), batch)
+        compiles.clear()
+        for _ in range(3):
+            state = step(state, batch)
+        assert not compiles
+        assert len(step.plans) == 1
+
+    def test_what_is_cut_otherwise_is_another_program(self, plans, cut):
+        step = ONE(jax.jit(lambda w, x: w - x), cluster="h100:1x8")
+        batch, whole = jax.device_put(jnp.ones((16, 16)), cut), jnp.ones((16, 16))
+        step(whole, batch)
+        other = jax.sharding.PartitionSpec(None, "x")
+        elsewhere = jax.sharding.NamedSharding(cut.mesh, other)
+        for sharding, made_now in ((cut, 1), (elsewhere, 2), (cut, 2)):
+            expected = jax.jit(lambda w, x: w - x)(whole, batch)
+            found = step(jax.device_put(whole, sharding), batch)
+            assert found.tolist() == expected.tolist()
+            assert plans.made == made_now
+
+    def test_the_same_step_of_other_values_is_another_program(self, plans, cut):
+        step = ONE(
+            jax.jit(lambda w, x, n: (w - x) ** n, static_argnums=2), cluster="h100:1x8"
+        )
+        batch = jax.device_put(jnp.ones((16, 16)), cut)
+        state = step(jnp.ones((16, 16)) * 3, batch, 1)
+        assert step(state, batch, 2).tolist() == [[1.0] * 16] * 16
+        assert plans.made == 2
+
+
+def modules():
+    """The number of steps that are kept lowered."""
+    gc.collect()
+    return sum(isinstance(one, programs.Stages) for one in gc.get_objects())
+
+
 def test_programs_go_with_jax_s_own_caches(plans):
     step = ONE(jax.jit(lambda x: x * 3))
-    client = jax.devices()[0].client
-    before = len(client.live_executables())
-    for size in range(1, 9):
-        step(jnp.ones(size))
-    assert len(client.live_executables()) >= before + 8
+    client, arrays = jax.devices()[0].client, [jnp.ones(size) for size in range(1, 9)]
     jax.clear_caches()
+    modules_before = modules()
+    before = len(client.live_executables())
+    for array in arrays * 2:
+        step(array)
+    assert len(client.live_executables()) >= before + 8
+    assert modules() >= modules_before + 8
+    jax.clear_caches()
+    # Nor are modules kept, which are larger.
+    assert modules() <= modules_before
     assert len(client.live_executables()) <= before
     assert step(X).tolist() == [3, 3, 3]
+    assert plans.made == 8
 
 
 def test_a_word_is_no_function():

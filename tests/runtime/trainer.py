@@ -27,7 +27,7 @@ from lagom_jax.compile import Toolchain
 from lagom_jax.errors import LagomError, PlanError
 from lagom_jax.plan import MeasuredSteps, save
 from lagom_jax.planner import Budget, Planner
-from lagom_jax.runtime import coordination, guard, programs, say
+from lagom_jax.runtime import coordination, guard, programs, say, store
 from tests.runtime.planned import made
 
 LONG = 60.0
@@ -38,15 +38,15 @@ OTHER = "xla_gpu_enable_while_loop_double_buffering"
 
 def spoiled(about, spoil=None):
     """Some values of the coordination service arrive changed, or not at all."""
-    usual = coordination.KeyValueStore.get
+    usual = store.KeyValueStore.get
 
-    def get(store, key, seconds=0.0):
-        value = usual(store, key, seconds)
+    def get(table, key, seconds=0.0):
+        value = usual(table, key, seconds)
         if not isinstance(value, bytes) or about not in key:
             return value
         return spoil or value[:-1] + bytes([value[-1] ^ 1])
 
-    return mock.patch.object(coordination.KeyValueStore, "get", get)
+    return mock.patch.object(store.KeyValueStore, "get", get)
 
 
 def versions(**others):

@@ -5,11 +5,13 @@ tried: what it came to, how many plans are in use, how many were made here, the 
 """
 
 import base64
+import contextlib
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -26,12 +28,13 @@ import lagom_jax
 from lagom_jax.errors import PlanError
 from lagom_jax.nccl_plugin import Answer, Rule, Rules, Scope, pack
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import coordination, decision, nccl, place, programs, say
+from lagom_jax.runtime import decision, guard, nccl, place, programs, say, store
 from tests.runtime.planned import made
 
 LONG = 60.0
 LIMIT = 4.0
 SLOW = 3 * LIMIT
+MEASURED_STEPS = len(guard.schedule())
 
 
 class WatchdogError(TimeoutError):
@@ -40,16 +43,16 @@ class WatchdogError(TimeoutError):
 
 def lost(about):
     """Values whose keys end so do not arrive."""
-    usual = coordination.KeyValueStore.get
+    usual = store.KeyValueStore.get
 
-    def get(store, key, seconds=0.0):
+    def get(table, key, seconds=0.0):
         if about in key:
             # It is there, and this process does not hear of it.
-            usual(store, key, LONG)
-            return coordination.StoreAnswer.LOST
-        return usual(store, key, seconds)
+            usual(table, key, LONG)
+            return store.StoreAnswer.LOST
+        return usual(table, key, seconds)
 
-    return mock.patch.object(coordination.KeyValueStore, "get", get)
+    return mock.patch.object(store.KeyValueStore, "get", get)
 
 
 class Job:
@@ -134,6 +137,43 @@ class Job:
         self.tried("committed again", step, x, scalars[1])
         self.tried("committed at last", step, x, scalars[0])
 
+        # A counter begins on the host and comes back as an array of all processes.
+        step = self.tune(lambda state: (state[0] * 2, state[1] + 1))
+        state = x, np.int32(0)
+        for name in ("counter", "counter again", "counter at last"):
+            self.tried(name, step, state)
+            state = step(state)
+
+        # An evaluation in a thread of its own, begun first in one of the processes.
+        self.together("threads")
+
+        def train(x):
+            return x + 9
+
+        def evaluate(x):
+            return (x * x).sum()
+
+        steps = [self.tune(train), self.tune(evaluate)]
+        with mock.patch.object(self, "slow", 1.0):
+            threads = [threading.Thread(target=one, args=(x,)) for one in steps]
+            for thread in threads if index == 0 else threads[::-1]:
+                thread.start()
+                time.sleep(0.5)
+            for thread in threads:
+                thread.join()
+        for name, step in zip(("one thread", "another"), steps, strict=True):
+            self.tried(name, step, x)
+
+        # A call that is wrong in one process, while programs take turns.
+        step = self.tune(lambda x: x + 10, verify="measure")
+        self.together("measured")
+        for number in range(MEASURED_STEPS):
+            if number == 5 and index == 1:
+                with contextlib.suppress(TypeError):
+                    step(x, 1)
+            step(x)
+        self.tried("measured", step, x)
+
         self.together("slow")
         self.slow = SLOW
         self.tried("slow", self.tune(lambda x: x + 5), x)
@@ -196,7 +236,7 @@ class Job:
         with (
             mock.patch.object(place, "on_gpus", return_value=True),
             mock.patch.object(nccl.Nccl, "objection", return_value=""),
-            mock.patch.object(decision, "_image", return_value=image),
+            mock.patch.object(decision, "rules_image", return_value=image),
         ):
             self.tried("rules", self.tune(lambda x: x * 5), x)
             with lost(".3/verdict") if index else nothing:
