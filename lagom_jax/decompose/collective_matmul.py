@@ -9,7 +9,7 @@ travels behind the matmul of another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 import jax
 
@@ -145,9 +145,8 @@ def gather_matmul_slices(
         The ring, and for each slice the products with all weights, or in their place
         what the activation made of them.
     """
-    ranks = axis_size(axis_name)
-    dimension = _checked(x, weights, dimension)
-    ring = ring_of(axis_name, ranks, x.shape[dimension], dimension, form)
+    cut = _CutRows.of(x, weights, axis_name, dimension)
+    ring = cut.ring(form, scattered=False)
     biases = _several(bias, len(weights))
     x, several = alike(axis_name, x, tuple(weights))
     results = cast("tuple[Slices, ...]", gathered_times(ring, x, several))
@@ -187,10 +186,7 @@ def matmul_reduce_scatter(
     Raises:
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
-    ranks = axis_size(axis_name)
-    dimension = _checked(x, (w,), dimension)
-    rows = divided(x.shape[dimension], ranks, axis_name)
-    ring = ring_of(axis_name, ranks, rows, dimension, form)
+    ring = _CutRows.of(x, (w,), axis_name, dimension).ring(form, scattered=True)
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_scattered(ring, take_apart(ring, x), w))
     return _finished(total, bias, activation)
@@ -232,12 +228,8 @@ def matmul_all_reduce(
     Raises:
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
-    ranks = axis_size(axis_name)
-    dimension = _checked(x, (w,), dimension)
-    rows = x.shape[dimension]
-    if form.kind != "chunks":
-        rows = divided(rows, ranks, axis_name)
-    ring = ring_of(axis_name, ranks, rows, dimension, form)
+    cut = _CutRows.of(x, (w,), axis_name, dimension)
+    ring = cut.ring(form, scattered=form.kind != "chunks")
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_reduced(Reduction(axis_name, ring), x, w))
     return _finished(total, bias, activation)
@@ -287,6 +279,31 @@ def divided(rows: int, ranks: int, axis_name: str) -> int:
             f"pad them to {-(-rows // ranks) * ranks}, or take a dimension that divides"
         )
     return rows // ranks
+
+
+class _CutRows(NamedTuple):
+    """Rows that a collective cuts: over which axis and along which dimension."""
+
+    axis_name: str
+    ranks: int
+    dimension: int
+    rows: int
+
+    @classmethod
+    def of(
+        cls, x: jax.Array, weights: Sequence[jax.Array], axis_name: str, dimension: int
+    ) -> _CutRows:
+        """The rows of `x`, once shapes are known to fit."""
+        ranks = axis_size(axis_name)
+        dimension = _checked(x, weights, dimension)
+        return cls(axis_name, ranks, dimension, x.shape[dimension])
+
+    def ring(self, form: Form, *, scattered: bool) -> Ring:
+        """The ring of all rows, or where they are scattered, of each rank's."""
+        rows = self.rows
+        if scattered:
+            rows = divided(rows, self.ranks, self.axis_name)
+        return ring_of(self.axis_name, self.ranks, rows, self.dimension, form)
 
 
 def _checked(x: jax.Array, weights: Sequence[jax.Array], dimension: int) -> int:
