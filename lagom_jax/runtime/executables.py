@@ -70,7 +70,8 @@ class Executables:
             variant: The program that they lead to.
             stages: As they were traced and lowered.
         """
-        for other in self._forms:
+        # On one device it is in the results whether arguments were committed to it.
+        for other in self._forms if len(self._devices) > 1 else ():
             if other.stages.is_called_as(stages):
                 stages = dataclasses.replace(other.stages, facts=stages.facts)
                 break
@@ -151,7 +152,7 @@ class Executables:
         Args:
             stages: As the other arguments were lowered.
         """
-        return any(
+        return len(self._devices) > 1 and any(
             form.stages.differs_in_shardings(stages) and _takes(form, stages)
             for form in self._forms
         )
