@@ -246,7 +246,7 @@ def page(every: list[Row]) -> str:
         "gone. The bound is computation alone, or the busiest link alone, of the "
         "program as it is. A lever *alone* has settings of its own; recipes leave "
         "settings to NCCL, as their authors do. "
-        "[What the figures say](../planning.md#what-it-gives).",
+        "[What the figures say](../../explanation/planning.md#what-it-gives).",
         "",
         "| case | step |",
         "|---|---|",
