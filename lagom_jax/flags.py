@@ -47,8 +47,9 @@ flags.DEFINE_boolean(
 flags.DEFINE_enum(
     "lagom_verify",
     None,
-    ["model", "measure"],
-    "Trust the model, or measure the first steps and keep what is faster.",
+    ["model", "measure", "online"],
+    "Trust the model, measure the first steps and keep what is faster, or plan beside "
+    "the training and go on measuring.",
 )
 flags.DEFINE_string("lagom_html", None, "The page that --lagom=report writes.")
 flags.DEFINE_string(
