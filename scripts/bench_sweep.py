@@ -270,7 +270,8 @@ def page(rows: list[Row]) -> str:
         "not be the best with every collective at its fastest and nothing in "
         "anything's way. The plan has the same levers "
         "and its default budget; the plan with all levers may also change the order. "
-        f"{described(rows)}. [What the figures say](../../explanation/planning.md#what-it-gives).\n\n"
+        f"{described(rows)}. [What the figures say]"
+        "(../../explanation/planning.md#what-it-gives).\n\n"
         f"{table(rows)}\n"
     )
 
