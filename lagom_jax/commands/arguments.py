@@ -102,6 +102,18 @@ def zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if value is not None}
 
 
+def zoo_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The same options, as the command line spells them."""
+    words: list[str] = []
+    for name, value in zoo_options(arguments).items():
+        if name == "scan":
+            words.append("--unrolled")
+        else:
+            flag = f"--{name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    return tuple(words)
+
+
 def scheduled_step(
     arguments: argparse.Namespace,
     subject: Subject | None = None,

@@ -18,6 +18,7 @@ from lagom_jax.commands.arguments import (
     wants_views,
     write_views,
     zoo_options,
+    zoo_words,
 )
 from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import console, writing
@@ -80,10 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.subject, Cluster.parse(arguments.cluster), zoo_options(arguments)
     )
     report = _reported(arguments, subject, planned=True)
-    story = Story(report, subject=arguments.subject)
+    told = zoo_words(arguments)
+    story = Story(report, subject=arguments.subject, options=told)
     if arguments.plan and wants_views(arguments):
         before = _reported(arguments, subject, planned=False)
-        story = Story(before, report, load(arguments.plan), arguments.subject)
+        story = Story(before, report, load(arguments.plan), arguments.subject, told)
     written = write_views(arguments, story)
     with writing():
         if arguments.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pprint
 import shlex
+from collections.abc import Sequence
 
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.plan import Plan, to_json
@@ -23,12 +24,15 @@ class Advice:
     text: str
 
 
-def advice(plan: Plan | None, subject: str, cluster: str) -> tuple[Advice, ...]:
+def advice(
+    plan: Plan | None, subject: Sequence[str], cluster: str
+) -> tuple[Advice, ...]:
     """Next steps with a plan; without one, towards one.
 
     Args:
         plan: The plan.
-        subject: What the command line calls the step; empty where it has no name.
+        subject: The words of the command line that name the step, the first of them
+            empty where it has no name.
         cluster: The cluster's name.
     """
     if plan is None:
@@ -36,9 +40,10 @@ def advice(plan: Plan | None, subject: str, cluster: str) -> tuple[Advice, ...]:
     return tuple(_with_plan(plan))
 
 
-def _without_plan(subject: str, cluster: str) -> tuple[Advice, ...]:
+def _without_plan(subject: Sequence[str], cluster: str) -> tuple[Advice, ...]:
     # It is run by whoever copies it, whatever the name holds.
-    named = shlex.quote(printable(subject, LONGEST_NAME)) if subject else "STEP"
+    words = [shlex.quote(printable(word, LONGEST_NAME)) for word in subject]
+    named = " ".join(words) if subject[0] else "STEP"
     where = shlex.quote(cluster)
     command = f"lagom tune {named} --cluster {where} --output plan.json"
     return (

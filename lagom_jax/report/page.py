@@ -53,7 +53,7 @@ def to_html(story: Story) -> str:
     """
     last = story.after or story.before
     data = page_data(story.before, story.after)
-    todo = advice(story.plan, story.subject, story.cluster)
+    todo = advice(story.plan, (story.subject, *story.options), story.cluster)
     parts: list[tuple[str, str, Html | None]] = [
         ("short", "In short", short(story.before, story.after, story.plan)),
         ("figures", *_figures(story)),

@@ -10,7 +10,7 @@ from lagom_jax.plan import Interval, Plan
 from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.report.alike import AlikeCollectives, alike
 from lagom_jax.report.figures import Report
-from lagom_jax.report.intervals import gain_in_words, in_range
+from lagom_jax.report.intervals import gain_in_words, in_brackets, in_range
 from lagom_jax.report.page_data import short_name
 from lagom_jax.report.page_tables import table
 from lagom_jax.units import (
@@ -79,7 +79,8 @@ def short(
     if before is not None:
         lines += _exposure(before)
     if plan is not None:
-        lines += _gain(plan, links=links)
+        asked = "What would change that" if before else "What the plan changes"
+        lines += _gain(plan, after, asked, links=links)
     elif before is not None:
         lines.append(
             _line(
@@ -103,7 +104,8 @@ def _exposure(report: Report) -> Iterable[Html]:
         "How long",
         tag("strong", in_seconds(step)),
         f" a step, of which {in_seconds(report.exposed_seconds)} "
-        f"({in_percent(report.exposed_seconds, step)}) wait for communication.",
+        f"({in_percent(report.exposed_seconds, step)}) wait for communication"
+        f"{_kind_in_words(report)}.",
     )
     groups = alike(report.collectives)
     if not groups or not groups[0].exposed_seconds:
@@ -123,6 +125,14 @@ def _exposure(report: Report) -> Iterable[Html]:
     yield _line("Why", _sentence(one.why or f"{one.verdict}."))
 
 
+def _kind_in_words(report: Report) -> str:
+    """The kind of collective that is exposed most, of several."""
+    kinds = sorted(report.collective_kinds, key=lambda one: -one.exposed_seconds)
+    if len(kinds) < 2 or not kinds[0].exposed_seconds:
+        return ""
+    return f", {in_seconds(kinds[0].exposed_seconds)} of it for {kinds[0].kind}s"
+
+
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}"
 
@@ -134,7 +144,9 @@ def _title(report: Report, group: AlikeCollectives) -> str:
     return f"{len(group.members)} × {one.kind} of {in_bytes(one.bytes)}"
 
 
-def _gain(plan: Plan, *, links: bool) -> Iterable[Html]:
+def _gain(
+    plan: Plan, after: Report | None, asked: str, *, links: bool
+) -> Iterable[Html]:
     told = [lever.name for lever in plan.levers if lever.accepted]
     parts: list[str] = []
     options = [name for name in told if name not in (ORDER, COSTS)]
@@ -154,9 +166,7 @@ def _gain(plan: Plan, *, links: bool) -> Iterable[Html]:
         ", ",
         tag("a", "what to do", href="#todo"),
     ]
-    yield _line(
-        "What would change that", _sentence(changes), more if links else None, "."
-    )
+    yield _line(asked, _sentence(changes), more if links else None, ".")
     default, tuned = plan.evidence.default, plan.evidence.tuned
     steps = default.step_seconds, tuned.step_seconds
     found = plan.evidence.uncertainty
@@ -164,12 +174,22 @@ def _gain(plan: Plan, *, links: bool) -> Iterable[Html]:
         "What that brings",
         tag("strong", f"{in_seconds(steps[0])} → {in_seconds(steps[1])}"),
         f" a step: {gain_in_words(*steps, found)}. Exposed communication "
-        f"{in_seconds(default.exposed_seconds)} → {in_seconds(tuned.exposed_seconds)}.",
+        f"{in_seconds(default.exposed_seconds)} → {in_seconds(tuned.exposed_seconds)}"
+        f"{in_brackets(after.exposed_interval if after else None)}.",
     )
+    other = [lever.name for lever in plan.levers if not lever.keeps_order]
+    kinds = {one.kind for one in plan.settings if not one.keeps_order}
+    other += [f"NCCL's settings for {kind}" for kind in sorted(kinds)]
+    if other:
+        yield _line(
+            "What else it changes",
+            f"Sums may round differently: {', '.join(other)}.",
+        )
     evidence = plan.evidence
     if evidence.default_peak is not None and evidence.tuned_peak is not None:
         change = evidence.tuned_peak - evidence.default_peak
-        of = f" of {in_bytes(evidence.memory_limit)}" if evidence.memory_limit else ""
+        limit = evidence.memory_limit
+        of = f" of {in_bytes(limit)} that JAX may take" if limit else ""
         yield _line(
             "What it costs in memory",
             f"{in_signed_bytes(change)} at the fullest moment: "
@@ -192,7 +212,8 @@ def _trust(before: Report | None, plan: Plan | None, *, links: bool) -> Html:
     return _line(
         "How sure",
         "All times are predicted, and nothing here has been run. ",
-        f"With other constants that measurements allow, a step takes {ends}. "
+        f"By nine in ten models with other constants that measurements allow, a step "
+        f"takes {ends}. "
         if ends
         else None,
         "Prices: ",

@@ -14,7 +14,15 @@ from lagom_jax.units import (
 )
 
 _LONGEST_REASON = 600
-_CANDIDATES = ("candidate", "status", "step", "tuned", "memory", "compile", "reason")
+_CANDIDATES = (
+    "candidate",
+    "status",
+    "step",
+    "with settings",
+    "memory",
+    "compile",
+    "reason",
+)
 _LEVERS = ("lever", "value", "changed", "step", "memory", "keeps rounding", "why")
 _SETTINGS = ("collectives", "sites", "NCCL's own", "chosen", "keeps rounding", "why")
 
@@ -63,7 +71,7 @@ def _candidate(one: PlanCandidate) -> tuple[object, ...]:
         _maybe(one.step_seconds),
         _maybe(one.tuned_seconds),
         "" if one.peak_bytes is None else in_bytes(one.peak_bytes),
-        in_seconds(one.compile_seconds),
+        _maybe(one.compile_seconds or None),
         printable(one.reason, _LONGEST_REASON),
     )
 
@@ -77,7 +85,10 @@ def _lever(lever: Lever) -> tuple[object, ...]:
         lever.name,
         "" if lever.value is None else str(lever.value),
         printable(changed, _LONGEST_REASON),
-        "" if step is None else in_signed_seconds(step),
+        # No candidate was compiled without this one alone.
+        ("together" if lever.accepted else "")
+        if step is None
+        else in_signed_seconds(step),
         "" if peak is None else in_signed_bytes(peak),
         _yes(lever.keeps_order),
         printable(lever.why, _LONGEST_REASON),

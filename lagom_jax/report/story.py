@@ -27,6 +27,8 @@ class Story:
     plan: Plan | None = None
     subject: str = ""
     """The step, as the command line names it."""
+    options: tuple[str, ...] = ()
+    """The words of the command line that say which variant of it."""
 
     @property
     def title(self) -> str:
