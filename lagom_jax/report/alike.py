@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+from lagom_jax.hlo.collective import plain_name
 from lagom_jax.report.figures import CollectiveReport
 from lagom_jax.report.origin import file_and_line, short_origin
 
@@ -40,6 +41,13 @@ def alike(collectives: Sequence[CollectiveReport]) -> tuple[AlikeCollectives, ..
         groups[_key(one)].append(number)
     found = [_group(collectives, tuple(members)) for members in groups.values()]
     return tuple(sorted(found, key=lambda one: (-one.exposed_seconds, -one.seconds)))
+
+
+def short_name(one: CollectiveReport) -> str:
+    """A collective's name without what the schedule adds to it."""
+    # Some do not tell the kind.
+    name = plain_name(one.name)
+    return name if name.startswith(one.kind) else f"{one.kind} {name}"
 
 
 def place(one: CollectiveReport) -> str:

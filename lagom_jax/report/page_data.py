@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lagom_jax.hlo.collective import POINT_TO_POINT, plain_name
+from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
-from lagom_jax.report.alike import alike, place
+from lagom_jax.report.alike import alike, place, short_name
 from lagom_jax.report.figures import CollectiveReport, Report
 from lagom_jax.report.merged import merged
 from lagom_jax.report.tracks import Slices, StepTracks, StretchTracks
@@ -151,13 +151,6 @@ def _row(one: CollectiveReport, texts: _Texts) -> list[Any]:
         *(number(one.bound), round(one.link_use, 4), one.operands, int(one.sync)),
         _ns(one.slowed_seconds),
     ]
-
-
-def short_name(one: CollectiveReport) -> str:
-    """A collective's name without what the schedule adds to it."""
-    # Some do not tell the kind.
-    name = plain_name(one.name)
-    return name if name.startswith(one.kind) else f"{one.kind} {name}"
 
 
 def members(one: CollectiveReport) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from lagom_jax.markup import LONGEST_NAME, Html, printable, tag
 from lagom_jax.plan import Interval, Plan
 from lagom_jax.plan.evidence import COSTS, ORDER
-from lagom_jax.report.alike import AlikeCollectives, alike
+from lagom_jax.report.alike import AlikeCollectives, alike, short_name
 from lagom_jax.report.figures import Report
 from lagom_jax.report.intervals import gain_in_words, in_brackets, in_range
-from lagom_jax.report.page_data import short_name
 from lagom_jax.report.page_tables import table
+from lagom_jax.report.plan import rounding_in_words
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -177,14 +177,8 @@ def _gain(
         f"{in_seconds(default.exposed_seconds)} → {in_seconds(tuned.exposed_seconds)}"
         f"{in_brackets(after.exposed_interval if after else None)}.",
     )
-    other = [lever.name for lever in plan.levers if not lever.keeps_order]
-    kinds = {one.kind for one in plan.settings if not one.keeps_order}
-    other += [f"NCCL's settings for {kind}" for kind in sorted(kinds)]
-    if other:
-        yield _line(
-            "What else it changes",
-            f"Sums may round differently: {', '.join(other)}.",
-        )
+    if rounding := rounding_in_words(plan):
+        yield _line("What else it changes", f"{_sentence(rounding)}.")
     evidence = plan.evidence
     if evidence.default_peak is not None and evidence.tuned_peak is not None:
         change = evidence.tuned_peak - evidence.default_peak

@@ -153,13 +153,22 @@ def _headline(plan: Plan) -> Text:
     return text.append_text(_rounding(plan))
 
 
-def _rounding(plan: Plan) -> Text:
+def rounding_in_words(plan: Plan) -> str:
+    """The parts of a plan by which sums may round differently; empty for none.
+
+    Args:
+        plan: The plan.
+    """
     may = [one.name for one in plan.levers if one.accepted and not one.keeps_order]
     kinds = {one.kind: None for one in plan.settings if not one.keeps_order}
     may += [f"NCCL's settings for {kind}" for kind in kinds]
-    if not may:
-        return Text("  nothing here changes the order of reductions\n", "green")
-    return Text(f"  sums may round differently: {', '.join(may)}\n", "yellow")
+    return f"sums may round differently: {', '.join(may)}" if may else ""
+
+
+def _rounding(plan: Plan) -> Text:
+    if words := rounding_in_words(plan):
+        return Text(f"  {words}\n", "yellow")
+    return Text("  nothing here changes the order of reductions\n", "green")
 
 
 def _bytes(count: int | None) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.hlo.collective import POINT_TO_POINT, plain_name
+from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
+from lagom_jax.report.alike import short_name
 from lagom_jax.report.figures import CollectiveReport, KindTotal, Report
 from lagom_jax.report.grouping import grouped
 from lagom_jax.report.intervals import MODELS_IN_WORDS, in_brackets
@@ -226,19 +227,14 @@ def _why(report: Report, shown: tuple[CollectiveReport, ...]) -> list[Text]:
 
 
 def _name(row: CollectiveReport) -> Text:
-    text = Text(f"{row.sites} × {row.kind}" if row.sites > 1 else _short_name(row))
+    name = printable(short_name(row), LONGEST_NAME)
+    text = Text(f"{row.sites} × {row.kind}" if row.sites > 1 else name)
     marks = ["sync"] if row.sync else []
     if row.operands > 1:
         marks.append(f"{row.operands} arrays")
     if marks:
         text.append(f" ({', '.join(marks)})", "dim")
     return text
-
-
-def _short_name(row: CollectiveReport) -> str:
-    name = plain_name(printable(row.name, LONGEST_NAME))
-    # Some do not tell the kind.
-    return name if name.startswith(row.kind) else f"{row.kind} {name}"
 
 
 def _link_use(row: CollectiveReport) -> str:
