@@ -32,7 +32,7 @@ from lagom_jax.measurements.profiled import calibration_of_run
 from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.alternatives import chosen
-from lagom_jax.planner.decide import TimedWay, decide
+from lagom_jax.planner.decide import TimedWay, Timing, decide
 from lagom_jax.planner.run import Finished
 from lagom_jax.planner.settings_around import settings_around
 from lagom_jax.program.program import Program
@@ -237,7 +237,7 @@ def calibrated(case: PlannedCase, truth: Truth, seed: str) -> PlannedCase:
         else one
         for one in case.finished.trials
     ]
-    decision = decide(trials, judge)
+    decision = decide(trials, Timing(judge))
     done = dataclasses.replace(
         case.finished,
         trials=tuple(trials),

@@ -12,6 +12,7 @@ from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
+from lagom_jax.settings.stage import Stage
 
 FINALISTS: Final = 5
 """Candidates that are timed under all models, beside the program as it is."""
@@ -53,7 +54,7 @@ class TimedWay:
         return takes_off_rings(self.trial) or self.view.policy != "default"
 
 
-def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
+def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
     """Takes the candidate with the least regret.
 
     One that takes collectives off the rings is only taken where by no model it is
@@ -61,14 +62,13 @@ def decide(trials: Sequence[Trial], judge: Judge) -> Taken:
 
     Args:
         trials: All candidates; the first is the program as it is.
-        judge: What looked at them.
+        timing: Times them; what it has timed before, it knows.
     """
-    timing = _Timing(judge)
     first = trials[0]
-    assert first.view is not None
-    untouched = timing.way(first, judge.untouched(first.view))
+    untouched = timing.untouched(first)
     others = [t for t in trials[1:] if takes_off_rings(t)]
-    ways = [untouched, *timing.ways(finalists(_without(trials, others)), first)]
+    usual_trials = [first, *(t for t in trials[1:] if not takes_off_rings(t))]
+    ways = [untouched, *timing.ways(finalists(usual_trials), first)]
     if others:
         ways += timing.ways(finalists([first, *others])[1:], first)
     on_rings = [way for way in ways if not way.off_rings]
@@ -99,23 +99,25 @@ def takes_off_rings(trial: Trial) -> bool:
     return not {SYMMETRIC, *MODES.values()}.isdisjoint(trial.asked.options)
 
 
-def _without(trials: Sequence[Trial], others: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial not in others]
-
-
-class _Timing:
-    """Times candidates under all models of a judge."""
+class Timing:
+    """Times candidates under all models of a judge, each program once."""
 
     def __init__(self, judge: Judge) -> None:
+        """Takes what looked at the candidates."""
         self._judge = judge
-        self._doubts: dict[tuple[int, str], Doubt] = {}
+        self._doubts: dict[tuple[Stage, str], Doubt] = {}
+
+    def untouched(self, trial: Trial) -> TimedWay:
+        """A candidate with everything left to NCCL."""
+        assert trial.view is not None
+        return self.way(trial, self._judge.untouched(trial.view))
 
     def way(self, trial: Trial, view: View) -> TimedWay:
         """A candidate with the settings of a view."""
         choice = view.found.choice
         scored = Scored(
             view.stage.score(choice).step_seconds,
-            self._doubt(trial, view).step_seconds(choice),
+            self._doubt(view).step_seconds(choice),
             _parts(trial, view),
         )
         return TimedWay(trial, view, scored)
@@ -139,15 +141,15 @@ class _Timing:
         # Settings that drown each by itself must not take the others down with them.
         own = taken.trial.view
         assert own is not None
-        settled = self._doubt(taken.trial, own).settled(own.found)
+        settled = self._doubt(own).settled(own.found)
         rest = self.way(taken.trial, self._judge.restated(own, settled))
         if taken.view is own or rest.scored.is_better_than(taken.scored):
             taken = rest
         better = taken.scored.is_better_than(untouched.scored)
         return taken if better else untouched
 
-    def _doubt(self, trial: Trial, view: View) -> Doubt:
-        key = trial.number, view.policy
+    def _doubt(self, view: View) -> Doubt:
+        key = view.stage, view.policy
         if key not in self._doubts:
             self._doubts[key] = self._judge.doubt(view.stage, view.policy)
         return self._doubts[key]

@@ -35,7 +35,7 @@ from lagom_jax.planner.comparison import (
     gains,
     simpler,
 )
-from lagom_jax.planner.decide import Taken, decide
+from lagom_jax.planner.decide import Taken, Timing, decide
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
 from lagom_jax.planner.pace import Pace
@@ -86,6 +86,8 @@ class Sweep:
         self._say = say
         self._begun = time.monotonic()
         self._most = budget.compiles
+        # Once it is there, the judge stays the finest one.
+        self._timing: Timing | None = None
         self._pace = Pace(budget.compiles, budget.seconds)
         self.trials: list[Trial] = []
         self.on_trial: Callable[[Trial], None] = lambda trial: None
@@ -185,7 +187,8 @@ class Sweep:
         if not more or self._out_of_time():
             return
         self._most = self.compiles + more
-        options = decide(self.trials, self._judge).trial.asked.options
+        self._timing = self._timing or Timing(self._judge)
+        options = decide(self.trials, self._timing).trial.asked.options
         same = (t for t in self.trials if t.view and t.asked.options == options)
         usual = next(trial for trial in same if not trial.ordered)
         assert usual.view is not None
@@ -204,7 +207,7 @@ class Sweep:
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
         self._say("timing the candidates under all models")
-        decision = decide(self.trials, self._judge)
+        decision = decide(self.trials, self._timing or Timing(self._judge))
         taken = decision.trial
         promised = (t.number for t in self.trials if t.status == "ok")
         if taken.status == "ok" and taken.number == max(promised):
