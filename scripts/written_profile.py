@@ -14,8 +14,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
+from lagom_jax.compile.schema import message_classes
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Program
@@ -44,8 +43,6 @@ _MESSAGES = {
         4 XStat* stats""",
     "XStat": "1 int64 metadata_id\n4 int64 int64_value\n5 string str_value",
 }
-_SCALARS = {"int64": 3, "string": 9}
-_MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
 WrittenEvent = tuple[str, float, float, Mapping[str, object]]
@@ -54,26 +51,8 @@ Planes = Mapping[str, Mapping[str, Iterable[WrittenEvent]]]
 
 
 @functools.cache
-def _classes() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="scripts/xplane.proto", package="scripts", syntax="proto3"
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for line in fields.strip().splitlines():
-            number, kind, field = line.split()
-            repeated, kind = kind.endswith("*"), kind.rstrip("*")
-            added = message.field.add(
-                name=field,
-                number=int(number),
-                label=_REPEATED if repeated else _OPTIONAL,
-                type=_SCALARS.get(kind, _MESSAGE),
-            )
-            if kind not in _SCALARS:
-                added.type_name = f".scripts.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("scripts.XSpace"))
+def _space() -> Any:
+    return message_classes("scripts/xplane.proto", "scripts", _MESSAGES)["XSpace"]
 
 
 def profile(planes: Planes) -> bytes:
@@ -82,7 +61,7 @@ def profile(planes: Planes) -> bytes:
     Args:
         planes: `{plane: {line: [(kernel, start us, duration us, stats), ...]}}`.
     """
-    space = _classes()()
+    space = _space()()
     for plane_name, lines in planes.items():
         plane = space.planes.add(name=plane_name)
         events: dict[str, int] = {}

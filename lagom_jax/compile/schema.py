@@ -15,6 +15,7 @@ CUDA plugins 0.10.2 and 0.12.0.1.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 STREAM_ATTRIBUTE: Final = "_xla_stream_annotation"
@@ -187,12 +188,30 @@ _PACKAGE = "lagom_jax.hlo"
 
 @functools.cache
 def _classes() -> dict[str, Any]:
+    return message_classes("lagom_jax/hlo.proto", _PACKAGE, _MESSAGES)
+
+
+def message_classes(
+    file_name: str, package: str, messages: Mapping[str, str]
+) -> dict[str, Any]:
+    r"""Protobuf classes of messages that are declared as data, as above.
+
+    Args:
+        file_name: Of the file that would declare them.
+        package: Of the messages.
+        messages: Their fields by name, a line each.
+
+    Example:
+        >>> found = message_classes("a.proto", "a", {"A": "1 string name"})
+        >>> found["A"](name="b").SerializeToString()
+        b'\n\x01b'
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file: Any = descriptor_pb2.FileDescriptorProto(
-        name="lagom_jax/hlo.proto", package=_PACKAGE, syntax="proto3"
+        name=file_name, package=package, syntax="proto3"
     )
-    for message_name, fields in _MESSAGES.items():
+    for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
         for line in fields.strip().splitlines():
             number, kind, name = line.split()
@@ -204,14 +223,14 @@ def _classes() -> dict[str, Any]:
                 type=_SCALARS.get(kind, _MESSAGE_TYPE),
             )
             if kind not in _SCALARS:
-                field.type_name = f".{_PACKAGE}.{kind}"
+                field.type_name = f".{package}.{kind}"
     pool: Any = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+            pool.FindMessageTypeByName(f"{package}.{name}")
         )
-        for name in _MESSAGES
+        for name in messages
     }
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 
@@ -36,6 +36,16 @@ FIRST_MEETING: Final = 4
 
 Runs = Callable[[Choice | None, Hashable], Built]
 """Builds the program of a candidate for one kind of arguments."""
+
+
+class _Call(NamedTuple):
+    """One step that was asked for: a candidate's program and its arguments."""
+
+    candidate: int
+    form: Hashable
+    run: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class OnlineSteps:
@@ -147,8 +157,8 @@ class OnlineSteps:
             self._step += 1
         try:
             program = self._program(candidate, form)
-            call = program.compiled if lenient else program.run
-            result = self._profiled(number, candidate, form, call, args, kwargs)
+            run = program.compiled if lenient else program.run
+            result = self._profiled(number, _Call(candidate, form, run, args, kwargs))
         except REFUSALS:
             # Nothing has run: it was no step.
             with self._lock:
@@ -158,35 +168,21 @@ class OnlineSteps:
             self._work.start()
         return result
 
-    def _profiled(
-        self,
-        number: int,
-        candidate: int,
-        form: Hashable,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Any,
-    ) -> Any:
+    def _profiled(self, number: int, call: _Call) -> Any:
         profile = self._profile
         if profile is None or number > step_profile.LAST:
-            return self._run(candidate, form, call, args, kwargs)
+            return self._run(call)
         profile.before(number)
         try:
-            result = self._run(candidate, form, call, args, kwargs)
+            result = self._run(call)
         except BaseException:
             profile.give_up()
             raise
         profile.after(number, result)
         return result
 
-    def _run(
-        self,
-        candidate: int,
-        form: Hashable,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Any,
-    ) -> Any:
+    def _run(self, call: _Call) -> Any:
+        candidate, args, kwargs = call.candidate, call.args, call.kwargs
         if candidate != self._told:
             choice = self.candidates[candidate].choice
             try:
@@ -197,41 +193,35 @@ class OnlineSteps:
                 # All know of it, and go on with what they have.
                 self._warn(error)
                 self._end(self._told)
-                return self._program(self._told, form).run(*args, **kwargs)
+                return self._program(self._told, call.form).run(*args, **kwargs)
             self._told = candidate
         began = time.perf_counter()
         if candidate not in self._tried:
-            result = self._run_first(candidate, form, call, args, kwargs)
+            result = self._run_first(call)
         else:
-            result = call(*args, **kwargs)
+            result = call.run(*args, **kwargs)
         if self._leader is not None and not self.over:
             self._leader.started(candidate, began, result, counts=self._step > 1)
         return result
 
-    def _run_first(
-        self,
-        candidate: int,
-        form: Hashable,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Any,
-    ) -> Any:
+    def _run_first(self, call: _Call) -> Any:
         """The first step of a plan's program, after which it is known to run."""
-        choice = self.candidates[candidate].choice
+        args, kwargs = call.args, call.kwargs
+        choice = self.candidates[call.candidate].choice
         assert choice is not None
         cache = self._cache if self._talk.group.leads else None
         try:
-            result = first_step(choice.plan, call, args, kwargs, cache)
+            result = first_step(choice.plan, call.run, args, kwargs, cache)
         except jax.errors.JaxRuntimeError as error:
             # Other processes may be inside a collective, and wait there for this one.
             if len(self._talk.group.members) > 1 or some_deleted(args, kwargs):
                 raise
-            result = self._program(USUAL, form).run(*args, **kwargs)
+            result = self._program(USUAL, call.form).run(*args, **kwargs)
             # Had that failed, too, it would not be the plan's fault.
             self._warn(error)
             self._end(USUAL)
             return result
-        self._tried.add(candidate)
+        self._tried.add(call.candidate)
         return result
 
     def _program(self, candidate: int, form: Hashable) -> Built:

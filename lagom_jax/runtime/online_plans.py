@@ -13,7 +13,7 @@ from typing import Any, Final
 from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.nccl_plugin import Rules, unpack
-from lagom_jax.online.belief import Purchase, StepCandidate
+from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json, to_json
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.runtime import decision, say
@@ -21,8 +21,9 @@ from lagom_jax.runtime.agenda import OnlineCandidate
 from lagom_jax.runtime.cache import Cache, digest_of
 from lagom_jax.runtime.coordination import ProcessGroup, Talk, told
 from lagom_jax.runtime.decision import Case, Choice, decide
+from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
+from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan, step_candidate
 from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.programs import ArgumentForm, Built, collectives_of
 from lagom_jax.runtime.protocol import Word
@@ -36,27 +37,14 @@ _LOW_PRIORITY: Final = 10
 AS_IT_WAS: Final = "the step as it was"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class ProgramsOfStep:
-    """The means to build the programs of a step in this process."""
-
-    usual: Callable[[Any], Built]
-    """The program as it was, for a kind of arguments."""
-    planned: Callable[[Plan], Built]
-    """Builds that of a plan, for the arguments of the first step."""
-    again: Callable[[Choice, Any], Built]
-    """Builds that of a plan which all processes have built, for other arguments."""
-    first: ArgumentForm
-    """The arguments of the first step."""
-
-
 def online_steps(
     name: str,
     group: ProcessGroup,
     patience: float,
     cache: Cache,
     case_of: Callable[[Compiler], Case],
-    programs: ProgramsOfStep,
+    programs: Executables,
+    first: ArgumentForm,
     tell: Callable[[Rules | None], None],
     warn: Callable[[BaseException], None],
     *,
@@ -70,7 +58,8 @@ def online_steps(
         patience: For how many seconds they wait for each other.
         cache: Where decisions are kept.
         case_of: The step as planning has it; called in a thread.
-        programs: Builds its programs.
+        programs: Its programs.
+        first: The arguments of its first step.
         tell: Lets rules of NCCL hold in all processes.
         warn: Says why nothing comes of it.
         profiles: Whether steps are profiled first, by a profiler that times what the
@@ -81,7 +70,7 @@ def online_steps(
     """
     profile = StepProfile() if profiles else None
     talk = group.begin(name, patience)
-    source = OnlinePlans(talk, cache, case_of, programs, profile)
+    source = OnlinePlans(talk, cache, case_of, programs, first, profile)
     meetings = group.begin(f"{name} steps", patience)
     steps = OnlineSteps(
         *(name, meetings, source, source.build, tell, cache, warn, profile)
@@ -148,7 +137,8 @@ class OnlinePlans:
         talk: Talk,
         cache: Cache,
         case_of: Callable[[Compiler], Case],
-        programs: ProgramsOfStep,
+        programs: Executables,
+        first: ArgumentForm,
         profile: StepProfile | None = None,
     ) -> None:
         """Sets it up; nothing is planned yet.
@@ -157,11 +147,12 @@ class OnlinePlans:
             talk: The processes that run the step.
             cache: Where decisions are kept.
             case_of: The step as planning has it; called in a thread.
-            programs: Builds its programs.
+            programs: Its programs.
+            first: The arguments of its first step.
             profile: Of the step's first steps; None where none is made.
         """
         self._talk, self._cache, self._case_of = talk, cache, case_of
-        self._programs, self._profile = programs, profile
+        self._programs, self._first, self._profile = programs, first, profile
         self._known: dict[str, Built] = {}
         self._case: Case | None = None
         self._parts: Mapping[str, str] = {}
@@ -171,7 +162,7 @@ class OnlinePlans:
         """The program of a candidate, for one kind of arguments."""
         if choice is None:
             return self._programs.usual(form)
-        if form is self._programs.first:
+        if form is self._first:
             return choice.built
         return self._programs.again(choice, form)
 
@@ -208,8 +199,7 @@ class OnlinePlans:
         if profile is None or profile.folder is None:
             return
         assert isinstance(planner, PlannerBeside)
-        compiled = self._programs.usual(self._programs.first).compiled
-        text = getattr(compiled, "compiled", compiled).as_text() or ""
+        text = _text(self._programs.usual(self._first))
         (profile.folder / MODULE).write_text(text, encoding="utf-8")
         planner.profile = profile.folder
 
@@ -240,9 +230,8 @@ class OnlinePlans:
         return [OnlineCandidate(None, usual), *kept]
 
     def _usual(self) -> Built:
-        built = self._programs.usual(self._programs.first)
-        text = getattr(built.compiled, "compiled", built.compiled).as_text() or ""
-        return dataclasses.replace(built, collectives=collectives_of(text))
+        built = self._programs.usual(self._first)
+        return dataclasses.replace(built, collectives=collectives_of(_text(built)))
 
     def around(self, candidates: list[OnlineCandidate], base: int) -> str:
         """Settings around those of a candidate, as text; empty where there are none.
@@ -279,13 +268,10 @@ class OnlinePlans:
         found: list[OnlineCandidate] = []
         for one in json.loads(text)["plans"]:
             plan = from_json(one["plan"], "settings of the first process")
-            image = base64.b64decode(one["rules"])
-            rules = unpack(image, "what the first process said") if image else None
             built = self._known.get(_program(plan))
             if built is None:
                 raise PlanError(f"the program of {one['name']} is not built here")
-            made = Choice(plan, rules, built, one["name"], self._parts)
-            found.append(OnlineCandidate(made, _step_candidate(one)))
+            found.append(_candidate_of(one, plan, built, self._parts))
         return found
 
     def close(self) -> None:
@@ -297,7 +283,7 @@ class OnlinePlans:
     def _built(self, plan: Plan) -> Built:
         key = _program(plan)
         if key not in self._known:
-            self._known[key] = self._programs.planned(plan)
+            self._known[key] = self._programs.build(self._first, plan)
         return self._known[key]
 
     def _candidate(
@@ -308,20 +294,31 @@ class OnlinePlans:
         build: Callable[[Plan], Built],
     ) -> OnlineCandidate | None:
         """An alternative, built here; None where that cannot be."""
-        timed = _step_candidate(offered)
         if not offered["plan"]:
-            return OnlineCandidate(choice, timed)
+            return OnlineCandidate(choice, step_candidate(offered))
         assert choice is not None
         try:
             plan = from_json(offered["plan"], "a plan of the first process")
             decision.check_plan(plan, case)
-            image = base64.b64decode(offered["rules"])
-            rules = unpack(image, "what the first process said") if image else None
-            made = Choice(plan, rules, build(plan), offered["name"], choice.parts)
+            return _candidate_of(offered, plan, build(plan), choice.parts)
         except Exception as error:
             LOG.info("%s is not built: %s", offered["name"], error)
             return None
-        return OnlineCandidate(made, timed)
+
+
+def _candidate_of(
+    offered: Mapping[str, Any], plan: Plan, built: Built, parts: Mapping[str, str]
+) -> OnlineCandidate:
+    """An alternative with the rules that the first process made for it."""
+    image = base64.b64decode(offered["rules"])
+    rules = unpack(image, "what the first process said") if image else None
+    choice = Choice(plan, rules, built, offered["name"], parts)
+    return OnlineCandidate(choice, step_candidate(offered))
+
+
+def _text(built: Built) -> str:
+    """A compiled program as text; empty where jax has none."""
+    return getattr(built.compiled, "compiled", built.compiled).as_text() or ""
 
 
 def _program(plan: Plan) -> str:
@@ -331,16 +328,6 @@ def _program(plan: Plan) -> str:
 
 def _program_of(options: Mapping[str, Any], order: ScheduleEdit | None) -> str:
     return repr((sorted(options.items()), order))
-
-
-def _step_candidate(offered: Mapping[str, Any]) -> StepCandidate:
-    bought = offered.get("purchase")
-    return StepCandidate(
-        offered["name"],
-        offered["seconds"],
-        tuple(offered["by_model"]),
-        Purchase(**bought) if bought else None,
-    )
 
 
 def _rules(case: Case, plan: Plan) -> str:

@@ -132,16 +132,28 @@ class PlannerBeside(Planner):
         return asked, stablehlo
 
 
-def _timed_plan(told: Mapping[str, Any]) -> TimedPlan:
+def step_candidate(told: Mapping[str, Any]) -> StepCandidate:
+    """A candidate with its times, as another process has told it.
+
+    Args:
+        told: Its fields, and others.
+
+    Example:
+        >>> step_candidate({"name": "a", "seconds": 1.0, "by_model": [1.0, 2.0]})
+        StepCandidate(name='a', seconds=1.0, by_model=(1.0, 2.0), purchase=None)
+    """
     bought = told.get("purchase")
-    timed = StepCandidate(
+    return StepCandidate(
         told["name"],
         told["seconds"],
         tuple(told["by_model"]),
         Purchase(**bought) if bought else None,
     )
+
+
+def _timed_plan(told: Mapping[str, Any]) -> TimedPlan:
     plan = from_json(told["plan"], "a plan made beside the job")
-    return TimedPlan(plan, timed, told["number"])
+    return TimedPlan(plan, step_candidate(told), told["number"])
 
 
 class PlanningChild:

@@ -27,7 +27,6 @@ from lagom_jax.runtime.decision import Case, Choice, decide, reasons
 from lagom_jax.runtime.executables import Executables, searched
 from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.online_plans import (
-    ProgramsOfStep,
     measured_before,
     online_steps,
 )
@@ -180,25 +179,18 @@ class Variant:
         case_for = functools.partial(
             self._programs.case_for, form, cluster, self._options, self._cache
         )
+        build = functools.partial(self._programs.build, form)
         if self._options.verify == "online":
-            made = ProgramsOfStep(
-                self._programs.usual,
-                functools.partial(self._programs.build, form),
-                self._programs.again,
-                form,
-            )
             case_of = functools.partial(case_for, PlannerBeside)
             patience = self._options.patience
             self._talk = group.begin(f"{self._name} before", patience)
-            choice = measured_before(
-                self._talk, self._cache, case_of, made.planned, tells
-            )
+            choice = measured_before(self._talk, self._cache, case_of, build, tells)
             if choice is not None:
                 self._take(choice, form)
                 return
             self._talk, self._online = online_steps(
                 *(self._name, group, patience, self._cache, case_of),
-                *(made, tells, self._warn),
+                *(self._programs, form, tells, self._warn),
                 profiles=self._on_gpus,
             )
             return
@@ -208,7 +200,6 @@ class Variant:
             case = case_for(Planner, compiler)
         except Exception as error:
             case = error
-        build = functools.partial(self._programs.build, form)
         self._take(decide(case, self._talk, build, tells), form)
 
     def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
