@@ -140,19 +140,17 @@ def analyze_dump(
         ...
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
+    scheduled = _scheduled_in(path, cluster).stating(kernels_of(kernels))
+    return report_scheduled(scheduled, calibration=calibration, profile=profile)
+
+
+def _scheduled_in(path: str | Path, cluster: str | Cluster) -> Scheduled:
+    """The program of a file, compiled first where the file is of before that."""
     found = read_program(path)
     step = step_in(found)
-    if step is not None:
-        return analyze(
-            step,
-            cluster=cluster,
-            name=step.name,
-            calibration=calibration,
-            profile=profile,
-            kernels=kernels,
-        )
-    scheduled = read_scheduled(found, cluster).stating(kernels_of(kernels))
-    return report_scheduled(scheduled, calibration=calibration, profile=profile)
+    if step is None:
+        return read_scheduled(found, cluster)
+    return compile_scheduled(step, cluster=cluster, name=step.name)
 
 
 def report_scheduled(
@@ -319,13 +317,7 @@ def find_settings_of_dump(
         lagom_jax.errors.HloError: ...no_such_dump.txt...
     """
     asked, stated = _asked(policies, controls, calibration), kernels_of(kernels)
-    found = read_program(path)
-    step = step_in(found)
-    if step is None:
-        scheduled = read_scheduled(found, cluster)
-    else:
-        scheduled = compile_scheduled(step, cluster=cluster)
-    return tune_scheduled(scheduled.stating(stated), **asked)
+    return tune_scheduled(_scheduled_in(path, cluster).stating(stated), **asked)
 
 
 class _Asked(TypedDict):

@@ -163,6 +163,12 @@ class Variant:
         if cluster is None:
             # The first batch may lie on the CPU where the next ones do not.
             self.leaves_all_alone = not self._on_gpus and not place.any_gpus()
+            if self._options.plan is not None and self.leaves_all_alone:
+                raise LagomError(
+                    "the plan is not used, since this process has no NVIDIA GPU; to "
+                    "compile with it here all the same name what it was made for, as "
+                    "in cluster='h100:1x8'"
+                )
             return
         group = ProcessGroup.of(self._devices)
         if self._options.mode == "report":

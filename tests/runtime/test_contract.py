@@ -17,7 +17,7 @@ from flax import nnx
 
 import lagom_jax
 from lagom_jax.compile import _jax_internals
-from lagom_jax.errors import ClusterError, PlanError
+from lagom_jax.errors import ClusterError, LagomError, PlanError
 from lagom_jax.runtime import guard, place, programs, wrapper
 from lagom_jax.runtime.options import OptionError
 from lagom_jax.runtime.say import LagomWarning
@@ -701,6 +701,16 @@ def test_the_first_arguments_on_the_host(plans, monkeypatch):
     step = lagom_jax.tune(jax.jit(lambda x: x + 1))
     step(jnp.ones(3))
     assert not step._alone
+
+
+def test_a_plan_that_is_given_where_there_is_no_gpu():
+    step = lagom_jax.tune(jax.jit(lambda x: x + 1), plan="no_such_plan.json")
+    with pytest.warns(LagomWarning, match="the plan is not used.*name what"):
+        assert step(1.0) == 2.0
+    assert step(1.0) == 2.0
+    strict = lagom_jax.tune(jax.jit(lambda x: x + 1), plan="no_such", strict=True)
+    with pytest.raises(LagomError, match="the plan is not used"):
+        strict(1.0)
 
 
 def test_the_devices_that_the_function_names(plans, monkeypatch):
