@@ -28,7 +28,16 @@ def losses(way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["commfuse", "commfuse-sp", "sliced", "half batches"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "commfuse",
+        "sliced",
+        # The layers of the first, and the slices of the second, along other axes.
+        pytest.param("commfuse-sp", marks=pytest.mark.nightly),
+        pytest.param("half batches", marks=pytest.mark.nightly),
+    ],
+)
 def test_fifty_steps(way):
     plain, found = losses("plain"), losses(way)
     assert plain[-1] < 0.2 * plain[0]
