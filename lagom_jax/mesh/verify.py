@@ -47,8 +47,11 @@ def made_step(
         >>> made_step(lambda data, tensor: (max, (data, tensor)), MeshSizes(tensor=2))
         (<built-in function max>, (1, 2))
     """
-    named = inspect.signature(factory).parameters
-    some = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in named.values())
+    parameters = inspect.signature(factory).parameters
+    # `**sizes` takes any names, and is none itself.
+    variable = inspect.Parameter.VAR_KEYWORD
+    named = {name for name, p in parameters.items() if p.kind is not variable}
+    some = len(named) < len(parameters)
     given = {name: getattr(sizes, name) for name in _GIVEN if some or name in named}
     if "batch" in named:
         given["batch"] = batch

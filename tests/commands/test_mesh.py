@@ -151,3 +151,56 @@ def test_more_gpus_take_less_time(capsys, tmp_path):
     _, (one, other), _ = score(capsys, tmp_path, ROW, more)
     steps = [float(row["predicted_step_seconds"]) for row in (one, other)]
     assert steps[1] < steps[0]
+
+
+FACTORY = """
+import jax, jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+
+def make(**sizes):
+    devices = 1
+    for axis in ("data", "fsdp", "tensor", "sequence", "pipeline", "expert"):
+        devices *= sizes[axis]
+    mesh = AbstractMesh((devices,), ("all",))
+    rows, spread = (NamedSharding(mesh, P(*axes)) for axes in (["all"], [None, "all"]))
+    def loss(w, x):
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0])
+    def step(w, x):
+        return w - jax.grad(loss)(w, x)
+    w = jax.ShapeDtypeStruct((8, 4096, 4096), jnp.bfloat16, sharding=spread)
+    x = jax.ShapeDtypeStruct((16384, 4096), jnp.bfloat16, sharding=rows)
+    return jax.jit(step, out_shardings=spread), (w, x)
+"""
+
+
+@pytest.mark.slow
+def test_the_best_are_compiled_as_often_as_asked(capsys, monkeypatch, tmp_path):
+    file = tmp_path / "steps.py"
+    file.write_text(FACTORY)
+    words = [*BASIC, "--cluster", "h100:1x8", "--step", f"{file}:make"]
+    _, predicted = as_json(capsys, *words)
+    found, compiles = {}, {}
+    for each in (1, 2):
+        # Every compile is an entry of its own.
+        store = tmp_path / f"store of {each}"
+        monkeypatch.setenv("LAGOM_STORE", str(store))
+        code = main([*words, "--verify", "2", "--compiles", str(each), "--json"])
+        told = capsys.readouterr()
+        assert code == 0, told.err
+        found[each] = json.loads(told.out)["choices"]
+        compiles[each] = sum(1 for path in store.rglob("*") if path.is_file())
+    for choices in found.values():
+        times = [choice["verified_step_seconds"] for choice in choices]
+        assert times[0] <= times[1]
+        assert times[2:] == [None] * (len(times) - 2)
+        # The others stand as they were predicted.
+        assert choices[2:] == predicted["choices"][2:]
+    assert compiles[2] > compiles[1] > 0
+    # More options to choose from never make a plan longer.
+    assert found[2][0]["verified_step_seconds"] <= found[1][0]["verified_step_seconds"]
+
+
+def test_a_step_that_names_no_function(capsys):
+    words = [*BASIC, "--cluster", "h100:1x8", "--verify", "1", "--step", "no_colon"]
+    assert main(words) != 0
+    assert "write MODULE:FACTORY" in capsys.readouterr().err
