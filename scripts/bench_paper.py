@@ -163,7 +163,7 @@ def page(found: dict[str, list[Row]], versions: dict[str, str]) -> str:
         "can exceed for this schedule (every collective at its fastest, no "
         "contention), and *paper* the range measured there, on A40s with PyTorch, over "
         "NCCL and over AutoCCL. "
-        "[What the figures say](../search.md#the-papers-table).",
+        "[What the figures say](../../explanation/search.md#the-papers-table).",
     ]
     for controls, listed in found.items():
         parts += ["", f"## {controls}: {PRESETS[controls].meaning}", "", table(listed)]
