@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from lagom_jax import decompose
@@ -55,7 +55,8 @@ def shapes(*sizes):
 
 
 def mapped(f, ins, out):
-    mesh = AbstractMesh((4,), ("t",))
+    # The newest jax makes other axes where none are named.
+    mesh = AbstractMesh((4,), ("t",), axis_types=(AxisType.Auto,))
     return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out)
 
 
