@@ -13,7 +13,7 @@ LONGEST = 240
 PATIENCE = 30.0
 
 
-def _start(script, job, count, more):
+def _start(script, job, count, folder):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -25,7 +25,7 @@ def _start(script, job, count, more):
     }
     return [
         subprocess.Popen(
-            [sys.executable, script, job, *map(str, (index, count, port, *more))],
+            [sys.executable, script, job, *map(str, (index, count, port, folder))],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -35,22 +35,24 @@ def _start(script, job, count, more):
     ]
 
 
-def run(script, jobs, *more, dying=(), endless=()):
+def run(script, jobs, folder, *, dying=(), endless=()):
     """By job, process and name: what came of it.
 
     `jobs` says how many processes each has. Of those in `dying` some are killed, and jax
     may then end any other. `endless` are processes that never end, by job and index.
     """
     try:
-        return _run(script, jobs, more, dying, endless)
-    except AssertionError:
+        return _run(script, jobs, folder / "first", dying, endless)
+    except (AssertionError, subprocess.TimeoutExpired):
         # A machine that stands still for longer than a limit, or gives the port away,
-        # ends a job that nothing is wrong with. It does not do so twice.
-        return _run(script, jobs, more, dying, endless)
+        # ends a job that nothing is wrong with. It does not do so twice. What the first
+        # try left in its folder is not for the second.
+        return _run(script, jobs, folder / "second", dying, endless)
 
 
-def _run(script, jobs, more, dying, endless):
-    running = {job: _start(script, job, count, more) for job, count in jobs.items()}
+def _run(script, jobs, folder, dying, endless):
+    folder.mkdir()
+    running = {job: _start(script, job, count, folder) for job, count in jobs.items()}
     found = {}
     try:
         for job, processes in running.items():
