@@ -24,9 +24,11 @@ MODELS: Final = {
 }
 CLUSTERS: Final = (
     *("h100:1x8", "h100:4x8", "h200:2x8", "b200:2x8", "b200:8x8", "a100:4x8"),
-    *("gb200-nvl72:18x4", "a40-nvlink:2x8", "a40-pcie:2x8", "l40s:2x8"),
+    *("gb200-nvl72:16x4", "a40-nvlink:2x8", "a40-pcie:2x8", "l40s:2x8"),
 )
 BATCHES: Final = (1, 2, 4)
+CUT_IN_TWO: Final = ("tp-sliced", "ep")
+"""Parallelisms whose batch is cut in two, so that one sequence is too few."""
 
 Step = tuple[str, str, dict[str, Any]]
 
@@ -48,7 +50,11 @@ def drawn(release: str, seen: frozenset[tuple[str, str, str]]) -> dict[str, Step
     ]
     # A generator that is seeded with a text is the same everywhere.
     lot = random.Random(f"unseen steps of {release}")
-    keyed = sorted(lots, key=lambda one: (lot.random(), one))
+    keyed = [
+        one
+        for one in sorted(lots, key=lambda one: (lot.random(), one))
+        if one[3] > 1 or one[1] not in CUT_IN_TWO
+    ]
     return {
         f"unseen {number}": (
             model,
