@@ -71,7 +71,12 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
             help=f"commfuse: the collectives of {way} in slices, fused with matmuls",
         )
     zoo.add_argument("--layers", type=positive, help="fewer layers than published")
-    zoo.add_argument("--batch", type=positive, help="sequences in a micro batch")
+    zoo.add_argument(
+        "--batch",
+        type=positive_or_auto,
+        help="sequences in a micro batch; auto: the most that is estimated to fit in a "
+        "GPU's memory, by powers of two",
+    )
     zoo.add_argument("--sequence", type=positive, help="tokens in a sequence")
     zoo.add_argument(
         "--attention",
@@ -309,6 +314,11 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def positive_or_auto(text: str) -> int | str:
+    """A whole number above 0, or `auto`."""
+    return text if text == "auto" else positive(text)
 
 
 def share(text: str) -> float:

@@ -19,6 +19,7 @@ from lagom_jax.commands.terminal import import_jax
 from lagom_jax.dumped import step_in
 from lagom_jax.errors import LagomError
 from lagom_jax.hlo.files import HloBytes, read_program
+from lagom_jax.mesh.candidates import Asks
 
 _DUMP_ENDINGS = (
     *(".txt", ".pb", ".hlo", ".gz", ".pbtxt", ".log"),
@@ -107,7 +108,12 @@ def _zoo_step(text: str, cluster: Cluster, options: Mapping[str, Any]) -> Subjec
             f"{text!r} is no file, no MODULE:FACTORY and no model of the zoo{hint}; "
             f"the models are {', '.join(zoo.names())}"
         )
-    step = zoo.build(text, devices=cluster.devices, **options)
+    wanted = {**options, "devices": cluster.devices}
+    if wanted.get("batch") == "auto":
+        del wanted["batch"]
+        room = Asks().memory_fraction * cluster.gpu.memory_bytes
+        wanted["batch"] = zoo.largest_batch(text, memory_bytes=room, **wanted)
+    step = zoo.build(text, **wanted)
     return Subject(
         step.name,
         step=step.function,

@@ -142,5 +142,10 @@ def _collectives(report: Report | None) -> Html | None:
             "noscript",
             tag("p", "The table needs JavaScript; lagom report --rows all prints it."),
         ),
+        tag(
+            "p",
+            "Independent work is told for each collective by itself: work that could "
+            "hide either of two hides only one of them.",
+        ),
         tag("div", id="table"),
     )

@@ -12,7 +12,7 @@ from lagom_jax.report.alike import AlikeCollectives, alike, short_name
 from lagom_jax.report.figures import Report
 from lagom_jax.report.intervals import gain_in_words, in_brackets, in_range
 from lagom_jax.report.page_tables import table
-from lagom_jax.report.plan import rounding_in_words
+from lagom_jax.report.plan import options_alone, rounding_in_words
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -77,7 +77,7 @@ def short(
             _line("Caution", [tag("p", one, class_="worse") for one in shown.cautions])
         )
     if before is not None:
-        lines += _exposure(before)
+        lines += _exposure(before, links=links)
     if plan is not None:
         asked = "What would change that" if before else "What the plan changes"
         lines += _gain(plan, after, asked, links=links)
@@ -98,7 +98,7 @@ def _line(question: str, *answer: object) -> Html:
     return tag("div", tag("dt", question), tag("dd", *answer))
 
 
-def _exposure(report: Report) -> Iterable[Html]:
+def _exposure(report: Report, *, links: bool) -> Iterable[Html]:
     step = report.step_seconds
     yield _line(
         "How long",
@@ -121,6 +121,16 @@ def _exposure(report: Report) -> Iterable[Html]:
         f": {in_seconds(worst.exposed_seconds)} of the step "
         f"({in_percent(worst.exposed_seconds, step)}), of "
         f"{in_seconds(worst.seconds)} that {takes}.",
+        # Shown by the script, where there is a timeline.
+        tag(
+            "button",
+            "Show on the timeline",
+            type="button",
+            hidden=True,
+            data_task=one.name,
+        )
+        if links and len(one.name) <= LONGEST_NAME
+        else None,
     )
     yield _line("Why", _sentence(one.why or f"{one.verdict}."))
 
@@ -177,6 +187,13 @@ def _gain(
         f"{in_seconds(default.exposed_seconds)} → {in_seconds(tuned.exposed_seconds)}"
         f"{in_brackets(after.exposed_interval if after else None)}.",
     )
+    alone = options_alone(plan)
+    if alone is not None and alone.step_seconds is not None:
+        yield _line(
+            "With XLA's options alone",
+            f"{in_seconds(alone.step_seconds)} a step, in XLA's own order and with "
+            "NCCL's own settings.",
+        )
     if rounding := rounding_in_words(plan):
         yield _line("What else it changes", f"{_sentence(rounding)}.")
     evidence = plan.evidence

@@ -98,7 +98,8 @@ def links(report: Report | None) -> Html | None:
         tag(
             "p",
             "What sets the time of the collectives, and the part of its peak rate that "
-            "they reach while they run.",
+            "they reach while they run. Each collective is counted once, under what "
+            "limits it, though one between hosts uses the links inside them, too.",
         ),
         table("Use of links", heads, rows),
     )

@@ -48,7 +48,16 @@ def tried(plan: Plan | None) -> Html | None:
         ]
     if plan.levers:
         title = "What the compiler is told"
-        parts += [tag("h3", title), table(title, _LEVERS, map(_lever, plan.levers))]
+        about = (
+            "Each change is between two candidates that differ in this alone, each "
+            "with NCCL's best settings for it; they are not from one start, and do not "
+            "add up."
+        )
+        parts += [
+            tag("h3", title),
+            tag("p", about),
+            table(title, _LEVERS, map(_lever, plan.levers)),
+        ]
     if plan.settings:
         title = "What NCCL is told"
         parts += [

@@ -16,6 +16,7 @@ except ImportError as error:
 
 from lagom_models.build import build, build_on, parallelisms
 from lagom_models.configs import CONFIGS, ModelConfig, ModelError, names
+from lagom_models.memory import estimated_memory, largest_batch
 from lagom_models.step import (
     TrainingStep,
     TrainState,
@@ -34,6 +35,8 @@ __all__ = [
     "TrainingStep",
     "build",
     "build_on",
+    "estimated_memory",
+    "largest_batch",
     "names",
     "parallelisms",
     "sharded_gradient",

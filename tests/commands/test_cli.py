@@ -427,3 +427,15 @@ def test_a_value_that_xla_would_refuse_is_refused_before_it_compiles():
 def test_options_without_a_name_are_refused():
     with pytest.raises(LagomError, match="NAME=VALUE"):
         parse_options(["=1"])
+
+
+def test_a_batch_that_fills_the_gpu():
+    from lagom_jax.commands.subjects import find_subject
+
+    cluster = Cluster.parse("h100:8x8")
+    one, most = (
+        find_subject("llama-3-8b", cluster, {"batch": batch}).arguments[1].shape[0]
+        for batch in (1, "auto")
+    )
+    assert most > one
+    assert most % one == 0

@@ -124,3 +124,38 @@ def test_attention_is_one_kernel_of_cudnn_where_asked() -> None:
         lagom_models.build("mpt-7b", devices=8, attention="cudnn")
     with pytest.raises(LagomError, match="plain or cudnn"):
         lagom_models.build("phi-2", devices=8, attention="flash")
+
+
+def test_the_largest_batch_fits_and_twice_as_much_does_not() -> None:
+    asked = {"devices": 64, "sequence": 4096}
+    found = lagom_models.largest_batch("llama-3-8b", memory_bytes=70e9, **asked)
+    needed = [
+        lagom_models.estimated_memory(
+            lagom_models.build("llama-3-8b", batch=batch, **asked)
+        )
+        for batch in (found, 2 * found)
+    ]
+    assert needed[0] <= 70e9 < needed[1]
+
+
+def test_a_batch_that_is_cut_in_two_is_never_one() -> None:
+    found = lagom_models.largest_batch(
+        "llama-3-8b", devices=16, parallelism="tp-sliced", memory_bytes=70e9
+    )
+    assert found > 1
+
+
+def test_long_sequences_leave_less_room_unless_one_kernel_holds_their_scores() -> None:
+    asked = {"devices": 64, "sequence": 8192, "memory_bytes": 70e9}
+    plain = lagom_models.largest_batch("llama-3-8b", **asked)
+    fused = lagom_models.largest_batch("llama-3-8b", attention="cudnn", **asked)
+    assert plain < fused
+
+
+def test_what_does_not_fit_at_all_says_so() -> None:
+    with pytest.raises(LagomError, match="take more devices"):
+        lagom_models.largest_batch("llama-3-8b", devices=1, memory_bytes=70e9)
+    with pytest.raises(LagomError, match="does not divide"):
+        lagom_models.largest_batch(
+            "llama-3-8b", devices=6, parallelism="tp", model_axis=6, memory_bytes=70e9
+        )

@@ -122,10 +122,16 @@ def test_details_open_by_keyboard_and_lead_to_the_timeline(page):
     assert (
         page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
     )
-    page.get_by_role("button", name="Show on the timeline").click()
+    page.locator("#table").get_by_role("button", name="Show on the timeline").click()
     shown = page.locator("#detail").inner_text()
     assert "all-gather-start.1" in shown
     assert "limited by nvlink" in shown
+
+
+def test_what_is_exposed_most_leads_to_the_timeline(page):
+    page.locator("#short").get_by_role("button", name="Show on the timeline").click()
+    shown = page.locator("#detail").inner_text()
+    assert "all-gather-start.1" in shown
 
 
 def chart(page, number=0):
@@ -228,6 +234,9 @@ def test_printed_it_is_light_and_whole(chromium, file, tmp_path):
     one = Opened(chromium, file, color_scheme="dark")
     one.page.pdf(path=tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    # What is drawn is still there once the page has another width.
+    drawn = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
+    assert one.page.locator("canvas").first.evaluate(drawn) > 8
     one.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert one.page.evaluate("document.documentElement.dataset.theme") == "light"
     one.page.evaluate("dispatchEvent(new Event('afterprint'))")

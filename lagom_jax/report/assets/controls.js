@@ -224,6 +224,14 @@ class Timelines {
     }
   }
 
+  /** The name in the schedule of what the report calls so. */
+  nameOf(name, number) {
+    const found = this.charts[number].step.tasks.find((task) => task.collective &&
+      (task.name === name || task.name.replace("-start", "") === name ||
+        `${task.kind} ${task.name.replace("-start", "")}` === name));
+    return found ? found.name : name;
+  }
+
   /** Goes to the first run of a task in one of the steps. */
   go(name, number) {
     const chart = this.charts[number];

@@ -11,4 +11,11 @@ const unpacked = async () => {
 const data = await unpacked();
 const timelines = document.querySelector(".canvas") ? new Timelines(data) : null;
 const sites = document.getElementById("table") ? new Sites(data, timelines) : null;
+for (const button of document.querySelectorAll("button[data-task]")) {
+  if (!timelines) break;
+  button.hidden = false;
+  // What is exposed is said of the step as it is: the first of the two.
+  button.addEventListener("click",
+    () => timelines.go(timelines.nameOf(button.dataset.task, 0), 0));
+}
 addEventListener("redraw", ({ detail }) => timelines?.draw(detail ?? undefined));

@@ -192,15 +192,8 @@ class Sites {
         part(row.count > 1 ? "of this kind" : "name",
           names.join(", ") + (left > 0 ? ` and ${left} more` : "")),
         this.timelines ? element("button", { type: "button",
-          onclick: () => this.timelines.go(this.nameInSchedule(names[0]), this.number) },
+          onclick: () => this.timelines.go(
+            this.timelines.nameOf(names[0], this.number), this.number) },
         "Show on the timeline") : null));
-  }
-
-  nameInSchedule(name) {
-    const known = this.timelines.charts[this.number].step.tasks;
-    const found = known.find((task) => task.collective &&
-      (task.name === name || task.name.replace("-start", "") === name ||
-        `${task.kind} ${task.name.replace("-start", "")}` === name));
-    return found ? found.name : name;
   }
 }

@@ -44,14 +44,18 @@ class Step {
     };
   }
 
-  /** Nanoseconds for which each row is busy in a stretch, loops included. */
+  /** Nanoseconds for which each row is busy in a stretch, loops included: in all, and by
+      kind as `row|kind`. */
   busy(number) {
     const stretch = this.stretches[number];
     if (stretch.busy) return stretch.busy;
     const found = new Map();
     const add = (row, amount) => found.set(row, (found.get(row) || 0) + amount);
     for (const [row, members] of stretch.rows)
-      for (const n of members) add(row, stretch.slices.length[n]);
+      for (const n of members) {
+        add(row, stretch.slices.length[n]);
+        add(`${row}|${kindOf(this.tasks[stretch.slices.task[n]])}`, stretch.slices.length[n]);
+      }
     for (const length of stretch.stalls.length) add("stall", length);
     for (const loop of stretch.loops)
       for (const [row, amount] of this.busyLoop(loop)) add(row, amount);
@@ -119,6 +123,7 @@ const LEGEND = [
   ["exchange", "all-to-all, permute"], ["stall", "stands still, exposed"],
   ["memory", "memory"],
 ];
+const kindOf = (task) => KINDS[task.kind] || "other";
 const ROW = 26, AXIS = 22, MEMORY = 44;
 
 /** One step on a canvas. */
@@ -216,7 +221,7 @@ class Chart {
     return `${text.slice(0, most)}…`;
   }
 
-  colourOf(task) { return this.colours[KINDS[task.kind] || "other"]; }
+  colourOf(task) { return this.colours[kindOf(task)]; }
 
   box(row, begin, end, colour, hit, { height = 1, label = "", faint = 1 } = {}) {
     const x0 = this.x(begin), x1 = this.x(end);
@@ -369,7 +374,10 @@ class Chart {
       const amount = busy.get(row);
       if (!amount || row === "loops") continue;
       const share = Math.min(1, amount / long);
-      const colour = row === "compute" ? this.colours.matmul : this.colours.gather;
+      // That of the kind which takes most of it.
+      const [kind] = LEGEND.map(([name]) => name).sort((one, other) =>
+        (busy.get(`${row}|${other}`) || 0) - (busy.get(`${row}|${one}`) || 0));
+      const colour = this.colours[kind];
       this.last.delete(`${row}|`);
       this.box(row, begin, end, colour, { loop, key, share, open: false },
         { height: share, faint: 0.65 });
