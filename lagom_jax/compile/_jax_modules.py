@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile._shardy import in_the_dialect
 from lagom_jax.compile.locations import Locations, separated
 
 
@@ -85,6 +86,7 @@ def stablehlo_of(module: bytes, donors: Sequence[int]) -> str:
     ir = internal("jax._src.lib.mlir", "ir")
     with internal("jax._src.interpreters.mlir", "make_ir_context")():
         parsed = ir.Module.parse(translated)
+        in_the_dialect(parsed)
         for function in parsed.body.operations:
             if (
                 donors

@@ -24,7 +24,10 @@ def traced():
 
     def step(weights, batch):
         def loss(weights):
-            return jnp.square(jnp.tanh(batch @ weights) @ weights.T).sum()
+            hidden = jax.lax.with_sharding_constraint(
+                jnp.tanh(batch @ weights), NamedSharding(mesh, P("data"))
+            )
+            return jnp.square(hidden @ weights.T).sum()
 
         gradient = jax.grad(loss)(weights)
         return weights - 0.1 * gradient, gradient.sum()
@@ -35,7 +38,9 @@ def traced():
         )
 
     arguments = (array(512, 512, spec=P("data")), array(64, 512, spec=P("data")))
-    return jax.jit(step, donate_argnums=0), arguments
+    # What is returned is cut along another dimension than what came in.
+    results = NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P())
+    return jax.jit(step, donate_argnums=0, out_shardings=results), arguments
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,47 @@ def test_all_forms_give_the_same_report(written):
         assert [row.bytes for row in report.collectives] == [
             row.bytes for row in usual.collectives
         ]
+
+
+RESULT_IN_TWO_WORDS = """\
+HloModule jit_step, num_partitions=8, \
+allow_spmd_sharding_propagation_to_output={false}, \
+frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["data"=8]>}}
+
+ENTRY %main (p: f32[512,512]) -> (f32[512,512]) {
+  %p = f32[512,512]{1,0} parameter(0), sharding={devices=[8,1]<=[8]}, \
+frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"data\\"}, {}]>"}
+  %twice = f32[512,512]{1,0} add(%p, %p)
+  %said = f32[512,512]{1,0} custom-call(%twice), \
+custom_call_target="xla.sdy.FuncResultSharding", custom_call_has_side_effect=true, \
+frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, RESULT>]>"}
+  %again = f32[512,512]{1,0} reshape(%said), sharding={devices=GSPMD<=[8]}
+  ROOT %result = (f32[512,512]{1,0}) tuple(%again)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shardy", "gspmd", "kinds"),
+    [
+        ('[{}, {\\"data\\"}]', "[1,8]", ["all-to-all"]),
+        ('[{\\"data\\"}, {}]', "[8,1]", []),
+    ],
+)
+def test_shardings_of_results_are_kept(tmp_path, shardy, gspmd, kinds):
+    path = tmp_path / "module_0001.jit_step.before_optimizations.txt"
+    text = RESULT_IN_TWO_WORDS.replace("RESULT", shardy).replace("GSPMD", gspmd)
+    path.write_text(text)
+    found = step_in(read_program(path))
+    assert found is not None
+    assert found.mesh == (("data", 8),)
+    # The compiler takes shardings from the dialect alone where it is given StableHLO.
+    written = text_of(found)
+    assert "xla.sdy." not in written
+    assert 'sdy.mesh @mesh = <["data"=8]>' in written
+    assert written.count("sdy.sharding = #sdy.sharding<@mesh") == 2
+    report = lagom_jax.analyze_dump(path, CLUSTER)
+    assert [one.kind for one in report.collectives] == kinds
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Training in eight processes with a fault every 50 steps, against training without.
 
-`soak.py [--steps 2000] [--processes 8] [--seed 0] [--verify model]`: prints a line of JSON with what
-happened. All processes are forked from this one, which imports jax and starts nothing.
-Faults: a process is killed, or told to end, and the job starts again from the last state
+`PYTHONPATH=scripts python tests/runtime/soak.py [--steps 2000] [--processes 8] [--seed 0]
+[--verify model]` prints a line of JSON with what happened. All processes are forked from
+this one, which imports jax and starts nothing. Faults: a process is killed, or told to end, and the job starts again from the last state
 that all have written; the disk of decisions is slow; values of the coordination service
 are lost; the environment changes. Every 50 steps the step becomes another program, so
 that something is decided in the middle of training. What is planned is made up, since
@@ -183,7 +183,9 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
                 memory.append(resident())
                 if index == 0:
                     facts = {"step": number + 1, "memory": memory, "plans": plans}
-                    (folder / f"life.{life}").write_text(json.dumps(facts))
+                    # Whoever is killed while writing has left nothing to be read.
+                    (folder / f"writing.{life}").write_text(json.dumps(facts))
+                    (folder / f"writing.{life}").rename(folder / f"life.{life}")
     os._exit(0)
 
 
