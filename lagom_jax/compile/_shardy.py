@@ -5,8 +5,8 @@ front end and in calls with a target of their own. The compiler reads those befo
 partitions. But where it takes StableHLO it writes them anew from the dialect, so that
 what was read from HLO has to be in the dialect before.
 
-Of what jax does not promise to keep it touches MLIR's bindings and those of the dialect,
-on the same versions as `_jax_internals`.
+Of what jax does not promise to keep it touches MLIR's bindings and those of the
+dialect, on the same versions as `_jax_internals`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def _operation(one: Any, parsed: Callable[[str], Any]) -> None:
     value, result = one.operands[0], one.results[0]
     holds_for_the_result = False
     if target == _RESULT:
-        _without_copies(result)
-        users = [(use.owner.operation, use.operand_number) for use in result.uses]
+        users = _without_copies(result)
         returns = [user for user in users if user[0].name == "func.return"]
         for returned, number in returns:
             _put_result(returned, number, of_value)
@@ -87,13 +86,21 @@ def _operation(one: Any, parsed: Callable[[str], Any]) -> None:
     one.erase()
 
 
-def _without_copies(value: Any) -> None:
-    """Takes away reshapes to the same shape: they say the sharding for GSPMD."""
+def _without_copies(value: Any) -> list[tuple[Any, int]]:
+    """Users of a value, and their operands, past reshapes to the same shape.
+
+    Those only say the sharding once more, for GSPMD. They stay without a use: whoever
+    walks over the operations may still come to them.
+    """
+    users: list[tuple[Any, int]] = []
     for use in list(value.uses):
         user = use.owner.operation
         if user.name == "stablehlo.reshape" and user.results[0].type == value.type:
+            users += _without_copies(user.results[0])
             user.results[0].replace_all_uses_with(value)
-            user.erase()
+        else:
+            users.append((user, use.operand_number))
+    return users
 
 
 def _put_result(returned: Any, number: int, sharding: Any) -> None:
