@@ -68,7 +68,7 @@ def largest_batch(name: str, *, memory_bytes: float, **options: Any) -> int:
     if wrong is not None and batch >= 4:
         raise wrong
     raise ModelError(
-        f"{name} does not fit with one sequence on a device: it needs "
+        f"{name} does not fit even with the smallest batch: it needs "
         f"{needed / 1e9:.1f} GB of {memory_bytes / 1e9:.1f}; take more devices, a "
         "parallelism that cuts weights or activations, or fewer tokens in a sequence"
     )

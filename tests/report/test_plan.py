@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from lagom_jax.plan import Evidence, Plan, StepParts
-from lagom_jax.report.plan import plan_to_text
+from lagom_jax.report.page_summary import short
+from lagom_jax.report.plan import options_alone, plan_to_text
 
 from ..plan.plans import made_by_hand
 
@@ -95,3 +96,19 @@ def test_a_plan_that_tells_nobody_anything():
     assert "1.00 times as fast" in shown
     assert "could be won" not in shown
     assert "memory at the fullest" not in shown
+
+
+def test_what_options_alone_bring_is_said_where_it_was_compiled():
+    assert options_alone(PLAN) is None
+    assert "With XLA&#x27;s options alone" not in short(None, None, PLAN)
+    levers = tuple(
+        (one.name, one.value)
+        for one in PLAN.levers
+        if one.accepted and one.value is not None
+    )
+    tried = PLAN.evidence.candidates
+    alone = dataclasses.replace(tried[1], levers=levers, step_seconds=0.0965)
+    evidence = dataclasses.replace(PLAN.evidence, candidates=(*tried, alone))
+    plan = dataclasses.replace(PLAN, evidence=evidence)
+    assert options_alone(plan) == alone
+    assert "96.5 ms a step, in XLA&#x27;s own order" in short(None, None, plan)
