@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 
 from lagom_jax.markup import LONGEST_NAME, Html, printable, tag
-from lagom_jax.plan import Interval, Plan
+from lagom_jax.plan import Interval, Plan, PlanCandidate
 from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.report.alike import AlikeCollectives, alike, short_name
 from lagom_jax.report.figures import Report
 from lagom_jax.report.intervals import gain_in_words, in_brackets, in_range
 from lagom_jax.report.page_tables import table
-from lagom_jax.report.plan import options_alone, rounding_in_words
+from lagom_jax.report.plan import rounding_in_words
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -206,6 +206,32 @@ def _gain(
             f"{in_signed_bytes(change)} at the fullest moment: "
             f"{in_bytes(evidence.default_peak)} → {in_bytes(evidence.tuned_peak)}{of}.",
         )
+
+
+def options_alone(plan: Plan) -> PlanCandidate | None:
+    """The candidate that has the plan's XLA options and nothing else of it.
+
+    None where the plan is no more than that, or none such was compiled.
+
+    Args:
+        plan: The plan.
+    """
+    options = {
+        (one.name, one.value)
+        for one in plan.levers
+        if one.accepted and one.name not in (COSTS, ORDER)
+    }
+    more = plan.settings or any(one.name in (COSTS, ORDER) for one in plan.levers)
+    if not options or not more:
+        return None
+    return next(
+        (
+            one
+            for one in plan.evidence.candidates
+            if one.step_seconds is not None and set(one.levers) == options
+        ),
+        None,
+    )
 
 
 def _trust(before: Report | None, plan: Plan | None, *, links: bool) -> Html:

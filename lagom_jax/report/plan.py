@@ -15,7 +15,6 @@ from lagom_jax.plan import (
     Lever,
     MeasuredSteps,
     Plan,
-    PlanCandidate,
     Rewrite,
     SiteSetting,
 )
@@ -322,32 +321,6 @@ def _value(lever: Lever) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else in_seconds(seconds)
-
-
-def options_alone(plan: Plan) -> PlanCandidate | None:
-    """The candidate that has the plan's XLA options and nothing else of it.
-
-    None where the plan is no more than that, or none such was compiled.
-
-    Args:
-        plan: The plan.
-    """
-    options = {
-        (one.name, one.value)
-        for one in plan.levers
-        if one.accepted and one.name not in (COSTS, ORDER)
-    }
-    more = plan.settings or any(one.name in (COSTS, ORDER) for one in plan.levers)
-    if not options or not more:
-        return None
-    return next(
-        (
-            one
-            for one in plan.evidence.candidates
-            if one.step_seconds is not None and set(one.levers) == options
-        ),
-        None,
-    )
 
 
 def _step(lever: Lever) -> Text:

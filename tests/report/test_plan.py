@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from lagom_jax.plan import Evidence, Plan, StepParts
-from lagom_jax.report.page_summary import short
-from lagom_jax.report.plan import options_alone, plan_to_text
+from lagom_jax.report.page_summary import options_alone, short
+from lagom_jax.report.plan import plan_to_text
 
 from ..plan.plans import made_by_hand
 
