@@ -15,6 +15,7 @@ from lagom_jax.plan import (
     Lever,
     MeasuredSteps,
     Plan,
+    PlanCandidate,
     Rewrite,
     SiteSetting,
 )
