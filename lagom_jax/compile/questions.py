@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -161,18 +162,21 @@ def questions_asked(cluster: Cluster, *, answered: bool = True) -> Iterator[Ques
         'cpu'
     """
     asked = Questions()
-    machine = _ClusterMachine(cluster, asked, answered)
-    with contextlib.ExitStack() as stack:
+    # Two at once would each put back what the other had put there.
+    with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
+        machine = _ClusterMachine(cluster, asked, answered)
+        stack.callback(machine.end)
         if answered:
             # Functions that were traced before, with other answers, are traced again.
             stack.enter_context(_told(cluster.name))
-            stack.enter_context(_environment(asked))
+            stack.enter_context(_environment(machine, asked))
         stack.enter_context(_device_attributes(machine))
         stack.enter_context(_public_functions(machine))
         yield asked
 
 
 _told: Any = _jax_internals.internal(jax, "make_user_context")(None)
+_ONE_AT_A_TIME: Final = threading.RLock()
 
 
 class _ClusterMachine:
@@ -182,6 +186,20 @@ class _ClusterMachine:
         self.cluster = cluster
         self.answered = answered
         self._asked = asked
+        self._thread: int | None = threading.get_ident()
+
+    @property
+    def is_asked(self) -> bool:
+        """True in the thread that traces, for as long as it does.
+
+        Other threads go on with their own work meanwhile, and a module that is imported
+        meanwhile keeps what it took.
+        """
+        return self._thread == threading.get_ident()
+
+    def end(self) -> None:
+        """Nobody is answered any more."""
+        self._thread = None
 
     def answer(self, frame: FrameType, subject: str, here: Any, there: Any) -> Any:
         """The answer to a question, which is written down.
@@ -249,7 +267,7 @@ def _device_attributes(machine: _ClusterMachine) -> Iterator[None]:
 
 def _reader(machine: _ClusterMachine, name: str, before: Any) -> Callable[[Any], Any]:
     def read(device: Any) -> Any:
-        frame = asking_frame(sys._getframe(1))
+        frame = asking_frame(sys._getframe(1)) if machine.is_asked else None
         here = None
         if before is not None:
             here = before.__get__(device)
@@ -302,7 +320,7 @@ def _replacement(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def asked(*args: Any, **kwargs: Any) -> Any:
-        frame = asking_frame(sys._getframe(1))
+        frame = asking_frame(sys._getframe(1)) if machine.is_asked else None
         backend = kwargs.get("backend", args[0] if args else None)
         if name == "local_devices":
             backend = kwargs.get("backend", args[1] if len(args) > 1 else None)
@@ -338,7 +356,7 @@ _ANSWERS: Final[dict[str, Callable[[Cluster], Any]]] = {
 
 
 @contextlib.contextmanager
-def _environment(asked: Questions) -> Iterator[None]:
+def _environment(machine: _ClusterMachine, asked: Questions) -> Iterator[None]:
     """Environment variables, which are answered as they are and written down."""
     kind: Any = type(os.environ)
     before = kind.__getitem__
@@ -347,7 +365,7 @@ def _environment(asked: Questions) -> Iterator[None]:
         frame = sys._getframe(1)
         while frame is not None and is_lookup(frame):
             frame = frame.f_back
-        asking = asking_frame(frame)
+        asking = asking_frame(frame) if machine.is_asked else None
         try:
             found = before(variables, name)
         except KeyError:

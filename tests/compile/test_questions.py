@@ -1,6 +1,7 @@
 """Questions about the machine, and the context in which a step is traced."""
 
 import os
+import threading
 
 import equinox as eqx
 import jax
@@ -216,3 +217,32 @@ class TestCudnn:
         with traced_for(Cluster.parse("h100:1x8")):
             lowered = lower(step, x)
         assert "__cudnn$fmhaSoftmaxBackward" in text(lowered)
+
+
+def test_other_threads_are_told_the_truth_and_none_leaves_an_answer_behind():
+    inside, leave, answers = threading.Event(), threading.Event(), []
+
+    def first():
+        with questions_asked(CLUSTER):
+            inside.set()
+            leave.wait(10)
+            answers.append(jax.default_backend())
+
+    def second():
+        with questions_asked(CLUSTER):
+            answers.append(jax.default_backend())
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    assert inside.wait(10)
+    # What is imported meanwhile takes the function that answers.
+    taken = jax.default_backend
+    threads[1].start()
+    assert jax.default_backend() == "cpu"
+    assert jax.devices()[0].platform == "cpu"
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == ["gpu", "gpu"]
+    assert jax.default_backend is default_backend
+    assert jax.default_backend() == taken() == "cpu"
