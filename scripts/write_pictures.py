@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent.parent / "docs" / "how-to" / "pictures"
-_COLOURS = 160
+_COLOURS = 255
 _TALL = 1180
 _TUNED = ["tune", "llama-3-8b", "--cluster", "h100:8x8"]
 _MESH = [
@@ -33,7 +33,9 @@ def write_picture(name: str, content: bytes) -> None:
     from PIL import Image
 
     picture = Image.open(io.BytesIO(content)).convert("RGB")
-    picture.quantize(_COLOURS).save(FOLDER / f"{name}.png", optimize=True)
+    # Colours of a small area count, too: those of a legend.
+    kept = picture.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    kept.save(FOLDER / f"{name}.png", optimize=True)
 
 
 def made(command: list[str], folder: Path) -> Path:

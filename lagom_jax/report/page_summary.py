@@ -120,7 +120,7 @@ def _exposure(report: Report, *, links: bool) -> Iterable[Html]:
         tag("strong", f"{_title(report, worst)}{where}"),
         f": {in_seconds(worst.exposed_seconds)} of the step "
         f"({in_percent(worst.exposed_seconds, step)}), of "
-        f"{in_seconds(worst.seconds)} that {takes}.",
+        f"{in_seconds(worst.seconds)} that {takes}. ",
         # Shown by the script, where there is a timeline.
         tag(
             "button",
