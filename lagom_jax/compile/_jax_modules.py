@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lagom_jax.compile._jax_internals import internal
-from lagom_jax.compile._shardy import in_the_dialect
+from lagom_jax.compile._shardy import each_value, in_the_dialect
 from lagom_jax.compile.locations import Locations, separated
 
 
@@ -93,12 +93,9 @@ def stablehlo_of(module: bytes, donors: Sequence[int]) -> str:
                 and ir.StringAttr(function.attributes["sym_name"]).value == "main"
             ):
                 count = len(function.type.inputs)
-                found = function.attributes
-                known = found["arg_attrs"] if "arg_attrs" in found else [{}] * count
-                given = [{a.name: a.attr for a in one} for one in known]
-                for number in donors:
-                    given[number]["jax.buffer_donor"] = ir.BoolAttr.get(True)
-                found["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
+                with each_value(function.attributes, "arg_attrs", count) as given:
+                    for number in donors:
+                        given[number]["jax.buffer_donor"] = ir.BoolAttr.get(True)
         return parsed.operation.get_asm(enable_debug_info=True)
 
 

@@ -11,6 +11,7 @@ dialect, on the same versions as `_jax_internals`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,12 +33,13 @@ def in_the_dialect(module: Any) -> None:
     """
     ir = internal("jax._src.lib.mlir", "ir")
     front = _frontend(module.operation.attributes)
+    if _MESHES not in front:
+        return
     functions = list(module.body.operations)
     operations = [one for function in functions for one in _inside(function)]
     targets = {_target(one) for one in operations}
     # What is partitioned by hand is a function between two such calls.
-    by_hand = any(t.startswith(_OWN) and t != _RESULT for t in targets)
-    if _MESHES not in front or by_hand:
+    if any(t.startswith(_OWN) and t != _RESULT for t in targets):
         return
 
     def parsed(text: str) -> Any:
@@ -104,32 +106,39 @@ def _without_copies(value: Any) -> list[tuple[Any, int]]:
 
 
 def _put_result(returned: Any, number: int, sharding: Any) -> None:
-    ir = internal("jax._src.lib.mlir", "ir")
-    function = returned.parent
-    found = function.attributes
-    count = len(returned.operands)
-    known = found["res_attrs"] if "res_attrs" in found else [{}] * count
-    given = [{a.name: a.attr for a in one} for one in known]
-    given[number]["sdy.sharding"] = sharding
-    given[number].pop(_GSPMD, None)
-    found["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
+    found = returned.parent.attributes
+    with each_value(found, "res_attrs", len(returned.operands)) as given:
+        given[number]["sdy.sharding"] = sharding
+        given[number].pop(_GSPMD, None)
 
 
 def _arguments(function: Any, parsed: Callable[[str], Any]) -> None:
-    ir = internal("jax._src.lib.mlir", "ir")
     found = function.operation.attributes
     if "arg_attrs" not in found:
         return
-    given: list[dict[str, Any]] = []
-    for one in found["arg_attrs"]:
-        attributes = {a.name: a.attr for a in one}
-        front = _frontend(attributes)
-        if _SHARDING in front:
-            attributes["sdy.sharding"] = parsed(front.pop(_SHARDING))
-            attributes.pop(_GSPMD, None)
-            _put_frontend(attributes, front)
-        given.append(attributes)
-    found["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
+    with each_value(found, "arg_attrs", len(found["arg_attrs"])) as given:
+        for attributes in given:
+            front = _frontend(attributes)
+            if _SHARDING in front:
+                attributes["sdy.sharding"] = parsed(front.pop(_SHARDING))
+                attributes.pop(_GSPMD, None)
+                _put_frontend(attributes, front)
+
+
+@contextlib.contextmanager
+def each_value(found: Any, kind: str, count: int) -> Iterator[list[dict[str, Any]]]:
+    """Attributes of a function's arguments or results, to be changed.
+
+    Args:
+        found: The attributes of the function.
+        kind: `arg_attrs` or `res_attrs`.
+        count: The number of arguments or results.
+    """
+    ir = internal("jax._src.lib.mlir", "ir")
+    known = found[kind] if kind in found else [{}] * count
+    given = [{a.name: a.attr for a in one} for one in known]
+    yield given
+    found[kind] = ir.ArrayAttr.get([*map(ir.DictAttr.get, given)])
 
 
 def _frontend(attributes: Any) -> dict[str, str]:

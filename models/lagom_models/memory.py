@@ -49,26 +49,24 @@ def largest_batch(name: str, *, memory_bytes: float, **options: Any) -> int:
         ...
         lagom_models.configs.ModelError: ...
     """
-    fits, batch, needed, wrong = 0, 1, 0, None
-    while batch <= _MOST:
-        try:
-            needed = estimated_memory(build(name, batch=batch, **options))
-        except ModelError as error:
-            # A batch that is cut in parts cannot be smaller than these.
-            wrong = wrong or error
-            if fits or batch >= 4:
-                break
-        else:
-            if needed > memory_bytes:
-                break
-            fits = batch
+
+    def needed(batch: int) -> int:
+        return estimated_memory(build(name, batch=batch, **options))
+
+    batch = 1
+    try:
+        smallest = needed(batch)
+    except ModelError:
+        # Some ways cut a batch in two. Whatever else is wrong still is.
+        batch = 2
+        smallest = needed(batch)
+    if smallest > memory_bytes:
+        raise ModelError(
+            f"{name} does not fit even with the smallest batch: it needs "
+            f"{smallest / 1e9:.1f} GB of {memory_bytes / 1e9:.1f}; take more devices, "
+            "a parallelism that cuts weights or activations, or fewer tokens in a "
+            "sequence"
+        )
+    while batch < _MOST and needed(2 * batch) <= memory_bytes:
         batch *= 2
-    if fits:
-        return fits
-    if wrong is not None and batch >= 4:
-        raise wrong
-    raise ModelError(
-        f"{name} does not fit even with the smallest batch: it needs "
-        f"{needed / 1e9:.1f} GB of {memory_bytes / 1e9:.1f}; take more devices, a "
-        "parallelism that cuts weights or activations, or fewer tokens in a sequence"
-    )
+    return batch

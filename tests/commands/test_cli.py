@@ -430,8 +430,6 @@ def test_options_without_a_name_are_refused():
 
 
 def test_a_batch_that_fills_the_gpu():
-    from lagom_jax.commands.subjects import find_subject
-
     cluster = Cluster.parse("h100:8x8")
     one, most = (
         find_subject("llama-3-8b", cluster, {"batch": batch}).arguments[1].shape[0]

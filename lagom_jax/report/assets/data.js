@@ -11,8 +11,7 @@ const unpacked = async () => {
 const data = await unpacked();
 const timelines = document.querySelector(".canvas") ? new Timelines(data) : null;
 const sites = document.getElementById("table") ? new Sites(data, timelines) : null;
-for (const button of document.querySelectorAll("button[data-task]")) {
-  if (!timelines) break;
+for (const button of timelines ? document.querySelectorAll("button[data-task]") : []) {
   button.hidden = false;
   // What is exposed is said of the step as it is: the first of the two.
   button.addEventListener("click",
