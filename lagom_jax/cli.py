@@ -27,6 +27,7 @@ from lagom_jax.commands import (
     predict,
     regions,
     report,
+    subjects,
     tracebacks,
     tune,
     tuner,
@@ -108,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    finally:
+        subjects.leave_factories()
     return code
 
 

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 # Lines of XLA's log: level, time, process and place; and those that go on with a list.
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
-# Lines of the log that say nothing: empty ones, rows of stars, and about slow compiles,
-# which says something about the machine that compiles.
+# Lines of the log that say nothing: empty ones, rows of stars, slow compiles, which
+# say something about the machine that compiles, and about costs that it was handed.
 _BANNER = re.compile(
     r"[\s*=#-]*|\*+.*\*+|.*(?:[Ss]low compile|slow_operation_alarm).*"
     r"|The operation took .*|Compil(?:ing|ation) .*\btook\b.*"
+    r"|(?:Found|Missing) \d+ instructions? from the profile\."
 )
 _LISTED = re.compile(r"  ")
 

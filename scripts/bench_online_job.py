@@ -5,8 +5,10 @@
 The same training runs with jax.jit and with `lagom_jax.tune(verify="online")`, in
 turns, each in processes of its own that `jax.distributed` joins. It prints, for each
 turn, how long the first step took, how long steps took while planning went on and
-otherwise, and in the end whether all losses were the same to the last bit. CPUs run a
-plan's program as they run any other, so nothing is gained here; it is about the cost.
+otherwise, how often the step's plan changed between two steps, and in the end whether
+all losses were the same to the last bit. What is planned for is a cluster with a slow
+network, so that there is something to plan. CPUs run a plan's program as they run any
+other, so nothing is gained here; it is about the cost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-WIDTH, LAYERS, ROWS, COMPILES = 256, 4, 64, 2
+WIDTH, LAYERS, ROWS, COMPILES = 512, 4, 16, 3
 
 
 def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -> None:
@@ -57,7 +59,7 @@ def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -
         run = lagom_jax.tune(
             jitted,
             verify="online",
-            cluster=f"h100:1x{count}",
+            cluster=f"a40-nvlink:2x{count // 2}",
             cache=cache,
             budget=Budget(compiles=COMPILES),
         )
@@ -73,7 +75,9 @@ def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -
     times: list[float] = []
     losses: list[str] = []
     planning: list[int] = []
+    switches: list[int] = []
     taken = 0
+    plans: tuple[Any, ...] = ()
     for number in range(steps):
         # The process that has planned stays, and does nothing until it is asked.
         before, taken = taken, used(str(os.getpid())) if index == 0 else 0
@@ -83,8 +87,12 @@ def train(way: str, index: int, count: int, port: int, steps: int, cache: str) -
         weights, value = run(weights, batch)
         losses.append(float(value).hex())
         times.append(time.perf_counter() - start)
+        if (now := getattr(run, "plans", ())) != plans:
+            plans = now
+            switches.append(number)
     found = {"times": times, "losses": losses, "planning": planning}
-    print(json.dumps(found if index == 0 else {"losses": losses}), flush=True)
+    found["switches"] = switches
+    print(json.dumps(found), flush=True)
     os._exit(0)
 
 
@@ -157,7 +165,8 @@ def main() -> None:
             print(
                 f"turn {turn}, {way}: first step {times[0]:.2f} s, second "
                 f"{1e3 * times[1]:.1f} ms, median beside planning {beside}, without "
-                f"{alone}",
+                f"{alone}; {len(found[0]['switches'])} switches, at the same steps in "
+                f"all processes: {len({tuple(one['switches']) for one in found}) == 1}",
                 flush=True,
             )
     print(f"losses of all processes and ways the same: {len(losses) == 1}")

@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from planned_cases import STEPS, planner_of, read_rows, versions_of, write_rows
+from planned_cases import (
+    CASES,
+    STEPS,
+    planner_of,
+    read_rows,
+    versions_of,
+    write_rows,
+)
+from unseen_steps import UNSEEN
 
 from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.decide import finalists
@@ -233,7 +241,8 @@ test of it; its whole time is.
 
 def absent(rows: Sequence[Row]) -> str:
     """The steps that nobody ran, in words."""
-    missing = [name for name in STEPS if name not in {row.case for row in rows}]
+    asked = {**CASES, **UNSEEN}
+    missing = [name for name in asked if name not in {row.case for row in rows}]
     return f"Not run: {', '.join(missing)}." if missing else ""
 
 

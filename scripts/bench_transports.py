@@ -15,9 +15,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from planned_cases import CASES, OPTIONS, read_rows, write_rows
+from planned_cases import CASES, ONE_HOST, OPTIONS, read_rows, write_rows
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
@@ -30,19 +29,10 @@ from lagom_jax.program.build import build_program
 from lagom_jax.units import in_bytes
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "transports.md"
-_FOUR: dict[str, Any] = {"layers": 4}
-ONE_HOST: dict[str, tuple[str, str, dict[str, Any]]] = {
-    f"{how}, {gpu}": (
-        "llama-3-8b",
-        f"{gpu}:1x8",
-        {"parallelism": how, "batch": 1 if how == "fsdp" else 8, **_FOUR},
-    )
-    for gpu in ("h100", "b200")
-    for how in ("fsdp", "tp", "tp-sliced")
-}
 STEPS = ONE_HOST | CASES
+AS_IT_IS = "as it is"
 USUAL = {
-    "as it is": {},
+    AS_IT_IS: {},
     "all-gather mode": {MODES["all-gather"]: ON},
     "permute mode": {MODES["collective-permute"]: ON},
     "symmetric buffers": {SYMMETRIC: True},
@@ -110,16 +100,25 @@ def rows(case: str) -> Iterator[TransportRow]:
 def table(found: list[TransportRow]) -> str:
     """Markdown: a line for each row."""
     lines = [
-        "| step | jaxlib | mode | collectives run by | predicted step | contention "
-        "| policy | memory | of it symmetric | copies |",
-        "|---|---|---|---|--:|--:|---|--:|--:|--:|",
+        "| step | jaxlib | mode | collectives run by | predicted step | of it taken "
+        "| contention | policy | memory | of it symmetric | copies |",
+        "|---|---|---|---|--:|--:|--:|---|--:|--:|--:|",
     ]
+    usual = {
+        (row.case, row.versions): row.step_seconds
+        for row in found
+        if row.mode == AS_IT_IS
+    }
     for row in found:
+        before = usual.get((row.case, row.versions))
+        taken = ""
+        if before is not None and row.mode != AS_IT_IS:
+            taken = f"{1 - row.step_seconds / before:.1%}"
         where = ", ".join(f"{runs} {name}" for name, runs in row.transports.items())
         peak = "" if row.peak_bytes is None else in_bytes(row.peak_bytes)
         lines.append(
             f"| {row.case} | {row.versions.removeprefix('jaxlib ')} | {row.mode} "
-            f"| {where} | {1e3 * row.step_seconds:.2f} ms "
+            f"| {where} | {1e3 * row.step_seconds:.2f} ms | {taken} "
             f"| {1e3 * row.contention_seconds:.2f} ms | {row.policy} | {peak} "
             f"| {in_bytes(row.symmetric_bytes)} | {row.copies} |"
         )
@@ -136,7 +135,11 @@ def page(found: list[TransportRow]) -> str:
         "*Symmetric* memory is an upper bound: all buffers less what XLA "
         "counts as its peak, which leaves it out. "
         "[What a transport is](../../explanation/transports.md).\n\n"
-        f"{table(found)}\n"
+        f"{table(found)}\n\n"
+        "Where groups reach over several hosts (all of FSDP on several hosts, a part "
+        "of the others) collectives stay on rings: there the modes only cost memory. "
+        "What a plan takes of this, beside all other levers, is in [the table of "
+        "levers](levers.md): its rows *without transports* and *transports alone*.\n"
     )
 
 

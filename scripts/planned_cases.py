@@ -49,7 +49,18 @@ CASES: dict[str, Step] = {
         },
     ),
 }
-STEPS: dict[str, Step] = {**CASES, **UNSEEN}
+_FOUR: dict[str, Any] = {"layers": 4}
+ONE_HOST: dict[str, Step] = {
+    f"{how}, {gpu}": (
+        "llama-3-8b",
+        f"{gpu}:1x8",
+        {"parallelism": how, "batch": 1 if how == "fsdp" else 8, **_FOUR},
+    )
+    for gpu in ("h100", "b200")
+    for how in ("fsdp", "tp", "tp-sliced")
+}
+"""Steps of which all collectives stay inside one host."""
+STEPS: dict[str, Step] = {**CASES, **ONE_HOST, **UNSEEN}
 """Those that the planner was developed beside, and those that it was not."""
 # Without a GPU XLA cannot autotune its own matmul kernels, and refuses some shapes.
 OPTIONS = {"xla_gpu_enable_triton_gemm": False}

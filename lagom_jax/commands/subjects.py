@@ -169,6 +169,11 @@ def _made(text: str, make: Any, cluster: Cluster) -> Any:
 _OPEN = contextlib.ExitStack()
 
 
+def leave_factories() -> None:
+    """Leaves the `with` blocks that factories have entered for their steps."""
+    _OPEN.close()
+
+
 def _subject(text: str, factory: str, made: Any) -> Subject:
     if is_stage(made):
         return Subject(factory, step=made)

@@ -38,7 +38,8 @@ def trace_in_context(
 
     The mesh of the arguments is in context where the caller has set none and the step
     needs one, and questions about the machine are answered as on the cluster. Where the
-    step cannot be traced so, it is traced as it is, which is said.
+    step cannot be traced so, as where it talks to other processes, one process has the
+    whole cluster; and where that does not help, it is traced as it is. Both are said.
 
     Args:
         step: As `trace` takes it.
@@ -60,18 +61,28 @@ def trace_in_context(
     """
     mesh = mesh_of((args, kwargs)) if _no_mesh_is_set() else None
     first: Exception | None = None
-    for told in (cluster, None) if cluster is not None else (None,):
+    for processes in _processes(cluster):
         for way in _ways(mesh):
             try:
-                with _context(mesh, way), _told(told) as asked:
+                with _context(mesh, way), _told(cluster, processes) as asked:
                     stage = trace(step, args, kwargs)
             except Exception as error:
                 # The step's own exception is the one of the way it would run.
                 first = first or error
                 continue
-            return _traced(stage, asked, cluster, told, first)
+            return _traced(stage, asked, cluster, processes, first)
     assert first is not None
     raise first
+
+
+def _processes(cluster: Cluster | None) -> tuple[int | None, ...]:
+    """Numbers of processes that may own the cluster, the true one first.
+
+    None is for the answers of this machine.
+    """
+    if cluster is None:
+        return (None,)
+    return (*dict.fromkeys((cluster.hosts, 1)), None)
 
 
 def _ways(mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
@@ -93,32 +104,38 @@ def _traced(
     stage: Any,
     asked: Questions,
     cluster: Cluster | None,
-    told: Cluster | None,
+    processes: int | None,
     failed: Exception | None,
 ) -> TracedStep:
     if cluster is None:
         return TracedStep(stage)
-    if told is None and failed is not None:
-        return TracedStep(
-            stage,
-            cautions=(
-                f"the step cannot be traced as on {cluster.name} "
-                f"({first_paragraph(failed, 200)}), so it was traced as on this "
-                "machine, and may be another program here",
-            ),
+    cautions = asked.cautions("while it was traced")
+    if processes != cluster.hosts and failed is not None:
+        cautions = (_departure(cluster, processes, failed), *cautions)
+    return TracedStep(stage, asked.notes(cluster.name), cautions)
+
+
+def _departure(cluster: Cluster, processes: int | None, failed: Exception) -> str:
+    """Answers that a step got in the place of the cluster's, and why."""
+    why = first_paragraph(failed, 200)
+    if processes is None:
+        return (
+            f"the step cannot be traced as on {cluster.name} ({why}), so it was traced "
+            "as on this machine, and may be another program here"
         )
-    return TracedStep(
-        stage, asked.notes(cluster.name), asked.cautions("while it was traced")
+    return (
+        f"the step cannot be traced as one of {cluster.hosts} processes ({why}), so it "
+        f"was told that one process has all of {cluster.name}"
     )
 
 
 @contextlib.contextmanager
-def _told(cluster: Cluster | None) -> Iterator[Questions]:
-    if cluster is None:
+def _told(cluster: Cluster | None, processes: int | None) -> Iterator[Questions]:
+    if cluster is None or processes is None:
         yield Questions()
         return
     with (
-        questions_asked(cluster) as asked,
+        questions_asked(cluster, processes=processes) as asked,
         _jax_kernels.cudnn_for(cluster.gpu.compute_capability),
     ):
         yield asked

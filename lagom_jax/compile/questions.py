@@ -141,13 +141,17 @@ def current_cluster() -> Cluster | None:
 
 
 @contextlib.contextmanager
-def questions_asked(cluster: Cluster, *, answered: bool = True) -> Iterator[Questions]:
+def questions_asked(
+    cluster: Cluster, *, answered: bool = True, processes: int | None = None
+) -> Iterator[Questions]:
     """Hears what code asks about the machine.
 
     Args:
         cluster: The machine that the program is for.
         answered: Whether it is answered as on that machine. If not, questions that
             would be answered otherwise there are written down.
+        processes: The number of processes that own its devices; by default there is
+            one for each host.
 
     Yields:
         The questions so far.
@@ -164,11 +168,12 @@ def questions_asked(cluster: Cluster, *, answered: bool = True) -> Iterator[Ques
     asked = Questions()
     # Two at once would each put back what the other had put there.
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
-        machine = _ClusterMachine(cluster, asked, answered)
+        owners = processes or cluster.hosts
+        machine = _ClusterMachine(cluster, owners, asked, answered)
         stack.callback(machine.end)
         if answered:
             # Functions that were traced before, with other answers, are traced again.
-            stack.enter_context(_told(cluster.name))
+            stack.enter_context(_told((cluster.name, owners)))
             stack.enter_context(_environment(machine, asked))
         stack.enter_context(_device_attributes(machine))
         stack.enter_context(_public_functions(machine))
@@ -182,11 +187,18 @@ _ONE_AT_A_TIME: Final = threading.RLock()
 class _ClusterMachine:
     """The cluster's answers."""
 
-    def __init__(self, cluster: Cluster, asked: Questions, answered: bool) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, cluster: Cluster, processes: int, asked: Questions, answered: bool
+    ) -> None:
+        self.cluster, self.processes = cluster, processes
         self.answered = answered
         self._asked = asked
         self._thread: int | None = threading.get_ident()
+
+    @property
+    def local_devices(self) -> int:
+        """The number of devices that each process owns."""
+        return self.cluster.devices // self.processes
 
     @property
     def is_asked(self) -> bool:
@@ -226,9 +238,9 @@ class _ClusterMachine:
         """An attribute of a device of the cluster."""
         gpu = self.cluster.gpu
         if name == "process_index":
-            return device.id // self.cluster.gpus_per_host
+            return device.id // self.local_devices
         if name == "local_hardware_id":
-            return device.id % self.cluster.gpus_per_host
+            return device.id % self.local_devices
         return {
             "platform": "gpu",
             "device_kind": gpu.xla_device_name,
@@ -324,14 +336,13 @@ def _replacement(
         backend = kwargs.get("backend", args[0] if args else None)
         if name == "local_devices":
             backend = kwargs.get("backend", args[1] if len(args) > 1 else None)
-        if frame is None or not (backend is None or isinstance(backend, str)):
+        named = backend is None or isinstance(backend, str)
+        if frame is None or not named or backend not in _GPU:
             return original(*args, **kwargs)
-        if backend not in _GPU:
-            return original(*args, **kwargs)
-        there = _ANSWERS[name](machine.cluster)
+        there = _ANSWERS[name](machine)
         if name == "local_devices":
             number = kwargs.get("process_index", args[0] if args else None) or 0
-            each = machine.cluster.gpus_per_host
+            each = machine.local_devices
             return jax.devices()[number * each : (number + 1) * each]
         here = original()
         if name == "devices":
@@ -344,14 +355,14 @@ def _replacement(
     return asked
 
 
-_ANSWERS: Final[dict[str, Callable[[Cluster], Any]]] = {
-    "default_backend": lambda cluster: "gpu",
-    "devices": lambda cluster: None,
-    "local_devices": lambda cluster: None,
-    "device_count": lambda cluster: cluster.devices,
-    "local_device_count": lambda cluster: cluster.gpus_per_host,
-    "process_count": lambda cluster: cluster.hosts,
-    "process_index": lambda cluster: 0,
+_ANSWERS: Final[dict[str, Callable[[_ClusterMachine], Any]]] = {
+    "default_backend": lambda machine: "gpu",
+    "devices": lambda machine: None,
+    "local_devices": lambda machine: None,
+    "device_count": lambda machine: machine.cluster.devices,
+    "local_device_count": lambda machine: machine.local_devices,
+    "process_count": lambda machine: machine.processes,
+    "process_index": lambda machine: 0,
 }
 
 

@@ -19,6 +19,10 @@ _INSTALLED = re.compile(
 )
 
 
+# More loops in one another than any program has.
+_DEEPEST = 16
+
+
 def backend_config(instruction: Instruction) -> Mapping[str, Any]:
     """The backend's settings of an instruction as the JSON object of HLO text.
 
@@ -78,12 +82,23 @@ def op_name(instruction: Instruction) -> str:
 def source_line(module: Module, instruction: Instruction) -> str:
     """`file:line` of the user's own code that an instruction came from, or empty.
 
-    It is the innermost frame of the call that is in no installed package; without one,
-    the innermost of all.
+    It is the innermost frame of the call that is in no installed package. Inside of a
+    loop's body jax writes the frames from there on: further out are those of the loop.
+    Without any it is the innermost of all.
     """
-    frames = source_frames(module, instruction)
-    own = (frame for frame in frames if not _INSTALLED.search(frame))
-    return next(own, frames[0] if frames else "")
+    frames = innermost = source_frames(module, instruction)
+    if not innermost:
+        return ""
+    place: Instruction | None = instruction
+    for _ in range(_DEEPEST):
+        own = (frame for frame in frames if not _INSTALLED.search(frame))
+        if found := next(own, ""):
+            return found
+        place = module.caller(place)
+        if place is None:
+            break
+        frames = source_frames(module, place)
+    return innermost[0]
 
 
 def library_line(module: Module, instruction: Instruction) -> str:

@@ -97,12 +97,27 @@ class Module:
     placement: Sequence[int] = ()
     """The device of partition p of replica r, at place r × partitions + p; devices
     are counted in the order of their ids. Empty where the module does not say."""
+    callers: Mapping[int, Instruction] = dataclasses.field(
+        default_factory=dict[int, Instruction]
+    )
+    """The first instruction that calls a computation, by the computation's id."""
     stated: Sequence[StatedKernel] = ()
     """The user's statements about kernels that nothing else is known of."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""
         return [self.computations[i] for i in instruction.called_ids]
+
+    def caller(self, instruction: Instruction) -> Instruction | None:
+        """An instruction that runs the computation in which `instruction` is.
+
+        None in the entry computation, and where ids do not tell the computation, as in
+        modules from before XLA counted instructions anew in each.
+        """
+        place = self.computations.get(instruction.id >> 32)
+        if place is None or instruction.id not in place.instructions:
+            return None
+        return self.callers.get(place.id)
 
     @property
     def devices(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from lagom_jax.hlo.config import op_name, source_line
+from lagom_jax.hlo.config import op_name, source_frames
 from lagom_jax.hlo.module import Computation, Instruction, Module
 
 # How many neighbours are asked before an origin is given up.
@@ -29,7 +29,7 @@ def described_by(
         instruction: The one to ask about; it is the answer if nobody knows.
     """
     for candidate in _neighbours(module, computation, instruction):
-        if op_name(candidate) or source_line(module, candidate):
+        if op_name(candidate) or source_frames(module, candidate):
             return candidate
     return instruction
 

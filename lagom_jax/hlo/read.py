@@ -103,9 +103,11 @@ def _module(proto: Any) -> Module:
     entry = computations.get(proto.entry_computation_id)
     if entry is None:
         raise HloError("the HLO module has no entry computation; the file is damaged")
+    callers: dict[int, Instruction] = {}
     for computation in computations.values():
         for instruction in computation.instructions.values():
             for called in instruction.called_ids:
+                callers.setdefault(called, instruction)
                 if called not in computations:
                     raise HloError(
                         f"the HLO module contradicts itself: '{instruction.name}' "
@@ -115,7 +117,8 @@ def _module(proto: Any) -> Module:
     partitions = max(1, proto.device_assignment.computation_count)
     placement = _placement(proto.device_assignment, replicas, partitions)
     return Module(
-        proto.name, computations, entry, replicas, partitions, proto, placement
+        *(proto.name, computations, entry, replicas, partitions, proto, placement),
+        callers=callers,
     )
 
 

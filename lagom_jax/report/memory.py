@@ -2,7 +2,8 @@
 
 An estimate from the schedule: an array is there from the first instruction that touches
 it to the last, and arguments and what is written over them are there all the time.
-XLA's own figure, where it is known, is the truth; it also counts gaps between arrays.
+XLA's own figure, where it is known, is what a device must have: its arrays have fixed
+places in one allocation, so that gaps between them count, too.
 """
 
 from __future__ import annotations

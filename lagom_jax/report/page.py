@@ -54,14 +54,16 @@ def to_html(story: Story) -> str:
     last = story.after or story.before
     data = page_data(story.before, story.after)
     todo = advice(story.plan, (story.subject, *story.options), story.cluster)
+    # Of two steps these parts show the last.
+    which = " with the plan" if story.before and story.after else ""
     parts: list[tuple[str, str, Html | None]] = [
         ("short", "In short", short(story.before, story.after, story.plan)),
         ("figures", *_figures(story)),
         ("timeline", "Timeline", _timeline(data["steps"], story)),
         ("collectives", "Collectives", _collectives(last)),
-        ("sizes", "Count by size", sizes(last)),
-        ("links", "Use of links", links(last)),
-        ("memory", "Memory", memory(last)),
+        ("sizes", f"Count by size{which}", sizes(last)),
+        ("links", f"Use of links{which}", links(last)),
+        ("memory", f"Memory{which}", memory(last)),
         ("compute", "Where compute time went", compute(story.before, story.after)),
         ("tried", "What was tried", tried(story.plan)),
         ("todo", "What to do", to_copy(todo)),

@@ -13,6 +13,7 @@ from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.report.alike import alike, place, short_name
 from lagom_jax.report.figures import CollectiveReport, Report
+from lagom_jax.report.grouping import summed
 from lagom_jax.report.merged import merged
 from lagom_jax.report.tracks import Slices, StepTracks, StretchTracks
 
@@ -133,7 +134,7 @@ def _collectives(report: Report, texts: _Texts) -> dict[str, Any]:
                 [number for number in group.members if number < len(listed)],
                 *(len(group.members), group.executions, _ns(group.seconds)),
                 *(_ns(group.exposed_seconds), _ns(group.slowed_seconds)),
-                _row(report.collectives[group.members[0]], texts),
+                _row(summed([report.collectives[n] for n in group.members]), texts),
             ]
             for group in groups
         ],

@@ -36,8 +36,8 @@ _PARTS = (
 )
 
 
-_RANGE = "from … to …"
-_RANGE_MEANING = "with other constants that measurements allow"
+_RANGE = "range"
+_RANGE_MEANING = "of nine in ten models, with other constants that measurements allow"
 _INTERVALS = {
     "exposed_seconds": "exposed_interval",
     "contention_seconds": "contention_interval",
@@ -103,7 +103,7 @@ def _exposure(report: Report, *, links: bool) -> Iterable[Html]:
     yield _line(
         "How long",
         tag("strong", in_seconds(step)),
-        f" a step, of which {in_seconds(report.exposed_seconds)} "
+        f" a step as it is, of which {in_seconds(report.exposed_seconds)} "
         f"({in_percent(report.exposed_seconds, step)}) wait for communication"
         f"{_kind_in_words(report)}.",
     )

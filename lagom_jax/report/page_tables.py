@@ -111,7 +111,8 @@ def memory(report: Report | None) -> Html | None:
         return None
     found = report.memory
     said = (
-        f"XLA itself says {in_bytes(report.peak_memory_bytes)}. "
+        f"XLA itself says {in_bytes(report.peak_memory_bytes)}, the gaps between "
+        "arrays counted. "
         if report.peak_memory_bytes is not None
         else ""
     )

@@ -265,7 +265,11 @@ def _hidden_behind(row: CollectiveReport) -> str:
 def _where(row: CollectiveReport) -> str:
     place = file_and_line(row.source)
     origin = short_origin(row.op_name)
-    if row.library and row.library != row.source and not has_scope(row.op_name):
+    scoped = has_scope(row.op_name)
+    if row.library and row.library == row.source and scoped:
+        # A layer's name says more than a line that is not the user's.
+        return printable(f"{origin} ({place})", LONGEST_NAME)
+    if row.library and row.library != row.source and not scoped:
         # No name of a layer: the library's own line says more than an operation.
         origin = f"{origin} ({file_and_line(row.library)})"
     return printable("  ".join(filter(None, (place, origin))), LONGEST_NAME)

@@ -1,9 +1,9 @@
 """A job that is tuned while it trains: planned beside it, switched between two steps.
 
-The first step runs at once, as the program is. A thread plans (in a process of its own)
-and builds; now and then, at steps of the same number in all processes, they meet: a
-round of the protocol in which the first process says what the next steps run. So no
-process runs what another does not, and whoever does not hear stops.
+The first step runs at once, as the program is. After the second a thread plans (in a
+process of its own) and builds; now and then, at steps of the same number in all
+processes, they meet: a round of the protocol in which the first process says what the
+next steps run. So no process runs what another does not, and who does not hear stops.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class OnlineSteps:
         if talk.group.leads:
             self._leader = OnlineLeader(name, source, cache)
             self._profile = profile
-        # Not before: the first step has this process for itself.
-        self._begins = 0 if profile is None else step_profile.LAST
+        # Not with the first step, which would share this machine with it.
+        self._begins = 1 if profile is None else step_profile.LAST
         self.candidates: list[OnlineCandidate] = []
         self._doubt = ""
         self._state = "planning"

@@ -330,6 +330,21 @@ def test_a_factory_is_told_the_devices_if_it_asks(factory, tmp_path):
     assert found.arguments == (4,)
 
 
+def test_what_a_factory_enters_is_left_with_the_command(capsys, tmp_path):
+    path = tmp_path / "entered.py"
+    path.write_text(
+        "import pathlib\n\n\n"
+        "def make():\n"
+        "    try:\n"
+        "        yield (lambda x: x + 1), (1.0,)\n"
+        "    finally:\n"
+        f"        pathlib.Path({str(tmp_path / 'left')!r}).touch()\n"
+    )
+    code, *_ = lagom(capsys, "report", f"{path}:make", "--cluster", "h100:1x1")
+    assert code == 0
+    assert (tmp_path / "left").exists()
+
+
 def test_no_words_show_the_help(capsys):
     code, out, err = lagom(capsys)
     assert (code, out) == (2, "")

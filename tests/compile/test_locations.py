@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler, compile_step, lower
 from lagom_jax.compile.locations import Locations, SourceFrame, separated
 from lagom_jax.hlo import read_module
@@ -42,6 +43,37 @@ def lines_of(compiled):
         for instruction in computation.instructions.values()
         if (line := source_line(module, instruction))
     }
+
+
+LIBRARY = """\
+import jax
+import jax.numpy as jnp
+
+
+def layers(weights, x):
+    body = lambda x, w: (jnp.tanh(x @ w) * jnp.sin(x).sum(0), None)
+    return jax.lax.scan(body, x, weights)[0]
+"""
+
+
+def test_inside_a_library_s_loop_the_line_is_its_caller_s(tmp_path):
+    """jax writes frames of a loop's body from there on; the user's is further out."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    file = installed / "library.py"
+    file.write_text(LIBRARY)
+    spec = importlib.util.spec_from_file_location("library_of_layers", file)
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+
+    def step(weights, x):
+        return library.layers(weights, x).sum()
+
+    weights, x = jnp.ones((3, 64, 64)), jnp.ones((64, 64))
+    lines = lines_of(compile_step(lower(step, weights, x), Cluster.parse("h100:1x1")))
+    here = os.path.basename(__file__)
+    assert lines
+    assert {line.partition(":")[0] for line in lines} == {here}
 
 
 @pytest.fixture

@@ -93,6 +93,18 @@ class TestAnswers:
             lowered = lower(step, 1.0)
         assert "no kernels for GPUs are installed" in lowered.cautions[0]
 
+    def test_a_step_that_talks_to_other_processes_is_told_that_there_are_none(self):
+        def ask():
+            if jax.process_count() > 1:
+                raise RuntimeError("no other process answers")
+            return jax.default_backend(), jax.local_device_count()
+
+        answer, lowered = told(ask)
+        assert answer == ("gpu", 8)
+        (caution,) = lowered.cautions
+        assert "as one of 2 processes (no other process answers)" in caution
+        assert "one process has all of h100:2x4" in caution
+
     def test_fewer_devices_than_the_cluster_has(self):
         with traced_for(Cluster.parse("h100:8x8")):
             lowered = lower(lambda x: x * len(jax.devices()), 1.0)

@@ -17,6 +17,7 @@ import pytest
 import lagom_models
 from lagom_jax import typed_json
 from lagom_jax.compile import (
+    Compiler,
     ScheduledOrder,
     Target,
     _plugin_pass,
@@ -46,7 +47,9 @@ def lowered():
 
 @pytest.fixture(scope="module")
 def plain(lowered):
-    return compile_step(lowered, TARGET, OPTIONS)
+    # A store may have it from a compile that asked for more.
+    with Compiler(store=False) as compiler:
+        return compile_step(lowered, TARGET, OPTIONS, compiler=compiler)
 
 
 @pytest.fixture(scope="module")

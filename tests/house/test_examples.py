@@ -81,7 +81,14 @@ GIVEN = {
     "reference/plan.md": PLAN,
 }
 ELSEWHERE = {
-    "how-to/libraries.md": "tests/programs/steps.py",
+    "how-to/libraries.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/equinox.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/flax.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/keras.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/levanter.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/maxtext.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/others.md": "tests/programs/test_libraries.py",
+    "how-to/libraries/tunix.md": "tests/programs/test_libraries.py",
     "how-to/regions.md": "tests/regions/test_several_processes.py",
     "how-to/slices.md": "tests/decompose",
     "reference/flags.md": "tests/xla_flags",

@@ -127,5 +127,7 @@ def test_buttons_work_by_keyboard(chromium, file):
     ground = "getComputedStyle(document.querySelector('.chart .ground')).fill"
     assert one.page.evaluate(ground) == "rgb(20, 23, 27)"
     one.page.get_by_role("button", name="Copy: Compile the best ones").click()
+    # The clipboard answers later than the click returns.
+    one.page.get_by_text("Copied", exact=True).wait_for()
     assert one.page.locator("#said").inner_text() == "Copied"
     one.close()

@@ -8,7 +8,9 @@ import pytest
 from lagom_jax.cluster import Cluster
 from lagom_jax.program.program import Branch, Launch, Loop, Run, Stream
 from lagom_jax.report import report_program
+from lagom_jax.report.alike import short_name
 from lagom_jax.report.document import FORMAT_VERSION, to_document
+from lagom_jax.report.grouping import grouped, words_on
 from lagom_jax.report.text import to_text
 
 from ..cost.programs import ByName, collective, program, run, wait
@@ -218,3 +220,17 @@ def test_old_gpus_get_advice_when_nothing_is_asynchronous():
     }
     assert any("latency_hiding" in note for note in found["a40-nvlink:1x2"])
     assert not found["h100:1x2"]
+
+
+def test_of_alike_ones_that_fare_otherwise_the_verdict_says_whose_it_is():
+    (row,) = half_hidden().collectives
+    hidden = dataclasses.replace(row, exposed_seconds=0.0, hidden_seconds=row.seconds)
+    name = short_name(row)
+    assert words_on([row, row]) == (row.verdict, row.why)
+    verdict, why = words_on([row, hidden])
+    share = 1 - row.exposed_seconds / (2 * row.seconds)
+    assert verdict.startswith(f"{100 * share:.0f} % hidden in all; {name} is the most")
+    assert verdict.endswith(row.verdict)
+    assert why == f"{name}: {row.why}"
+    (group,) = grouped([row, hidden])
+    assert (group.verdict, group.why) == (verdict, why)

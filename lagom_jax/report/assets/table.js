@@ -7,6 +7,9 @@ const COLUMNS = [
   ["exposed", "exposed", "number"], ["use", "link use", "number"], ["place", "where", ""],
 ];
 
+/** A text as it is looked for: as it is displayed, whatever its case. */
+const sought = (text) => text.replace(/\s+/g, " ").trim().toLowerCase();
+
 class Sites {
   constructor(data, timelines) {
     this.texts = data.texts;
@@ -44,8 +47,8 @@ class Sites {
       seconds: r[10], exposed: r[11], bound: t[r[12]], use: r[13], operands: r[14],
       sync: r[15] === 1, slowed: r[16], count: 1,
     };
-    found.sought = [found.name, found.kind, found.verdict, found.place, found.op]
-      .join(" ").toLowerCase();
+    found.sought = sought([found.name, found.kind, found.verdict, found.place, found.op]
+      .join(" "));
     return found;
   }
 
@@ -69,7 +72,7 @@ class Sites {
       element("div", { class: "tools" },
         element("label", {}, "Find ", element("input", {
           type: "search", id: "find",
-          oninput: (event) => again(() => { this.words = event.target.value.toLowerCase(); }),
+          oninput: (event) => again(() => { this.words = sought(event.target.value); }),
         })),
         this.reports.length > 1
           ? select("Step", [["1", "with the plan"], ["0", "as it is"]],
@@ -137,12 +140,14 @@ class Sites {
     const exposed = found.reduce((sum, row) => sum + row.exposed, 0);
     const sites = found.reduce((sum, row) => sum + row.count, 0);
     this.count.textContent = `${sites} of ${this.groups.reduce((s, g) => s + g.count, 0)} ` +
-      `collectives in ${found.length} rows; they expose ${inSeconds(exposed)}, ` +
+      `collectives in ${found.length} row${found.length === 1 ? "" : "s"}; ` +
+      `they expose ${inSeconds(exposed)}, ` +
       `${inPercent(exposed, this.step)} of the step.` +
       (this.left && !this.grouped ? ` ${this.left} more are in groups only.` : "");
     this.earlier.disabled = this.page === 0;
     this.later.disabled = this.page === last;
-    this.pages.textContent = found.length > PAGE ? `${this.page + 1} of ${last + 1}` : "";
+    this.earlier.hidden = this.later.hidden = last === 0;
+    this.pages.textContent = last > 0 ? `${this.page + 1} of ${last + 1}` : "";
   }
 
   lines(row) {

@@ -208,7 +208,7 @@ class Chart {
       to.fillText(this.fitting(name, this.gutter - 12), 6, middle - (row === "memory" ? 7 : 0));
       if (row === "memory") {
         to.fillStyle = colours.soft;
-        to.fillText(inBytes(this.view.most), 6, middle + 8);
+        to.fillText(`up to ${inBytes(this.view.most)}`, 6, middle + 8);
         to.fillStyle = colours.text;
       }
     }
