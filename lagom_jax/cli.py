@@ -33,7 +33,7 @@ from lagom_jax.commands import (
     tuner,
     validate,
 )
-from lagom_jax.commands.terminal import OutputError, writing
+from lagom_jax.commands.terminal import OutputError, stdout_for_results, writing
 from lagom_jax.errors import LagomError
 from lagom_jax.units import printable
 
@@ -73,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return LagomError.exit_code
     chosen = parser().parse_args(words)
     try:
-        code = chosen.run(chosen)
+        with stdout_for_results():
+            try:
+                code = chosen.run(chosen)
+            finally:
+                subjects.leave_factories()
         with writing():
             sys.stdout.flush()
     except OutputError as error:
@@ -109,8 +113,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    finally:
-        subjects.leave_factories()
     return code
 
 

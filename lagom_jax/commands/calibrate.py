@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.subjects import find_subject
-from lagom_jax.commands.terminal import console, progress
+from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo import Module, read_module
@@ -123,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
         output.write_text(calibration.to_json(), encoding="utf-8")
     except OSError as error:
         raise MeasurementError(f"cannot write {output}: {error}") from None
-    _show(calibration, parts, output)
+    with writing():
+        _show(calibration, parts, output)
     return 0
 
 

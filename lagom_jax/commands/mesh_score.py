@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from lagom_jax.commands.terminal import writing
 from lagom_jax.errors import LagomError
 from lagom_jax.measurements.table import load_text, parse_table
 from lagom_jax.mesh.published_runs import RUN_COLUMNS, RunPrediction, predicted_run
@@ -51,7 +52,8 @@ def score(runs: str, output: str | None) -> int:
         except OSError as error:
             raise LagomError(f"cannot write {output}: {error.strerror}") from None
     else:
-        sys.stdout.write(out.getvalue())
+        with writing():
+            sys.stdout.write(out.getvalue())
     bad = [outcome for outcome in outcomes if outcome.problem]
     for outcome in bad:
         print(f"lagom: {runs}, line {outcome.line}: {outcome.problem}", file=sys.stderr)

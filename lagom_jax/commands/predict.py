@@ -19,6 +19,7 @@ from lagom_jax.commands.rows import (
     estimated,
     matmul_microseconds,
 )
+from lagom_jax.commands.terminal import writing
 from lagom_jax.errors import LagomError
 from lagom_jax.measurements.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS
 from lagom_jax.measurements.table import Cells, Outcome, load_text, parse_table
@@ -100,7 +101,8 @@ def _run_table(arguments: argparse.Namespace) -> int:
                 f"cannot write {arguments.output}: {error.strerror}"
             ) from None
     else:
-        sys.stdout.write(text)
+        with writing():
+            sys.stdout.write(text)
     if arguments.what == "collectives":
         done = {o.cells["gpu"].strip() for o in outcomes if not o.problem}
         for why in filter(None, map(estimated, sorted(done))):
@@ -130,7 +132,9 @@ def _written(
 
 def _run_program(arguments: argparse.Namespace) -> int:
     report = dataclasses.asdict(analyze_dump(arguments.dump, arguments.cluster))
-    print(json.dumps({key: report[key] for key in _PARTS}, indent=2, allow_nan=False))
+    document = {key: report[key] for key in _PARTS}
+    with writing():
+        print(json.dumps(document, indent=2, allow_nan=False))
     return 0
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -52,6 +54,26 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() else WIDTH
 
 
+_RESULTS: contextvars.ContextVar[TextIO | None] = contextvars.ContextVar(
+    "standard output, where it is kept for results", default=None
+)
+
+
+@contextlib.contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Keeps standard output for results: what a user's own code prints goes to stderr.
+
+    A step is imported, called and traced in this process, and one line of its own would
+    make a JSON document unreadable. `writing` opens standard output again.
+    """
+    token = _RESULTS.set(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _RESULTS.reset(token)
+
+
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
     """For the lines that print results: a full disk is no defect of this program.
@@ -61,7 +83,8 @@ def writing() -> Iterator[None]:
         BrokenPipeError: Whoever read them has gone away.
     """
     try:
-        yield
+        with contextlib.redirect_stdout(_RESULTS.get() or sys.stdout):
+            yield
     except BrokenPipeError:
         raise
     except OSError as error:

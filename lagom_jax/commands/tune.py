@@ -125,7 +125,8 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
         "--compiles",
         type=positive,
         metavar="N",
-        help=f"how often to compile (default: {usual.compiles})",
+        help=f"how often to compile (default: {usual.compiles}); transports off NCCL's "
+        "rings have half as many more, three at most, and --rewrite its candidates",
     )
     group.add_argument(
         "--seconds",

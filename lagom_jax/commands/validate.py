@@ -15,7 +15,7 @@ from rich.table import Table
 
 import lagom_jax.cost
 from lagom_jax.commands.rows import collective_microseconds, matmul_microseconds
-from lagom_jax.commands.terminal import console
+from lagom_jax.commands.terminal import console, writing
 from lagom_jax.cost.kernel_constants import load_matmul_record
 from lagom_jax.cost.surface import load_record
 from lagom_jax.measurements.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS, MEASURED
@@ -62,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     scores = all_scores()
     if arguments.json:
         rows = [dataclasses.asdict(score) for score in scores]
-        print(json.dumps({"scores": rows}, indent=2))
+        with writing():
+            print(json.dumps({"scores": rows}, indent=2))
         return 0
     table = Table(box=None)
     for column in ("GPU", "what", "size", "rows are", "rows", "median", "p90"):
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     for s in scores:
         figures = (str(s.rows), f"{s.median:.1%}", f"{s.p90:.1%}")
         table.add_row(s.gpu, s.op, s.size, s.rows_are, *figures)
-    console().print(table)
+    with writing():
+        console().print(table)
     return 0
 
 

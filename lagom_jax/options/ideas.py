@@ -286,7 +286,7 @@ def _combined(
     return Idea(
         f"combining {kind}s to {_in_words(threshold)}",
         {option: threshold},
-        f"{chosen.launches} {kind}s in a step instead of more and smaller ones, which "
+        f"fewer and larger {kind}s, an estimated {chosen.launches} a step: small ones "
         "spend their time on latency",
         chosen.saved_seconds,
         keeps_order=kind == "all-gather",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import Finding, PlanError
-from lagom_jax.plan.pinned import Pinned, stated
+from lagom_jax.plan.pinned import Pinned, names_dump, stated
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.unmet import ProcessFacts, unmet
 from xla_flags import known, pinned_by_options, pinned_by_xla_flags
@@ -172,7 +172,9 @@ def _pinned(
     if pinned is None:
         return
     here = {one.name: one for one in pinned}
-    before = {one.name: one for one in plan.holds_for.pinned}
+    # Plans of earlier versions name folders for dumps.
+    pinned_then = (p for p in plan.holds_for.pinned if not names_dump(p.name))
+    before = {one.name: one for one in pinned_then}
     own = _own(plan)
     for name in sorted({*before, *here}):
         was, is_now = before.get(name), here.get(name)

@@ -33,20 +33,32 @@ class Pinned:
 
 
 def stated(pins: Iterable[Pin]) -> tuple[Pinned, ...]:
-    """Settings in effect as a plan keeps them.
+    """Settings in effect as a plan keeps them; where to dump is none of them.
 
     Args:
         pins: Those of the environment first, then those of `compiler_options`.
 
     Example:
         >>> from xla_flags import pinned_by_environment
-        >>> stated(pinned_by_environment({"XLA_FLAGS": "--xla_gpu_autotune_level=0"}))
+        >>> flags = "--xla_gpu_autotune_level=0 --xla_dump_to=seen"
+        >>> stated(pinned_by_environment({"XLA_FLAGS": flags}))
         (Pinned(name='xla_gpu_autotune_level', value='0', place='XLA_FLAGS'),)
     """
     return tuple(
         Pinned(name, _text(pin), pin.where)
         for name, pin in sorted(in_effect(pins).items())
+        if not names_dump(name)
     )
+
+
+def names_dump(name: str) -> bool:
+    """True for an option of what XLA writes down, which makes no other program.
+
+    Example:
+        >>> names_dump("xla_dump_to"), names_dump("xla_gpu_autotune_level")
+        (True, False)
+    """
+    return name.startswith("xla_dump_")
 
 
 def unheeded(pins: Iterable[Pin]) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ from lagom_jax.runtime.say import LOG
 from lagom_jax.units import counted, in_bytes, in_seconds
 from xla_flags import known
 
-# They make programs for CPUs, or name processes and folders of one host.
-_OF_THE_HOST: Final = ("xla_cpu_", "xla_force_host_", "xla_dump_")
+# They make programs for CPUs, or name processes of one host.
+_OF_THE_HOST: Final = ("xla_cpu_", "xla_force_host_")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -452,3 +452,35 @@ def test_a_batch_that_fills_the_gpu():
     )
     assert most > one
     assert most % one == 0
+
+
+TALKING = """\
+import jax, jax.numpy as jnp
+print("imported")
+
+def step(x):
+    print("traced")
+    return x * 2
+
+def make_step():
+    print("made")
+    yield jax.jit(step), (jax.ShapeDtypeStruct((8,), jnp.float32),)
+    print("left")
+"""
+
+
+@pytest.mark.parametrize("verb", [("report",), ("tune", "--compiles", "1")])
+def test_what_users_print_is_no_part_of_the_results(tmp_path, verb):
+    """In a process of its own, as what a file prints goes where that process says."""
+    (tmp_path / "talking.py").write_text(TALKING)
+    words = [*verb, "talking.py:make_step", "--cluster", "h100:1x1", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lagom_jax", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    for said in ("imported", "made", "traced", "left"):
+        assert said in done.stderr

@@ -7,7 +7,7 @@ import pytest
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from lagom_jax.plan.check import check
-from lagom_jax.plan.pinned import stated
+from lagom_jax.plan.pinned import Pinned, stated
 from xla_flags import pinned_by_environment, pinned_by_options
 
 from .plans import ALL_GATHER, THRESHOLD, VERSIONS, made_by_hand
@@ -138,3 +138,13 @@ def test_options_of_the_step_are_asked_for_only_where_they_are_known():
     assert not check(plan, pinned=pinned())
     assert severities(check(plan, pinned=pinned(), with_options=True)) == ["error"]
     assert not check(plan, pinned=made, with_options=True)
+
+
+def test_where_xla_dumps_changes_nothing():
+    """Neither a folder here, nor one in a plan of an earlier version."""
+    dump = Pinned("xla_dump_to", "there", "XLA_FLAGS")
+    plan = made_by_hand()
+    held = dataclasses.replace(plan.holds_for, pinned=(*plan.holds_for.pinned, dump))
+    older = dataclasses.replace(plan, holds_for=held)
+    here = stated(pinned_by_environment({"XLA_FLAGS": "--xla_dump_to=here"}))
+    assert check(older, pinned=(*plan.holds_for.pinned, *here)) == ()
