@@ -166,11 +166,11 @@ def score(path: Path) -> None:
             ]
         )
         wall = sum(row["wall_seconds"] for row in rows)
+        by_choice = real[said.argsort()] / real.min()
         rank = f"{rank_correlation(real, said):.2f}" if len(rows) > 2 else "-"
         print(
             f"| {model} on {cluster} | {len(rows)} | {len(all_of_it)} "
-            f"| {real[said.argmin()] / real.min():.3f} "
-            f"| {real[said.argsort()[:3]].min() / real.min():.3f} "
+            f"| {by_choice[0]:.3f} | {by_choice[:3].min():.3f} "
             f"| {rank} | {seconds:.2f} s "
             f"| {wall:.0f} s | {wall / seconds:.0f} | {error:.1%} | {memory:.1%} |"
         )

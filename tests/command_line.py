@@ -1,5 +1,7 @@
-"""The command line in this process, and a program to give it."""
+"""The command line, in this process and in one of its own, and a program to give it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from lagom_jax import cli
@@ -13,6 +15,14 @@ def lagom(capsys, *words):
         code = stop.code
     printed = capsys.readouterr()
     return code, printed.out, printed.err
+
+
+def lagom_alone(*words, **options):
+    """A command in a process of its own, ended, with what it printed."""
+    return subprocess.run(
+        [sys.executable, "-m", "lagom_jax", *map(str, words)],
+        **{"capture_output": True, "text": True, "check": False, **options},
+    )
 
 
 def write_dump(folder: Path, devices: int) -> Path:

@@ -15,7 +15,7 @@ Example:
 
 from xla_flags.catalogue import find, flags, known, nearest
 from xla_flags.flag import Flag, FlagError, OptionValue, Value
-from xla_flags.flag_text import join, split
+from xla_flags.flag_text import join, names_dump, split
 from xla_flags.here import pinned_here
 from xla_flags.pinned import (
     Pin,
@@ -42,6 +42,7 @@ __all__ = [
     "in_effect",
     "join",
     "known",
+    "names_dump",
     "nearest",
     "parse_flag",
     "parse_option",

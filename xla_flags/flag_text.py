@@ -108,3 +108,13 @@ def _after_blanks(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at
+
+
+def names_dump(name: str) -> bool:
+    """True for an option of what XLA writes down, which makes no other program.
+
+    Example:
+        >>> names_dump("xla_dump_to"), names_dump("xla_gpu_autotune_level")
+        (True, False)
+    """
+    return name.startswith("xla_dump_")

@@ -19,7 +19,7 @@ from lagom_jax import processes
 from lagom_jax.compile import chatter, partitioning, wire
 from lagom_jax.compile.partitioning import PartitioningRule
 from lagom_jax.errors import ToolchainError
-from xla_flags import FlagError, join, split
+from xla_flags import FlagError, join, names_dump, split
 
 _WORKER = "lagom_jax.compile.worker"
 NO_RULES: Final[Mapping[str, PartitioningRule]] = {}
@@ -224,7 +224,7 @@ def environment(cuda_root: Path | None = None) -> dict[str, str]:
     own = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     with contextlib.suppress(FlagError):
         settings, _ = split(os.environ.get("XLA_FLAGS", ""))
-        kept = [(name, value) for name, value in settings if "xla_dump_" not in name]
+        kept = [(name, value) for name, value in settings if not names_dump(name)]
         if len(kept) < len(settings):
             own["XLA_FLAGS"] = join(kept)
     if cuda_root is not None:

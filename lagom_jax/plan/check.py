@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import Finding, PlanError
-from lagom_jax.plan.pinned import Pinned, names_dump, stated
+from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.unmet import ProcessFacts, unmet
-from xla_flags import known, pinned_by_options, pinned_by_xla_flags
+from xla_flags import known, names_dump, pinned_by_options, pinned_by_xla_flags
 
 _AGAIN = "make the plan again here"
 # What schedules a program; of the other parts of the compiler the plan knows nothing.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
-from xla_flags import FlagError, Pin, in_effect, print_flag
+from xla_flags import FlagError, Pin, in_effect, names_dump, print_flag
 
 # They take algorithms and protocols out of NCCL's own choice.
 _UNHEEDED: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_PAT_ENABLE")
@@ -49,16 +49,6 @@ def stated(pins: Iterable[Pin]) -> tuple[Pinned, ...]:
         for name, pin in sorted(in_effect(pins).items())
         if not names_dump(name)
     )
-
-
-def names_dump(name: str) -> bool:
-    """True for an option of what XLA writes down, which makes no other program.
-
-    Example:
-        >>> names_dump("xla_dump_to"), names_dump("xla_gpu_autotune_level")
-        (True, False)
-    """
-    return name.startswith("xla_dump_")
 
 
 def unheeded(pins: Iterable[Pin]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console
 from lagom_jax.errors import ClusterTypeError, LagomError
 
-from ..command_line import lagom, write_dump
+from ..command_line import lagom, lagom_alone, write_dump
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -143,13 +143,8 @@ def test_a_program_for_the_cpu_is_noted(capsys, tmp_path):
 
 
 def test_report_of_a_dump_on_standard_input(dump):
-    done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", "report", "-", "--cluster", "h100:1x4"],
-        input=dump.read_text(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["report", "-", "--cluster", "h100:1x4"]
+    done = lagom_alone(*words, input=dump.read_text())
     assert (done.returncode, done.stderr) == (0, "")
     assert "all-gather" in done.stdout
 
@@ -162,12 +157,7 @@ def test_script_gives_the_same_report(dump):
         text=True,
         check=True,
     )
-    verb = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", "report", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    verb = lagom_alone("report", *words, check=True)
     assert json.loads(script.stdout) == json.loads(verb.stdout)
 
 
@@ -210,13 +200,7 @@ def test_report_of_a_model(capsys):
 )
 def test_the_users_environment_is_no_trap(mine, environment, code, said):
     words = ["report", f"{mine}:make", "--cluster", "h100:1x4", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", *words],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = lagom_alone(*words, env=os.environ | environment)
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -474,12 +458,7 @@ def test_what_users_print_is_no_part_of_the_results(tmp_path, verb):
     """In a process of its own, as what a file prints goes where that process says."""
     (tmp_path / "talking.py").write_text(TALKING)
     words = [*verb, "talking.py:make_step", "--cluster", "h100:1x1", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = lagom_alone(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
     for said in ("imported", "made", "traced", "left"):

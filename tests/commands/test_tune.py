@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.plan.setting import Setting
 from lagom_jax.report.tuning import tuning_to_text
 
-from ..command_line import lagom, write_dump
+from ..command_line import lagom, lagom_alone, write_dump
 
 ALL_COLLECTIVES = """\
 HloModule jit_step, is_scheduled=true, num_partitions=8
@@ -213,11 +211,8 @@ def test_the_same_bytes_in_any_process(tmp_path):
     words = ["tune", str(dump), "--cluster", "a40-nvlink:1x8", "--json"]
     words += ["--policy", "lagom", "--policy", "autoccl"]
     outputs = {
-        subprocess.run(
-            [sys.executable, "-m", "lagom_jax", *words],
-            env={"PYTHONHASHSEED": seed, "PATH": ""},
-            capture_output=True,
-            check=True,
+        lagom_alone(
+            *words, env={"PYTHONHASHSEED": seed, "PATH": ""}, text=False, check=True
         ).stdout
         for seed in ("0", "1", "4711")
     }

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ from lagom_jax.commands import tune as verb
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import load, to_json
 
-from ..command_line import lagom, write_dump
+from ..command_line import lagom, lagom_alone, write_dump
 
 STEP = """\
 import jax, jax.numpy as jnp
@@ -88,13 +87,8 @@ def test_json_is_the_plan_and_nothing_else(own, tmp_path):
     """In a process of its own: neither XLA nor jax may say a word."""
     file = tmp_path / "plan.json"
     words = ["tune", own(), *HERE, *FEW, "--json", "--output", str(file)]
-    done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", *words],
-        env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = ":".join(filter(None, sys.path))
+    done = lagom_alone(*words, env={**os.environ, "PYTHONPATH": path})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == file.read_text() == to_json(load(file))
     assert json.loads(done.stdout)["lagom_plan"] is True

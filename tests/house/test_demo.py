@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,14 @@ import lagom_models
 from lagom_jax.cluster import Cluster
 from lagom_models.traffic import total_bytes
 
+from ..command_line import lagom_alone
+
 STEP = ("llama-3-8b", "--parallelism", "fsdp", "--cluster", "h100:8x8")
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 
 def lagom(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "lagom_jax", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = lagom_alone(*words)
     assert done.returncode == 0, done.stderr
     return done
 
