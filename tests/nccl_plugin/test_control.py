@@ -159,6 +159,9 @@ class Job:
     def serve(self, rank):
         process = self.processes[rank]
         for line in process.stdout:
+            # Who is killed while it speaks says half a line.
+            if not line.endswith("\n"):
+                break
             kind, *words = line.split()
             if kind == "told":
                 self.told[int(words[0])][rank] = words[1]
