@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_stages import page
-from gpu_stages.host import cluster_of, gpu_here, machine, record_of
+from gpu_stages.host import gpu_here, machine, system_of
 from gpu_stages.running import run_stage
 from gpu_stages.stage import STAGES, CannotRunError, Request, StageResult
+from lagom_jax.cluster import Cluster
+from lagom_jax.errors import ClusterError
 from lagom_jax.typed_json import FormError
 
 _LONGEST = 280.0
-_DRY_GPU = "h100"
+_DRY_SYSTEM = "h100"
 _DRY = "No GPU: a dry run, whose figures mean nothing"
 
 
@@ -30,13 +32,7 @@ def main(words: Sequence[str]) -> int:
     """Runs stages; the exit status of the command."""
     try:
         results = _run(_arguments(words))
-    except FileExistsError as error:
-        print(
-            f"gpu_check.py: {error.filename} is there: name another --out",
-            file=sys.stderr,
-        )
-        return 2
-    except (CannotRunError, FormError, OSError) as error:
+    except (CannotRunError, ClusterError, FormError, OSError) as error:
         print(f"gpu_check.py: {error}", file=sys.stderr)
         return 2
     return 0 if all(one.status == "ran" for one in results.values()) else 1
@@ -53,7 +49,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add = arguments.add_argument
     add("stages", nargs="*", metavar="STAGE", help="all of them, if none is named")
     add("--dry-run", action="store_true", help="with stand-ins for GPU and NCCL")
-    add("--gpu", help="record to compare with; by default by the GPU's name")
+    add("--gpu", help="system with such a GPU; by default by the GPU's name")
     add("--seconds", type=float, default=_LONGEST, help="time limit of a stage; 280")
     add(
         "--out",
@@ -73,44 +69,26 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def _run(wanted: argparse.Namespace) -> dict[str, StageResult]:
     """Results of all stages that were asked for."""
     gpu = {"name": _DRY} if wanted.dry_run else gpu_here()
-    record = wanted.gpu or (_DRY_GPU if wanted.dry_run else record_of(gpu["name"]))
-    cluster = cluster_of(record)  # An unknown record is refused before anything runs.
+    system = wanted.gpu or (_DRY_SYSTEM if wanted.dry_run else system_of(gpu["name"]))
+    cluster = Cluster.parse(f"{system}:1x1")  # One that is unknown is refused here.
     out: Path = wanted.out.resolve()
     if out.exists():
         raise CannotRunError(f"{wanted.out} is there: name another --out")
     out.mkdir(parents=True)
-    about = {**machine(gpu), "record": record}
-    print(f"{about['name']}, compared with the record '{record}'", flush=True)
+    about = {**machine(gpu), "record": cluster.gpu.name}
+    print(f"{about['name']}, compared with the record '{about['record']}'", flush=True)
+    written = out / f"{about['record']}.md"
     results: dict[str, StageResult] = {}
     for name in STAGES:
         if name in (wanted.stages or STAGES):
-            print(f"\n{name}: {STAGES[name].text}", flush=True)
-            folder = str(out / name)
-            request = Request(record, wanted.dry_run, wanted.seconds, folder)
+            print(f"\n{name} ...", flush=True)
+            request = Request(system, wanted.dry_run, wanted.seconds, str(out / name))
             results[name] = run_stage(f"gpu_stages.{name}", request)
-            _show(name, results[name])
+            print(*page.answer(name, results[name], cluster.name), sep="\n", flush=True)
             # After each, as something may end this process.
-            page.write(out / f"{record}.md", about, results, cluster.name)
-    print(f"\nwrote {out / record}.md")
+            page.write(written, about, results, cluster.name)
+    print(f"wrote {written}")
     return results
-
-
-def _show(name: str, stage: StageResult) -> None:
-    print(f"  {stage.verdict} ({stage.status} in {stage.seconds:.0f} s)")
-    if stage.why:
-        print(f"  {stage.why}")
-    if stage.verdict == "refuted":
-        print(f"  {STAGES[name].if_refuted}")
-    for check in stage.outcome.checks:
-        met = {None: "", True: "  met", False: "  MISSED"}[check.met]
-        print(f"  {check.title}: {page.shown(check.value, check.unit)}{met}")
-    for heading, lines in (
-        ("!", stage.outcome.findings),
-        ("left out:", stage.outcome.left_out),
-    ):
-        for line in lines:
-            print(f"  {heading} {line}")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

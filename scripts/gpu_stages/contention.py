@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -19,17 +19,16 @@ from gpu_stages import nccl_log
 from gpu_stages.contention_bench import MOST_BYTES, Bench, NotCoveredError, Task
 from gpu_stages.contention_law import (
     CollectiveCase,
-    KernelCase,
     Law,
     Measured,
     collective_cases,
     kernel_cases,
 )
-from gpu_stages.gpu import Gpu, HungError, Libraries, Ranks, per_rank_bytes
-from gpu_stages.host import cluster_of
+from gpu_stages.gpu import RANKS, Gpu, HungError, Ranks
 from gpu_stages.stage import Check, Clock, Listing, Outcome, Request, say
-from gpu_stages.steering import RANKS, Steering, all_ranks
-from lagom_jax.nccl_plugin import Rule, Rules, Scope
+from gpu_stages.steering import Steering
+from lagom_jax.hlo.matmul import Matmul
+from lagom_jax.nccl_plugin import Rule
 from lagom_jax.nccl_plugin.rules import MOST_BYTES as LARGEST_SIZE
 
 _TURNS, _DRY_TURNS = 7, 3
@@ -49,7 +48,7 @@ class _Measuring:
     def __init__(
         self, gpu: Gpu, ranks: Ranks, steering: Steering, *, dry: bool
     ) -> None:
-        self._gpu, self._ranks, self._steering = gpu, ranks, steering
+        self._ranks, self._steering = ranks, steering
         self._bench = Bench(gpu, ranks, _DRY_TURNS if dry else _TURNS)
         self._collectives = collective_cases()[:: _DRY_STEP if dry else 1]
         self._offered = steering.offer().offered
@@ -97,20 +96,17 @@ class _Measuring:
         if (function, answer.algorithm, answer.protocol) not in self._offered:
             self.left_out.append(f"NCCL does not offer this here: {case}.")
             return
-        rule = Rule(function, 0, LARGEST_SIZE, answer)
-        self._steering.hold(Rules((Scope(RANKS, rules=(rule,)),)))
-        self._ranks.launch_first(function, _SMALL_BYTES)
-        self._gpu.finish(*self._ranks.streams)
+        self._steering.hold(Rule(function, 0, LARGEST_SIZE, answer))
+        self._ranks.run(function, _SMALL_BYTES)
         nbytes = self._bench.size(function)
-        per_rank = per_rank_bytes(function, nbytes, RANKS)
-        task = self._bench.collective(function, per_rank)
+        task = self._bench.collective(function, nbytes)
         self._steering.log.new_lines()
         self._bench.alone(task, 1)
         ran = nccl_log.ran(self._steering.log.new_lines())
         asked = (function, answer.algorithm, answer.protocol, answer.channels)
         if not ran or ran[-1].setting != asked:
             self.findings.append(
-                f"NCCL was asked for {case} of {per_rank} bytes of each rank, and logs "
+                f"NCCL was asked for {case} of {nbytes} bytes, and logs "
                 f"{ran[-1] if ran else None}: nothing was measured with it."
             )
             return
@@ -120,17 +116,16 @@ class _Measuring:
             except NotCoveredError as error:
                 self.left_out.append(f"{kernel.name} with {case}: {error}.")
             else:
-                self.rows.append(Measured(kernel, case, nbytes, pair))
+                self.rows.append(Measured(kernel, case, nbytes, *pair))
 
 
 def run(request: Request) -> Outcome:
     """Measures, predicts and compares."""
     clock = Clock(request)
-    steering = Steering(request.path / "nccl.log", {})
-    libraries = Libraries.load(request)
-    gpu = Gpu(libraries, request.patience)
+    steering = Steering(request)
+    gpu = Gpu(request)
     try:
-        with all_ranks(gpu, MOST_BYTES) as ranks:
+        with Ranks(gpu, MOST_BYTES) as ranks:
             found = _Measuring(gpu, ranks, steering, dry=request.dry)
             found.run(clock)
     except HungError as error:
@@ -138,22 +133,23 @@ def run(request: Request) -> Outcome:
             f"{error}; NCCL's communicators were aborted. Ranks that share a GPU wait "
             "for each other: see that nothing else runs on it"
         ) from error
-    cluster = cluster_of(request.gpu)
-    if gpu.sm_count != cluster.gpu.sm_count:
+    cluster = request.cluster()
+    name, count = cluster.gpu.name, cluster.gpu.sm_count
+    if gpu.sm_count != count:
         found.findings.append(
-            f"The GPU has {gpu.sm_count} SMs, and its record {request.gpu} "
-            f"{cluster.gpu.sm_count}; predictions are for the record."
+            f"The GPU has {gpu.sm_count} SMs, and its record {name} {count}; "
+            "predictions are for the record."
         )
     law = Law(cluster)
-    _write_pairs(request.path / _PAIRS, found.rows, law, request.gpu)
-    _write_matmuls(request.path / _MATMULS, found.rows, request.gpu)
+    _write(request.path / _PAIRS, [_cells(row, law, name) for row in found.rows])
+    _write(request.path / _MATMULS, _products_alone(found.rows, name))
     outcome = judged(found.rows, law)
     return dataclasses.replace(
         outcome,
         findings=(*found.findings, *outcome.findings),
         left_out=tuple(found.left_out),
         calibrate=(f"--matmuls {_MATMULS}",) if found.rows else (),
-        versions=(("NCCL that was measured", libraries.release_name()),),
+        versions=(("NCCL that was measured", gpu.nccl_release),),
     )
 
 
@@ -162,15 +158,19 @@ def judged(rows: Sequence[Measured], law: Law) -> Outcome:
     if not rows:
         return Outcome()
     # Errors in points: parts of the time that the task takes alone.
-    kernels = np.array([law.kernel(row) - row.pair.kernel_slowdown for row in rows])
-    collectives = np.array(
-        [law.collective(row) - row.pair.collective_slowdown for row in rows]
-    )
-    worst = [rows[number] for number in np.argsort(-np.abs(kernels))]
+    errors = [abs(law.kernel(row) - row.of_kernel.slowdown) for row in rows]
+    slower = [abs(row.of_collective.slowdown - 1.0) for row in rows]
+    worst = [rows[number] for number in np.argsort(errors)[::-1]]
+    kernels, collectives = "slowdown of kernels", "slowdown of collectives"
     return Outcome(
-        checks=(
-            *_checks("kernels", kernels, _MEDIAN_GOAL, _NINTH_GOAL),
-            *_checks("collectives", collectives, None, None),
+        checks=tuple(
+            Check(f"{what} of the error", float(np.percentile(some, share)), goal, "%")
+            for what, some, share, goal in (
+                (f"{kernels}, median", errors, 50, _MEDIAN_GOAL),
+                (f"{kernels}, 90th percentile", errors, 90, _NINTH_GOAL),
+                (f"{collectives}, median", slower, 50, None),
+                (f"{collectives}, 90th percentile", slower, 90, None),
+            )
         ),
         listings=(
             Listing(
@@ -178,10 +178,8 @@ def judged(rows: Sequence[Measured], law: Law) -> Outcome:
                 ("kernel", "collective", "slowdown", "predicted"),
                 tuple(
                     (
-                        row.kernel.name,
-                        str(row.collective),
-                        row.pair.kernel_slowdown,
-                        law.kernel(row),
+                        *(row.kernel.name, str(row.collective)),
+                        *(row.of_kernel.slowdown, law.kernel(row)),
                     )
                     for row in worst
                 ),
@@ -189,67 +187,56 @@ def judged(rows: Sequence[Measured], law: Law) -> Outcome:
         ),
         findings=tuple(
             f"{row.kernel.name} with {row.collective} takes "
-            f"{row.pair.kernel_slowdown:.2f} times as long as alone; the model says "
+            f"{row.of_kernel.slowdown:.2f} times as long as alone; the model says "
             f"{law.kernel(row):.2f}."
             for row in worst[:_WORST]
-            if abs(law.kernel(row) - row.pair.kernel_slowdown) > _NINTH_GOAL
+            if abs(law.kernel(row) - row.of_kernel.slowdown) > _NINTH_GOAL
         ),
     )
 
 
-def _checks(
-    slowed: str, errors: np.ndarray, middle: float | None, ninth: float | None
-) -> Iterator[Check]:
-    for name, share, goal in (
-        ("median", 50, middle),
-        ("90th percentile", 90, ninth),
-    ):
-        value = float(np.percentile(np.abs(errors), share))
-        title = f"slowdown of {slowed}, {name} of the error"
-        yield Check(title, value, at_most=goal, unit="%")
+def _cells(row: Measured, law: Law, gpu: str) -> dict[str, object]:
+    """A pair with the model's slowdown, as a row of a table."""
+    return {
+        "gpu": gpu,
+        "kernel": row.kernel.name,
+        "collective": row.collective.function,
+        **dataclasses.asdict(row.collective.setting),
+        "bytes": row.nbytes,
+        "ranks": RANKS,
+        "kernel_alone_us": _us(row.of_kernel.alone),
+        "kernel_us": _us(row.of_kernel.together),
+        "kernel_slowdown_predicted": round(law.kernel(row), 4),
+        "collective_alone_us": _us(row.of_collective.alone),
+        "collective_us": _us(row.of_collective.together),
+    }
 
 
-def _write_pairs(path: Path, rows: Sequence[Measured], law: Law, gpu: str) -> None:
-    """Every pair with the model's slowdowns."""
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(
-            (
-                *("gpu", "kernel", "collective", "algorithm", "protocol", "channels"),
-                *("chunk_bytes", "bytes", "ranks", "kernel_alone_us", "kernel_us"),
-                *("kernel_slowdown_predicted", "collective_alone_us", "collective_us"),
-                "collective_slowdown_predicted",
-            )
-        )
-        for row in rows:
-            setting, pair = row.collective.setting, row.pair
-            table.writerow(
-                (
-                    *(gpu, row.kernel.name, row.collective.function),
-                    *(setting.algorithm, setting.protocol, setting.channels),
-                    *(setting.chunk_bytes, row.nbytes, RANKS),
-                    *(_us(pair.kernel_alone), _us(pair.kernel_together)),
-                    round(law.kernel(row), 4),
-                    *(_us(pair.collective_alone), _us(pair.collective_together)),
-                    round(law.collective(row), 4),
-                )
-            )
-
-
-def _write_matmuls(path: Path, rows: Sequence[Measured], gpu: str) -> None:
+def _products_alone(rows: Sequence[Measured], gpu: str) -> list[dict[str, object]]:
     """The products' times alone, as `lagom calibrate --matmuls` reads them."""
-    alone: dict[str, tuple[KernelCase, list[float]]] = {}
+    alone: dict[Matmul, list[float]] = {}
     for row in rows:
-        if row.kernel.work.matmuls:
-            _, times = alone.setdefault(row.kernel.name, (row.kernel, []))
-            times += row.pair.kernel_alone
+        for matmul in row.kernel.work.matmuls:
+            alone.setdefault(matmul, []).extend(row.of_kernel.alone)
+    return [
+        {
+            "gpu": gpu,
+            "batch": one.batch,
+            "m": one.m,
+            "n": one.n,
+            "k": one.k,
+            "types": f"{one.lhs}x{one.rhs}->{one.out}",
+            "microseconds": _us(times),
+        }
+        for one, times in alone.items()
+    ]
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("gpu", "batch", "m", "n", "k", "types", "microseconds"))
-        for kernel, times in alone.values():
-            (matmul,) = kernel.work.matmuls
-            sides = (matmul.batch, matmul.m, matmul.n, matmul.k)
-            table.writerow((gpu, *sides, "bf16xbf16->bf16", _us(times)))
+        table = csv.DictWriter(file, rows[0] if rows else ())
+        table.writeheader()
+        table.writerows(rows)
 
 
 def _us(seconds: Sequence[float]) -> float:

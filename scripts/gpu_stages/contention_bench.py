@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, Final
 
-from gpu_stages.gpu import Gpu, Ranks, per_rank_bytes
+from gpu_stages.gpu import Gpu, Ranks
 
 MOST_BYTES: Final = 512 << 20
 # Long enough that starts, ends and the grain of events do not count.
@@ -40,25 +40,17 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pair:
-    """Seconds of one launch, measured in turns: an entry for each turn."""
+class Slowed:
+    """Seconds of one launch, alone and beside another: an entry for each turn."""
 
-    kernel_alone: tuple[float, ...]
-    kernel_together: tuple[float, ...]
-    collective_alone: tuple[float, ...]
-    collective_together: tuple[float, ...]
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
 
     @property
-    def kernel_slowdown(self) -> float:
-        """Median of time together over time alone of the kernel, turn by turn."""
-        turns = zip(self.kernel_together, self.kernel_alone, strict=True)
-        return median(one / other for one, other in turns)
-
-    @property
-    def collective_slowdown(self) -> float:
-        """Median of time together over time alone of the collective."""
-        turns = zip(self.collective_together, self.collective_alone, strict=True)
-        return median(one / other for one, other in turns)
+    def slowdown(self) -> float:
+        """Median of time together over time alone, turn by turn."""
+        turns = zip(self.together, self.alone, strict=True)
+        return median(together / alone for together, alone in turns)
 
 
 class Bench:
@@ -71,10 +63,7 @@ class Bench:
 
     def alone(self, task: Task, count: int) -> float:
         """Seconds of a launch, of so many in a row."""
-        # While the first runs, which is not timed, the others are queued.
-        task.launch()
-        start, end = self._gpu.timed(task.streams[0], lambda: task.times(count))
-        self._gpu.wait(end)
+        start, end = self._timed(task, count)
         self._gpu.finish(*task.streams)
         return self._gpu.seconds(start, end) / count
 
@@ -85,16 +74,15 @@ class Bench:
 
     def size(self, function: str) -> int:
         """Bytes with which a collective takes long enough, as a tuner counts them."""
-        first = per_rank_bytes(function, _FIRST_BYTES, self._ranks.world)
-        seconds = self.usual_seconds(self.collective(function, first))
+        seconds = self.usual_seconds(self.collective(function, _FIRST_BYTES))
         grains = round(_FIRST_BYTES * _COLLECTIVE_SECONDS / seconds / _GRAIN_BYTES)
         return min(max(1, grains) * _GRAIN_BYTES, MOST_BYTES)
 
-    def collective(self, function: str, per_rank: int) -> Task:
+    def collective(self, function: str, nbytes: int) -> Task:
         """A collective of all ranks."""
-        return Task(self._ranks.streams, lambda: self._ranks.launch(function, per_rank))
+        return Task(self._ranks.streams, lambda: self._ranks.launch(function, nbytes))
 
-    def pair(self, kernel: Task, collective: Task) -> Pair:
+    def pair(self, kernel: Task, collective: Task) -> tuple[Slowed, Slowed]:
         """The two, alone and together, in turns.
 
         Turns let what changes slowly, such as the clock, meet all alike.
@@ -116,7 +104,8 @@ class Bench:
             for _ in range(self._turns)
         ]
         self._ranks.check()
-        return Pair(*zip(*turns, strict=True))
+        first, second, third, fourth = zip(*turns, strict=True)
+        return Slowed(first, second), Slowed(third, fourth)
 
     def _together(self, task: Task, count: int, other: Task, ratio: float) -> float:
         """Seconds of a launch while the other runs from before it to after it.
@@ -146,9 +135,17 @@ class Bench:
         over = gpu.record(other.streams[0])
         for stream in task.streams:
             stream.wait_event(begun)
-        task.launch()
-        start, end = gpu.timed(task.streams[0], lambda: task.times(count))
-        gpu.wait(end)
+        start, end = self._timed(task, count)
         early = over.done
         gpu.finish(*task.streams, *other.streams)
         return None if early else gpu.seconds(start, end) / count
+
+    def _timed(self, task: Task, count: int) -> tuple[Any, Any]:
+        """Events around so many launches, which are done."""
+        # While the first runs, which is not timed, the others are queued.
+        task.times(1)
+        start = self._gpu.record(task.streams[0])
+        task.times(count)
+        end = self._gpu.record(task.streams[0])
+        self._gpu.wait(end)
+        return start, end

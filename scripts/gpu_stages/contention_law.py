@@ -7,19 +7,13 @@ import random
 from statistics import median
 from typing import Final
 
-from gpu_stages.contention_bench import Pair
-from gpu_stages.gpu import TRIAD_BYTES
-from gpu_stages.steering import RANKS
+from gpu_stages.contention_bench import Slowed
+from gpu_stages.gpu import RANKS, TRIAD_BYTES
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.loads import CollectiveLoad, kernel_load, memory_rate
-from lagom_jax.cost.sharing import (
-    SharingConstants,
-    collective_slowdown,
-    load_sharing_constants,
-    slowdown,
-)
+from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants, slowdown
 from lagom_jax.cost.span import wire_bytes
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
@@ -95,11 +89,15 @@ class Measured:
     collective: CollectiveCase
     nbytes: int
     """As a tuner counts them."""
-    pair: Pair
+    of_kernel: Slowed
+    of_collective: Slowed
 
 
 class Law:
-    """The model's slowdowns for pairs on one GPU."""
+    """The model's slowdowns of kernels on one GPU.
+
+    Of a collective alone on its link it says that no kernel slows it.
+    """
 
     def __init__(
         self, cluster: Cluster, constants: SharingConstants | None = None
@@ -112,15 +110,10 @@ class Law:
         """Predicted slowdown of the kernel, with its measured time alone."""
         work = row.kernel.work
         price = kernel_price(work, self._cluster, self._constants)
-        alone = dataclasses.replace(price, seconds=median(row.pair.kernel_alone))
+        alone = dataclasses.replace(price, seconds=median(row.of_kernel.alone))
         load = kernel_load(work, alone, self._cluster.gpu)
         flying = [self.load(row)]
         return slowdown(load, flying, self._cluster.gpu, self._sharing)
-
-    def collective(self, row: Measured) -> float:
-        """Predicted slowdown of the collective."""
-        load = self.load(row)
-        return collective_slowdown(load, [load], self._cluster.gpu)
 
     def load(self, row: Measured) -> CollectiveLoad:
         """Load of all ranks together on the GPU that they share.
@@ -129,7 +122,7 @@ class Law:
         """
         kind, setting = row.collective.function, row.collective.setting
         sent = wire_bytes(kind, row.nbytes, RANKS)
-        alone = median(row.pair.collective_alone)
+        alone = median(row.of_collective.alone)
         rate = memory_rate(sent, alone, self._sharing.passes(kind, setting))
         return CollectiveLoad(
             RANKS * setting.channels,

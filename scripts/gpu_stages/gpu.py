@@ -7,11 +7,10 @@ package imports without them. A dry run has stand-ins with the same functions.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,11 +18,16 @@ from gpu_stages.stage import CannotRunError, Request
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.plan.transport import POLICY_VALUES, CtaPolicy
 
-T = TypeVar("T")
-INSTALL: Final = "pip install 'lagom_jax[gpu-check]'"
-FIRST_WITH_SHARED_GPUS: Final = (2, 30)
-"""Release of NCCL from which several ranks of one process may use one GPU, and from
-which a tuner is asked for chunks."""
+RANKS: Final = 2
+"""Of a communicator on the one GPU. Each of their channels holds an SM, and each rank
+waits for the other: if not all fit at a time, they wait for ever. Two ranks of 32
+channels hold as many SMs as one rank can at most, and leave some to kernels."""
+MOST_CHANNELS: Final = 32
+ON_ONE_GPU: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+"""Lets NCCL have several ranks on one GPU, from 2.30 on."""
+_INSTALL: Final = "pip install 'lagom_jax[gpu-check]'"
+# From this release on, too, a tuner is asked for chunks.
+_FIRST_WITH_SHARED_GPUS: Final = (2, 30)
 TRIAD_BYTES: Final = 12
 """Read and written by the triad for each element."""
 _TRIAD: Final = """
@@ -52,68 +56,23 @@ class HungError(Exception):
     """The GPU or NCCL did not finish in time."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Libraries:
-    """The modules that make the calls."""
-
-    cupy: Any
-    nccl: Any
-    """`nccl.core`."""
-    windowed: Any
-    """`nccl.core.interop.cupy`: arrays of CuPy in NCCL's own memory."""
-
-    @classmethod
-    def load(cls, request: Request) -> Libraries:
-        """Loads them; the environment must be set before.
-
-        Raises:
-            CannotRunError: One is missing.
-        """
-        if request.dry:
-            from gpu_stages.standin import cupy, nccl
-
-            return cls(cupy, nccl, nccl)
-        try:
-            import cupy  # pyright: ignore[reportMissingImports]
-            from nccl import core  # pyright: ignore[reportMissingImports]
-            from nccl.core.interop import (  # pyright: ignore[reportMissingImports]
-                cupy as windowed,
-            )
-        except ImportError as error:
-            raise CannotRunError(
-                f"CuPy and nccl4py are needed ({error}): {INSTALL}"
-            ) from None
-        return cls(cupy, core, windowed)
-
-    def nccl_release(self) -> tuple[int, ...]:
-        """Release of the NCCL that is loaded, as (2, 30, 4).
-
-        Raises:
-            CannotRunError: There is none.
-        """
-        library = self.nccl.get_version().libnccl
-        if library is None:
-            raise CannotRunError(f"no NCCL here: {INSTALL}")
-        return tuple(int(part) for part in str(library.version).split("."))
-
-    def release_name(self) -> str:
-        """The same as text: 2.30.4."""
-        return ".".join(map(str, self.nccl_release()))
-
-
 class Gpu:
-    """The GPU of this process."""
+    """The GPU of this process, and the libraries that make the calls."""
 
-    def __init__(self, libraries: Libraries, patience: float) -> None:
-        """Starts CUDA.
+    def __init__(self, request: Request) -> None:
+        """Loads the libraries and starts CUDA; the environment must be set before.
 
         Raises:
-            CannotRunError: There is no GPU.
+            CannotRunError: A library is missing, or there is no GPU.
         """
-        self.libraries = libraries
         # In seconds: what is waited for longer counts as hung.
-        self.patience = patience
-        self._cupy = libraries.cupy
+        self.patience = request.patience
+        self._cupy, self.nccl, self._windowed = _libraries(dry=request.dry)
+        found = self.nccl.get_version().libnccl
+        if found is None:
+            raise CannotRunError(f"no NCCL here: {_INSTALL}")
+        self.nccl_release = str(found.version)
+        """As text: 2.30.4."""
         try:
             count = self._cupy.cuda.runtime.getDeviceCount()
         except Exception as error:
@@ -129,15 +88,15 @@ class Gpu:
         priority = _URGENT if urgent else _USUAL
         return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
 
-    def zeros(self, nbytes: int) -> Any:
-        """An array of zeros in f32, ready for any stream."""
-        array = self._cupy.zeros(nbytes // 4, np.float32)
-        self._cupy.cuda.runtime.deviceSynchronize()
-        return array
+    def array(self, nbytes: int, *, window: bool = False) -> Any:
+        """An array of f32, ready for any stream: of zeros, or one for a window of NCCL.
 
-    def window(self, nbytes: int) -> Any:
-        """An array of f32 in memory of NCCL's own, which can become a window."""
-        array = self.libraries.windowed.empty(nbytes // 4, np.float32)
+        Args:
+            nbytes: Its size.
+            window: Whether it lies in memory of NCCL's own, so that it can become one.
+        """
+        make = self._windowed.empty if window else self._cupy.zeros
+        array = make(nbytes // 4, np.float32)
         self._cupy.cuda.runtime.deviceSynchronize()
         return array
 
@@ -146,12 +105,6 @@ class Gpu:
         event = self._cupy.cuda.Event()
         event.record(stream)
         return event
-
-    def timed(self, stream: Any, queue: Callable[[], None]) -> tuple[Any, Any]:
-        """Events before and after what a function queues on a stream."""
-        start = self.record(stream)
-        queue()
-        return start, self.record(stream)
 
     def wait(self, event: Any) -> None:
         """Returns when an event is reached.
@@ -182,7 +135,7 @@ class Gpu:
         handle = blas.create()
         blas.setStream(handle, stream.ptr)
         m, n, k = product.m, product.n, product.k
-        lhs, rhs, out = (self.zeros(2 * size) for size in (m * k, k * n, m * n))
+        lhs, rhs, out = (self.array(2 * size) for size in (m * k, k * n, m * n))
         one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
         def launch() -> None:
@@ -200,7 +153,7 @@ class Gpu:
         """A function that launches a kernel which streams through memory."""
         kernel = self._cupy.RawKernel(_TRIAD, "triad")
         vectors = elements // _PER_THREAD
-        arrays = [self.zeros(4 * elements) for _ in range(3)]
+        arrays = [self.array(4 * elements) for _ in range(3)]
         arguments = (*arrays, np.float32(0.5), np.uint64(vectors))
 
         def launch() -> None:
@@ -211,54 +164,50 @@ class Gpu:
 
 
 class Ranks:
-    """The ranks of one communicator, all in this process and on its GPU."""
+    """The ranks of one communicator, in this process and on its GPU, for a block."""
 
     def __init__(
         self,
         gpu: Gpu,
-        world: int,
-        *,
-        channels: int,
         most_bytes: int,
+        *,
         windows: bool = False,
         policy: CtaPolicy = "default",
     ) -> None:
         """Makes the communicator.
 
-        No call has more channels or more bytes, as a tuner counts them.
-
         Args:
             gpu: That of all ranks.
-            world: Ranks.
-            channels: Of a call, at most.
-            most_bytes: Of a call, at most.
+            most_bytes: Of a call, at most, as a tuner counts them.
             windows: Whether buffers lie in symmetric windows.
             policy: What the communicator spares SMs for.
 
         Raises:
+            CannotRunError: They do not fit the GPU, or NCCL is too old.
             HungError: The ranks do not find each other.
         """
-        self.world = world
-        self.streams = tuple(gpu.stream(urgent=True) for _ in range(world))
-        self._nccl = nccl = gpu.libraries.nccl
-        self._patience = gpu.patience
-        space = gpu.window if windows else gpu.zeros
-        self._sends = [space(most_bytes) for _ in self.streams]
-        self._receives = [space(most_bytes) for _ in self.streams]
+        _check_room(gpu)
+        self.streams = tuple(gpu.stream(urgent=True) for _ in range(RANKS))
+        self._nccl = nccl = gpu.nccl
+        self._gpu = gpu
+        self._sends, self._receives = (
+            [gpu.array(most_bytes, window=windows) for _ in self.streams]
+            for _ in range(2)
+        )
         self._members: list[Any] = []
 
         def connect() -> None:
             name = nccl.get_unique_id()
             # The lower bound is not set by NCCL_MIN_CTAS, which would bind the plugin.
             config = nccl.NCCLConfig(
-                min_ctas=channels,
-                max_ctas=channels,
+                min_ctas=MOST_CHANNELS,
+                max_ctas=MOST_CHANNELS,
                 cta_policy=nccl.CTAPolicy(int(POLICY_VALUES[policy])),
             )
             with nccl.group():
                 self._members += [
-                    nccl.Communicator.init(world, rank, name, config)
-                    for rank in range(world)
+                    nccl.Communicator.init(RANKS, rank, name, config)
+                    for rank in range(RANKS)
                 ]
 
         def register() -> None:
@@ -267,44 +216,51 @@ class Ranks:
                     for member, buffer in zip(self._members, buffers, strict=True):
                         member.register_window(buffer, nccl.WindowFlag.COLL_SYMMETRIC)
 
-        within(self._patience, "making a communicator", connect)
+        within(gpu.patience, "making a communicator", connect)
         if windows:
-            within(self._patience, "registering windows", register)
+            within(gpu.patience, "registering windows", register)
 
-    def launch(self, function: str, per_rank: int) -> None:
+    def launch(self, function: str, nbytes: int) -> None:
         """Queues one collective on the stream of each rank.
 
         Args:
             function: As the rules of the tuner name it.
-            per_rank: Bytes, as NCCL counts them: of a rank's own part in an all-gather
-                or reduce-scatter, else of the buffer.
+            nbytes: As a tuner counts them: on the larger side.
         """
-        few, many = per_rank // 4, per_rank // 4 * self.world
+        part = nbytes // 4 // RANKS
+        whole = part * RANKS
         plus = self._nccl.SUM
         with self._nccl.group():
             for send, receive, member, stream in zip(
                 self._sends, self._receives, self._members, self.streams, strict=True
             ):
-                part, sums = receive[:few], {"op": plus, "stream": stream}
+                operands, on = (send[:whole], receive[:whole]), {"stream": stream}
                 if function == "broadcast":
-                    member.broadcast(send[:few], part, 0, stream=stream)
+                    member.broadcast(*operands, root=0, **on)
                 elif function == "reduce":
-                    member.reduce(send[:few], part, root=0, **sums)
+                    member.reduce(*operands, op=plus, root=0, **on)
                 elif function == "all-gather":
-                    member.allgather(send[:few], receive[:many], stream=stream)
+                    member.allgather(send[:part], receive[:whole], **on)
                 elif function == "reduce-scatter":
-                    member.reduce_scatter(send[:many], part, **sums)
+                    member.reduce_scatter(send[:whole], receive[:part], op=plus, **on)
                 else:
-                    member.allreduce(send[:few], part, **sums)
+                    member.allreduce(*operands, op=plus, **on)
 
-    def launch_first(self, function: str, per_rank: int) -> None:
-        """`launch` where NCCL may have to connect the ranks in a new way.
+    def run(self, function: str, nbytes: int) -> None:
+        """Runs one collective, for which NCCL may have to connect the ranks anew.
+
+        Args:
+            function: As the rules of the tuner name it.
+            nbytes: As a tuner counts them.
 
         Raises:
-            HungError: They do not get connected.
+            HungError: They do not get connected, or it does not end.
+            RuntimeError: It failed.
         """
         what = f"connecting ranks for {function}"
-        within(self._patience, what, lambda: self.launch(function, per_rank))
+        within(self._gpu.patience, what, lambda: self.launch(function, nbytes))
+        self._gpu.finish(*self.streams)
+        self.check()
 
     def check(self) -> None:
         """Raises NCCL's error if there was one since.
@@ -316,29 +272,38 @@ class Ranks:
             if result := int(member.get_async_error()):
                 raise RuntimeError(f"a collective failed: NCCL's error {result}")
 
-    def abort(self) -> None:
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends the communicator, whatever its ranks are doing."""
+
+        def abort() -> None:
+            for member in self._members:
+                member.abort()
+
         # Where even that fails, what was measured before stays true.
         with contextlib.suppress(Exception):
-            within(_AT_ABORT, "abort", lambda: [one.abort() for one in self._members])
+            within(_AT_ABORT, "abort", abort)
 
 
-def within(seconds: float, what: str, do: Callable[[], T]) -> T:
-    """The value of a call that may never return.
+def within(seconds: float, what: str, do: Callable[[], None]) -> None:
+    """Makes a call that may never return.
 
     Example:
-        >>> within(1.0, "adding", lambda: 1 + 1)
-        2
+        >>> within(0.01, "sleeping", lambda: time.sleep(0.1))
+        Traceback (most recent call last):
+        ...
+        gpu_stages.gpu.HungError: sleeping did not end in 0 s
 
     Raises:
         HungError: It did not in time; it is left behind in a thread of its own.
     """
-    returned: list[T] = []
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            returned.append(do())
+            do()
         except BaseException as error:
             raised.append(error)
 
@@ -347,22 +312,40 @@ def within(seconds: float, what: str, do: Callable[[], T]) -> T:
     thread.join(seconds)
     if raised:
         raise raised[0]
-    if not returned:
+    if thread.is_alive():
         raise HungError(f"{what} did not end in {seconds:.0f} s")
-    return returned[0]
 
 
-def per_rank_bytes(function: str, nbytes: int, ranks: int) -> int:
-    """Bytes of a rank's part of a call, as NCCL's log counts it.
+def _check_room(gpu: Gpu) -> None:
+    """Raises an error where ranks cannot share the GPU."""
+    release = tuple(int(part) for part in gpu.nccl_release.split("."))
+    if release < _FIRST_WITH_SHARED_GPUS:
+        first = ".".join(map(str, _FIRST_WITH_SHARED_GPUS))
+        raise CannotRunError(
+            f"NCCL {gpu.nccl_release} has no ranks that share a GPU, {first} has: "
+            f"{_INSTALL}"
+        )
+    if gpu.sm_count <= RANKS * MOST_CHANNELS:
+        raise CannotRunError(
+            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "
+            "and would wait for each other for ever: use a GPU with more of them"
+        )
 
-    Args:
-        function: As the rules of the tuner name it.
-        nbytes: As a tuner counts them: on the larger side.
-        ranks: Of the communicator.
 
-    Example:
-        >>> per_rank_bytes("all-gather", 4096, 4), per_rank_bytes("reduce", 4096, 4)
-        (1024, 4096)
-    """
-    parted = function in ("all-gather", "reduce-scatter")
-    return nbytes // ranks if parted else nbytes
+def _libraries(*, dry: bool) -> tuple[Any, Any, Any]:
+    """CuPy, nccl4py, and the arrays of CuPy in NCCL's own memory."""
+    if dry:
+        from gpu_stages.standin import cupy, nccl
+
+        return cupy, nccl, nccl
+    try:
+        import cupy  # pyright: ignore[reportMissingImports]
+        from nccl import core  # pyright: ignore[reportMissingImports]
+        from nccl.core.interop import (  # pyright: ignore[reportMissingImports]
+            cupy as windowed,
+        )
+    except ImportError as error:
+        raise CannotRunError(
+            f"CuPy and nccl4py are needed ({error}): {_INSTALL}"
+        ) from None
+    return cupy, core, windowed

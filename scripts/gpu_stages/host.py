@@ -52,39 +52,18 @@ def visible_gpu() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
 
 
-def record_of(name: str) -> str:
-    """The record of a GPU by the name that its driver gives it.
+def system_of(name: str) -> str:
+    """The system that has a GPU, by the name that its driver gives it.
 
     Raises:
-        CannotRunError: It has none.
+        CannotRunError: There is none, or there are several.
     """
     try:
-        return Cluster.of_gpus(name, 1, 1).gpu.name
+        return Cluster.of_gpus(name, 1, 1).name.partition(":")[0]
     except ClusterError as error:
         raise CannotRunError(
-            f"{error}. Name the record of a GPU like it, as in --gpu=h100"
+            f"{error}. Name a system with GPUs like it, as in --gpu=h100"
         ) from error
-
-
-def cluster_of(gpu: str, gpus: int = 1) -> Cluster:
-    """The host that so many GPUs of a record would make up.
-
-    Raises:
-        CannotRunError: No system has such GPUs.
-
-    Example:
-        >>> cluster_of("h200", 8).name, cluster_of("gb200").name
-        ('h200:1x8', 'gb200-nvl72:1x1')
-    """
-    # Hosts that one rents have such GPUs too; the GPU's own system comes first.
-    for system in sorted(Cluster.names(), key=lambda name: not name.startswith(gpu)):
-        if Cluster.parse(system).gpu.name == gpu:
-            return Cluster.parse(f"{system}:1x{gpus}")
-    raise CannotRunError(
-        f"no system has GPUs with the record '{gpu}'; name one of "
-        + ", ".join(sorted({Cluster.parse(name).gpu.name for name in Cluster.names()}))
-        + ", as in --gpu=h100"
-    )
 
 
 def machine(gpu: dict[str, str]) -> dict[str, str]:

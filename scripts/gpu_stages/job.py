@@ -6,35 +6,30 @@ of one job that share the GPU. Both must have the same losses, bit by bit.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import re
 import socket
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.host import cluster_of
-from gpu_stages.running import child_process, how_ended, last_line, wait_for
+from gpu_stages.gpu import MOST_CHANNELS, ON_ONE_GPU, RANKS
+from gpu_stages.running import ChildError, run_all
 from gpu_stages.stage import Check, Listing, Outcome, Request, say
-from gpu_stages.steering import MOST_CHANNELS, ON_ONE_GPU
 from lagom_jax import processes
 from lagom_jax.plan import Plan, load
-from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import guard
 
 TRAIN: Final = Path(__file__).parents[1] / "train.py"
-_RANKS: Final = 2
 _AFTER_THE_GUARD, _DRY_STEPS = 4, 3
 # The job as it is, tuned, and once more if they differ.
 _RUNS: Final = 3
 _WARNED: Final = re.compile(r"LagomWarning: (.*)")
 _SMALL: Final = (
     *("--model=phi-2", "--batch=8", "--sequence=16", "--warmup=300", "--log_every=1"),
-    *(f"--mesh=data={_RANKS},model=1", "--lagom_deterministic", "--lagom_progress"),
+    *(f"--mesh=data={RANKS},model=1", "--lagom_deterministic", "--lagom_progress"),
 )
 _ENVIRONMENT: Final = {
     # Both programs then have the same kernels, and every all-reduce is one of NCCL.
@@ -46,7 +41,7 @@ _ENVIRONMENT: Final = {
     # Of the GPU for each process; the rest is NCCL's and CUDA's.
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.40",
     # Each channel holds an SM of the one GPU, and ranks wait for each other.
-    "NCCL_MAX_CTAS": str(MOST_CHANNELS // _RANKS),
+    "NCCL_MAX_CTAS": str(MOST_CHANNELS // RANKS),
     # Ranks on one GPU have no switch between them; the planner has to know.
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_DEBUG": "INFO",
@@ -55,17 +50,11 @@ _ENVIRONMENT: Final = {
 }
 
 
-class JobError(Exception):
-    """A job did not come to its end."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trained:
     """One run of the job."""
 
     losses: Sequence[float]
-    seconds: Sequence[float]
-    """Of each step but the first."""
     warnings: Sequence[str] = ()
     """Reasons why the program as it was ran instead."""
     plan: Plan | None = None
@@ -100,7 +89,6 @@ def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
         )
     if not changes:
         findings.append("No plan would change anything: nothing was compared.")
-    measured = plan.evidence.measured if plan else None
     return Outcome(
         checks=(
             Check(
@@ -118,17 +106,11 @@ def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
         ),
         listings=(
             Listing(
-                "Steps of the job",
-                ("run", "ms, median", "first loss", "last loss", "guard"),
+                "Losses",
+                ("as it is", "tuned"),
                 tuple(
-                    (
-                        name,
-                        1e3 * statistics.median(one.seconds),
-                        f"{one.losses[0]:.6g}",
-                        f"{one.losses[-1]:.6g}",
-                        in_words(measured) if one is tuned and measured else "",
-                    )
-                    for name, one in (("as it is", usual), ("tuned", tuned))
+                    (f"{one:.9g}", f"{other:.9g}")
+                    for one, other in zip(usual.losses, tuned.losses, strict=False)
                 ),
             ),
         ),
@@ -157,7 +139,7 @@ def _train(request: Request, mode: str, suffix: str = "") -> Trained:
     """Trains once.
 
     Raises:
-        JobError: A process failed, or the time was over.
+        ChildError: A process failed, or the time was over.
     """
     say(f"--lagom={mode} ...")
     folder = request.path / f"{mode}{suffix}"
@@ -165,30 +147,17 @@ def _train(request: Request, mode: str, suffix: str = "") -> Trained:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    logs = [folder / f"{i}.log" for i in range(1 if request.dry else _RANKS)]
-    with contextlib.ExitStack() as stack:
-        children = [
-            stack.enter_context(
-                child_process(
-                    processes.python(
-                        *_words(request, mode, folder),
-                        *_of_process(request, address, index),
-                    ),
-                    _environment(request, folder / f"nccl-{index}.txt"),
-                    log,
-                )
-            )
-            for index, log in enumerate(logs)
-        ]
-        try:
-            failed = wait_for(children, request.seconds / _RUNS)
-        except TimeoutError as error:
-            raise JobError(f"{folder.name}: {error}: {last_line(logs[0])}") from None
-        for index in failed:
-            how = how_ended(children[index].returncode)
-            raise JobError(
-                f"{folder.name}: process {index} {how}: {last_line(logs[index])}"
-            )
+    logs = [folder / f"{i}.log" for i in range(1 if request.dry else RANKS)]
+    commands = {
+        log: processes.python(
+            *_words(request, mode, folder), *_of_process(request, address, index)
+        )
+        for index, log in enumerate(logs)
+    }
+    try:
+        run_all(commands, request.seconds / _RUNS, _environment(request, folder))
+    except ChildError as error:
+        raise ChildError(f"{folder.name}: {error}") from None
     return _read(folder, logs)
 
 
@@ -196,7 +165,7 @@ def _words(request: Request, mode: str, folder: Path) -> list[str]:
     steps = _DRY_STEPS if request.dry else len(guard.schedule()) + _AFTER_THE_GUARD
     return [
         *(str(TRAIN), *_SMALL, f"--steps={steps}", f"--checkpoint_every={steps}"),
-        *(f"--lagom={mode}", f"--lagom_cluster={cluster_of(request.gpu, _RANKS).name}"),
+        *(f"--lagom={mode}", f"--lagom_cluster={request.cluster(RANKS).name}"),
         *(f"--out={folder / 'out'}", f"--lagom_cache={folder / 'decisions'}"),
     ]
 
@@ -205,18 +174,20 @@ def _of_process(request: Request, address: str, index: int) -> tuple[str, ...]:
     if request.dry:
         return (
             *("--lagom_levers=costs", "--lagom_compiles=2"),
-            *(f"--devices={_RANKS}", f"--text={__file__}"),
+            *(f"--devices={RANKS}", f"--text={__file__}"),
         )
     return (
         *("--lagom_verify=measure", "--lagom_patience=60", "--lagom_compiles=4"),
         *(f"--lagom_seconds={request.seconds / _RUNS / 2:.0f}", f"--process={index}"),
-        *(f"--coordinator={address}", f"--processes={_RANKS}"),
+        *(f"--coordinator={address}", f"--processes={RANKS}"),
     )
 
 
-def _environment(request: Request, nccl_log: Path) -> dict[str, str]:
+def _environment(request: Request, folder: Path) -> dict[str, str]:
     if not request.dry:
-        return processes.environment(**_ENVIRONMENT, NCCL_DEBUG_FILE=str(nccl_log))
+        # NCCL puts the number of each process there.
+        log = str(folder / "nccl-%p.txt")
+        return processes.environment(**_ENVIRONMENT, NCCL_DEBUG_FILE=log)
     # The second run need not compile for the CPU again.
     return processes.environment(
         JAX_COMPILATION_CACHE_DIR=str(request.path / "programs"),
@@ -228,15 +199,12 @@ def _environment(request: Request, nccl_log: Path) -> dict[str, str]:
 
 def _read(folder: Path, logs: Sequence[Path]) -> Trained:
     lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
-    steps = [row for row in map(json.loads, lines) if "loss" in row]
-    at = [row["seconds"] for row in steps]
     plans = map(load, sorted((folder / "decisions").glob("*.json")))
     useful = [plan for plan in plans if plan.levers or plan.settings]
     # There may be one with an order and one without; the guard measures what is used.
     useful.sort(key=lambda plan: plan.evidence.measured is None)
     return Trained(
-        losses=[row["loss"] for row in steps],
-        seconds=[after - before for before, after in itertools.pairwise(at)],
+        losses=[row["loss"] for row in map(json.loads, lines) if "loss" in row],
         warnings=[
             warning
             for log in logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +28,7 @@ _CLAMPED: Final = re.compile(
     rf"NCCL INFO ({_NAME}): tuner chunk size (\d+) exceeds buffer max"
 )
 _OFF_RINGS: Final = re.compile(
-    rf"NCCL INFO ({_NAME}|AlltoAll) \[(Symmetric|Copy Engine)\]: (\d+) Bytes -> "
-    r"(?:Kernel (\w+) nchannels (\d+))?"
+    rf"NCCL INFO ({_NAME}) \[(Symmetric|Copy Engine)\]: \d+ Bytes -> (?:Kernel (\w+))?"
 )
 _MULTICAST: Final = re.compile(r"MC(_|$)")
 _HEAD: Final = re.compile(r"NCCL INFO\s+Algorithm\s+\|\s*Tree\s*\|\s*Ring\s*\|")
@@ -60,17 +59,6 @@ class Ran:
     def setting(self) -> tuple[str, str, str, int]:
         """Function, algorithm, protocol and channels."""
         return self.function, self.algorithm, self.protocol, self.channels
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OffRingsLine:
-    """One call that NCCL ran off the rings."""
-
-    function: str
-    bytes: int
-    transport: Transport
-    blocks: int
-    """SMs that it holds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,61 +113,31 @@ def ran(lines: Iterable[str]) -> list[Ran]:
     ]
 
 
-def off_rings(lines: Iterable[str]) -> list[OffRingsLine]:
-    """Calls that NCCL ran by symmetric kernels, by the switch or by copy engines.
-
-    Example:
-        >>> line = ("gpu:7:7 [0] NCCL INFO AllGather [Symmetric]: 4096 Bytes -> Kernel "
-        ...     "AllGather_STMC nchannels 2 nthreads 512 nWorks 1")
-        >>> off_rings([line])[0].transport, off_rings([line])[0].blocks
-        ('switch', 2)
-    """
-    found: list[OffRingsLine] = []
-    for match in filter(None, map(_OFF_RINGS.search, lines)):
-        name, how, nbytes, kernel, blocks = match.groups()
-        transport: Transport = "copy engines"
-        if how == "Symmetric":
-            multicast = _MULTICAST.search(kernel or "")
-            transport = "switch" if multicast else "symmetric kernels"
-        function = _FUNCTIONS.get(name, "all-to-all")
-        found.append(OffRingsLine(function, int(nbytes), transport, int(blocks or 0)))
-    return found
-
-
-def run_otherwise(
-    asked: Mapping[str, Transport], lines: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Kinds that NCCL ran by other transports than asked for, and by which.
-
-    Args:
-        asked: By kind of collective.
-        lines: Of NCCL's log, with NCCL_DEBUG_SUBSYS=TUNING.
-
-    Example:
-        >>> run_otherwise({"all-gather": "copy engines"}, [])
-        {'all-gather': ()}
-    """
-    logged = {kind: logged_transports(kind, lines) for kind in asked}
-    return {
-        kind: logged[kind]
-        for kind, transport in asked.items()
-        if logged[kind] != (transport,)
-    }
-
-
-def logged_transports(function: str, lines: Sequence[str]) -> tuple[Transport, ...]:
-    """The transports of all calls of a function, each once.
+def transports(function: str, lines: Sequence[str]) -> frozenset[Transport]:
+    """The transports that calls of a function ran by.
 
     Args:
         function: As the tuner's rules name it.
         lines: Of NCCL's log, with NCCL_DEBUG_SUBSYS=TUNING.
+
+    Example:
+        >>> line = ("gpu:7:7 [0] NCCL INFO AllGather [Symmetric]: 4096 Bytes -> Kernel "
+        ...     "AllGather_STMC nchannels 2 nthreads 512 nWorks 1")
+        >>> transports("all-gather", [line])
+        frozenset({'switch'})
     """
-    seen: set[Transport] = {
-        one.transport for one in off_rings(lines) if one.function == function
-    }
+    seen: set[Transport] = set()
     if any(one.function == function for one in ran(lines)):
         seen.add("rings")
-    return tuple(sorted(seen))
+    for name, how, kernel in (m.groups() for m in map(_OFF_RINGS.search, lines) if m):
+        if _FUNCTIONS[name] != function:
+            continue
+        if how == "Copy Engine":
+            seen.add("copy engines")
+        else:
+            multicast = _MULTICAST.search(kernel or "")
+            seen.add("switch" if multicast else "symmetric kernels")
+    return frozenset(seen)
 
 
 def clamped(lines: Iterable[str]) -> set[tuple[str, int]]:

@@ -6,100 +6,188 @@ lives, and NCCL's own log is read after each. docs/how-to/gpu-check.md has more.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpu_stages.gpu import Gpu, Libraries
-from gpu_stages.obeyed_calls import BUFFER_BYTES, GENERATIONS, Verdict, verdicts
-from gpu_stages.stage import Check, Clock, Listing, Outcome, Request, say
-from gpu_stages.steering import Steering, all_ranks
+from gpu_stages import nccl_log
+from gpu_stages.calls import Call, outcome_of
+from gpu_stages.gpu import RANKS, Gpu, Ranks
+from gpu_stages.nccl_log import Offer, Ran
+from gpu_stages.stage import Clock, Outcome, Request, say
+from gpu_stages.steering import Steering
+from lagom_jax.nccl_plugin import Answer, Rule
+from lagom_jax.nccl_plugin.rules import FUNCTIONS, possible_chunk
+from lagom_jax.plan.setting import PROTOCOLS
 
-_MOST_BYTES: Final = 1 << 26
+GENERATIONS: Final = 10
+"""Sets of rules, one after the other, while the communicators live."""
+_BUFFER_BYTES: Final = 1 << 20
+"""Of Simple's buffers, a quarter of NCCL's own. NCCL logs a chunk of the plugin's only
+where its buffers do not hold it; with small buffers that is often so."""
+_SIZES: Final = tuple(1 << bits for bits in range(12, 27, 2))
+_CHANNELS: Final = (1, 2, 4, 8, 16, 32)
+_CHUNKS: Final = tuple(size << 10 for size in (32, 128, 512, 2048))
+_RINGS: Final = tuple(("ring", protocol) for protocol in PROTOCOLS)
+_TREES: Final = tuple(("tree", protocol) for protocol in PROTOCOLS)
+_WAYS: Final = dict.fromkeys(FUNCTIONS, _RINGS) | {"all-reduce": _RINGS + _TREES}
+"""All that NCCL has for ranks on one GPU, which have no switch and no network."""
+_STEPS: Final = 8
+# Twice what NCCL at most holds to be worth a channel: with so much for each, none that
+# was asked for may be missing.
+_TRAFFIC_OF_A_CHANNEL: Final = 64 << 10
 _SECONDS_AFTER: Final = 5.0
-_MOST_FINDINGS: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A call, and the plugin's answer for it."""
+
+    function: str
+    nbytes: int
+    """As a tuner counts them."""
+    answer: Answer
+
+    @property
+    def way(self) -> str:
+        """Function, algorithm and protocol, for people."""
+        return f"{self.function} as {self.answer.algorithm}/{self.answer.protocol}"
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that has this answer."""
+        return Rule(self.function, self.nbytes, self.nbytes, self.answer)
+
+    @property
+    def per_rank(self) -> int:
+        """Bytes as NCCL's log counts them: of a rank's own part where it has one."""
+        parted = self.function in ("all-gather", "reduce-scatter")
+        return self.nbytes // RANKS if parted else self.nbytes
 
 
 def run(request: Request) -> Outcome:
     """Makes the calls, and compares."""
     clock = Clock(request)
-    buffers = {"NCCL_BUFFSIZE": str(BUFFER_BYTES)}
-    steering = Steering(request.path / "nccl.log", buffers)
-    libraries = Libraries.load(request)
-    gpu = Gpu(libraries, request.patience)
-    found: list[Verdict] = []
+    steering = Steering(request, NCCL_BUFFSIZE=str(_BUFFER_BYTES))
+    gpu = Gpu(request)
+    found: list[Call] = []
     failed: list[str] = []
+    left_out: list[str] = []
+    missing: Counter[str] = Counter()
     try:
-        with all_ranks(gpu, _MOST_BYTES) as ranks:
-            for some in verdicts(gpu, ranks, steering, _MOST_BYTES):
-                found += some
-                say(f"{len(found)} calls")
-                if clock.left() < _SECONDS_AFTER:
+        with Ranks(gpu, max(_SIZES)) as ranks:
+            offer = steering.offer()
+            for number in range(GENERATIONS):
+                if number and clock.left() < _SECONDS_AFTER:
+                    done = f"{number} of {GENERATIONS} generations of rules"
+                    left_out.append(f"The time was over after {done}.")
                     break
+                calls = generation(number)
+                steering.hold(*(call.rule for call in calls))
+                steering.log.new_lines()
+                for call in calls:
+                    ranks.run(call.function, call.nbytes)
+                    judged = judge(call, number, offer, steering.log.new_lines())
+                    found += [judged] if judged else []
+                    missing[call.way] += judged is None
+                say(f"{len(found)} calls")
     except Exception as error:
         if not found:
             raise
-        failed.append(
-            f"NCCL failed after {len(found)} calls ({type(error).__name__}): {error}."
+        what = f"{len(found)} calls ({type(error).__name__}): {error}."
+        failed.append(f"NCCL failed after {what}")
+    if missing.total():
+        ways = ", ".join(sorted(+missing))
+        left_out.append(
+            f"{missing.total()} calls were left to NCCL, which does not offer here "
+            f"what was asked: {ways}."
         )
-    wrong = [verdict for verdict in found if verdict.outcome == "otherwise"]
-    made = [verdict for verdict in found if verdict.outcome != "not offered"]
-    return Outcome(
-        checks=(
-            *_checks(made),
-            Check("failures of NCCL", len(failed), at_most=0),
-        ),
-        listings=(
-            Listing(
-                "Calls",
-                ("call", "bytes", "rules", "asked", "NCCL's log", "done"),
-                tuple(
-                    (
-                        *(one.function, one.nbytes, one.generation + 1, one.asked),
-                        *(one.done, one.why or one.outcome),
-                    )
-                    for one in (*wrong, *(one for one in made if not one.why))
-                ),
-            ),
-        ),
-        findings=(*failed, *map(_sentence, wrong[:_MOST_FINDINGS])),
-        left_out=tuple(_not_made(found)),
-        versions=(("NCCL that was asked", libraries.release_name()),),
+    return outcome_of(found, gpu.nccl_release, failed=failed, left_out=left_out)
+
+
+def generation(number: int) -> list[Asked]:
+    """The calls under one set of rules: each function with each size.
+
+    Over all generations a size meets all algorithms, with other channels and chunks
+    each time.
+
+    Example:
+        >>> [str(asked.answer) for asked in generation(0)[:2]]
+        ['ring/ll, 1 channel', 'ring/ll128, 2 channels']
+    """
+    return [
+        Asked(function, nbytes, _answer(function, number, place))
+        for function in FUNCTIONS
+        for place, nbytes in enumerate(_SIZES)
+    ]
+
+
+def judge(call: Asked, number: int, offer: Offer, lines: list[str]) -> Call | None:
+    """The call with NCCL's log since the one before; None if NCCL does not offer it."""
+    answer, ran = call.answer, nccl_log.ran(lines)
+    assert answer.channels is not None
+    if (call.function, answer.algorithm, answer.protocol) not in offer.offered:
+        return None
+    if len(ran) != 1:
+        why = f"it is one call, and NCCL writes of {len(ran)}"
+    else:
+        why = _difference(call, ran[0], min(answer.channels, offer.channels))
+        why = why or _chunk_difference(call, nccl_log.clamped(lines))
+    return Call(
+        f"{call.function} of {call.nbytes} bytes",
+        "after an exchange of rules" if number else "under the first rules",
+        str(answer),
+        "; ".join(map(str, ran)) or "nothing",
+        why,
     )
 
 
-def _checks(made: Sequence[Verdict]) -> Iterator[Check]:
-    for when, part in (
-        ("under the first rules", [v for v in made if not v.generation]),
-        ("after an exchange of rules", [v for v in made if v.generation]),
-    ):
-        if part:
-            wrong = sum(v.outcome == "otherwise" for v in part)
-            title = f"calls that NCCL runs otherwise {when}, of {len(part)}"
-            yield Check(title, wrong, at_most=0)
-
-
-def _sentence(one: Verdict) -> str:
-    return (
-        f"NCCL was asked to run {one.function} of {one.nbytes} bytes as {one.asked}, "
-        f"and logs: {one.done} ({one.why})."
+def _answer(function: str, number: int, place: int) -> Answer:
+    ways = _WAYS[function]
+    algorithm, protocol = ways[(number + place) % len(ways)]
+    channels = _CHANNELS[(2 * number + place) % len(_CHANNELS)]
+    chunk = _CHUNKS[(number + 3 * place) % len(_CHUNKS)]
+    return Answer(
+        algorithm, protocol, channels, chunk if protocol == "simple" else None
     )
 
 
-def _not_made(found: Sequence[Verdict]) -> Iterator[str]:
-    nothing = Counter(
-        f"{verdict.function} as {verdict.way}"
-        for verdict in found
-        if verdict.outcome == "not offered"
-    )
-    if nothing:
-        yield (
-            f"{nothing.total()} calls were left to NCCL, which does not offer here "
-            f"what was asked: {', '.join(sorted(nothing))}."
-        )
-    generations = len({verdict.generation for verdict in found})
-    if generations < GENERATIONS:
-        yield (
-            f"The time was over after {generations} of {GENERATIONS} generations of "
-            "rules."
-        )
+def _difference(call: Asked, ran: Ran, channels: int) -> str:
+    answer = call.answer
+    if (ran.function, ran.per_rank) != (call.function, call.per_rank):
+        return f"NCCL writes of another call: {ran.function} of {ran.per_rank} bytes"
+    if (ran.algorithm, ran.protocol) != (answer.algorithm, answer.protocol):
+        return f"it runs as {ran.algorithm}/{ran.protocol}"
+    if ran.channels > channels:
+        return f"it takes {ran.channels} channels, not {channels}"
+    if ran.channels < channels and _fills(call, channels):
+        return f"it takes only {ran.channels} channels of {channels}"
+    return ""
+
+
+def _chunk_difference(call: Asked, clamped: set[tuple[str, int]]) -> str:
+    """The difference of the chunk, where NCCL has to log it."""
+    answer = call.answer
+    if answer.chunk_bytes is None:
+        return ""
+    assert answer.algorithm is not None
+    assert answer.protocol is not None
+    asked = possible_chunk(answer.chunk_bytes, answer.algorithm, answer.protocol)
+    found = {chunk for function, chunk in clamped if function == call.function}
+    expected = {asked} if asked > _held(call) else set[int]()
+    if found == expected:
+        return ""
+    return f"NCCL writes of chunks {sorted(found)} that it cut, not {sorted(expected)}"
+
+
+def _held(call: Asked) -> int:
+    """The largest chunk that the small buffers of Simple hold."""
+    rooted = call.function in ("broadcast", "reduce")
+    steps = 4 if call.answer.algorithm == "ring" and not rooted else 1
+    return steps * _BUFFER_BYTES // _STEPS
+
+
+def _fills(call: Asked, channels: int) -> bool:
+    """Whether there is enough to deal out for so many channels."""
+    traffic = call.nbytes * (2 if call.function == "all-reduce" else 1)
+    return traffic >= channels * _TRAFFIC_OF_A_CHANNEL

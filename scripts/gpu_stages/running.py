@@ -2,7 +2,7 @@
 
 A collective whose ranks disagree waits for ever, and an error of the driver can end its
 process; neither may take the other stages' results with it. The child is this module:
-`python -m gpu_stages.running MODULE FOLDER`.
+`python -m gpu_stages.running MODULE REQUEST`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from gpu_stages.host import visible_gpu
 from gpu_stages.stage import CannotRunError, Request, StageResult
 from lagom_jax import processes
 from lagom_jax.compile.child import signal_name
+from lagom_jax.typed_json import plain, typed
 
 # A stage ends itself when its time is over; this is for one that does not.
 _GRACE: Final = 20.0
@@ -40,6 +42,10 @@ _NO_GPU: Final = {
 }
 
 
+class ChildError(Exception):
+    """A process failed, or was not done in time."""
+
+
 def run_stage(module: str, request: Request) -> StageResult:
     """The result of a stage, whatever becomes of its process.
 
@@ -47,10 +53,11 @@ def run_stage(module: str, request: Request) -> StageResult:
         module: Has a function `run`, from a `Request` to an `Outcome`.
         request: Its input; the folder is made here.
     """
-    request.write()
+    request.path.mkdir(parents=True)
+    asked = json.dumps(plain(request))
     begun = time.monotonic()
     child = subprocess.Popen(
-        processes.python("-m", "gpu_stages.running", module, request.folder),
+        processes.python("-m", "gpu_stages.running", module, asked),
         env={
             name: value
             for name, value in processes.environment().items()
@@ -63,7 +70,7 @@ def run_stage(module: str, request: Request) -> StageResult:
         start_new_session=True,
     )
     try:
-        how = how_ended(child.wait(request.seconds + _GRACE))
+        how = _how_ended(child.wait(request.seconds + _GRACE))
     except subprocess.TimeoutExpired:
         how = f"was ended, not done after {time.monotonic() - begun:.0f} s"
     finally:
@@ -75,11 +82,11 @@ def run_stage(module: str, request: Request) -> StageResult:
     return lost
 
 
-def how_ended(status: int) -> str:
+def _how_ended(status: int) -> str:
     """The end of a process in words, without a subject.
 
     Example:
-        >>> how_ended(-9), how_ended(2)
+        >>> _how_ended(-9), _how_ended(2)
         ('was ended by SIGKILL', 'ended with status 2')
     """
     if status < 0:
@@ -87,54 +94,51 @@ def how_ended(status: int) -> str:
     return f"ended with status {status}"
 
 
-@contextlib.contextmanager
-def child_process(
-    words: list[str], environment: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is killed with the block, its output in a file."""
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            words,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        ) as child,
-    ):
-        try:
-            yield child
-        finally:
-            child.kill()
+def run_all(
+    commands: Mapping[Path, list[str]], seconds: float, environment: Mapping[str, str]
+) -> None:
+    """Runs processes beside each other; where one fails all are ended.
 
-
-def wait_for(children: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
-    """Waits until all have ended, one has failed, or the time is over.
-
-    Returns:
-        The numbers of those that failed.
+    Args:
+        commands: A command line for each, by the file that takes its output.
+        seconds: Time limit.
+        environment: Variables of all.
 
     Raises:
-        TimeoutError: The time is over.
+        ChildError: One failed, or the time was over.
     """
+    logs, children = list(commands), list[subprocess.Popen[bytes]]()
     end = time.monotonic() + seconds
-    while any(child.poll() is None for child in children):
-        if any(child.poll() for child in children):
-            break
-        if time.monotonic() > end:
-            raise TimeoutError(f"not done after {seconds:.0f} s")
-        time.sleep(0.05)
-    return [n for n, child in enumerate(children) if child.poll()]
+    try:
+        for log, words in commands.items():
+            with log.open("wb") as output:
+                child = subprocess.Popen(
+                    words,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            children.append(child)
+        while not (failed := [n for n, one in enumerate(children) if one.poll()]):
+            if all(one.poll() is not None for one in children):
+                return
+            if time.monotonic() > end:
+                what = f"not done after {seconds:.0f} s"
+                raise ChildError(f"{what}: {_last_line(logs[0])}")
+            time.sleep(0.05)
+        (first, *_) = failed
+        what = f"process {first} {_how_ended(children[first].returncode)}"
+        raise ChildError(f"{what}: {_last_line(logs[first])}")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
-def last_line(log: Path, most: int = 400) -> str:
-    """The last line of a log; `nothing` where there is none.
-
-    Example:
-        >>> last_line(Path("no such log"))
-        'nothing'
-    """
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+def _last_line(log: Path, most: int = 400) -> str:
+    """The last line of a log; `nothing` where there is none."""
+    lines = log.read_text(errors="replace").split("\n")
     # jax ends a traceback with a remark of several lines about itself.
     lines = [line.strip() for line in lines if line.strip().strip("-#")]
     lines = [line for line in lines if not line.startswith("For simplicity, JAX")]
@@ -151,10 +155,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _main(module: str, folder: str) -> None:
-    # So that context managers end what the stage has started.
+def _main(module: str, asked: str) -> None:
+    # So that what the stage has started is ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    request = Request.read(folder)
+    request = typed(Request, json.loads(asked))
     begun = time.monotonic()
     try:
         outcome = importlib.import_module(module).run(request)

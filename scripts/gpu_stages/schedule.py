@@ -6,129 +6,99 @@ GPU, which XLA takes for one of eight by mocking the others. Nothing is executed
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import jax
 
-from gpu_stages.host import cluster_of
-from gpu_stages.mocked import OPTIONS, SMALL, step_of
-from gpu_stages.running import how_ended, last_line
+from gpu_stages.host import gpu_here
+from gpu_stages.running import ChildError, run_all
 from gpu_stages.schedules import Comparison, compare
 from gpu_stages.stage import CannotRunError, Check, Clock, Outcome, Request, say
 from lagom_jax import processes
-from lagom_jax.cluster import Cluster, target_config
+from lagom_jax.cluster import target_config
 from lagom_jax.compile import Target, Toolchain, compile_step, lower
-from lagom_jax.cost.model import CostModel
-from lagom_jax.cost.replay import replay
 from lagom_jax.errors import LagomError, ToolchainError
 from lagom_jax.hlo import read_module
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
 from lagom_jax.units import counted
+from lagom_models import build
 
+Step: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A model of the suite, and its sizes."""
 _GPUS: Final = 8
 # One GPU is all that each host has that XLA can mock, all of them in one NVLink domain.
 _MOCKED: Final = f"1x{_GPUS}x1"
-_STEPS: Final = (
-    ("llama-3-8b", "fsdp"),
-    ("llama-3-8b", "tp"),
-    ("deepseek-moe-16b", "ep"),
-    ("phi-2", "dp"),
-    ("olmoe-1b-7b", "fsdp"),
-    ("llama-3-8b", "pp"),
+_STEPS: Final[tuple[Step, ...]] = tuple(
+    (model, {"parallelism": parallelism})
+    for model, parallelism in (
+        ("llama-3-8b", "fsdp"),
+        ("llama-3-8b", "tp"),
+        ("deepseek-moe-16b", "ep"),
+        ("phi-2", "dp"),
+        ("olmoe-1b-7b", "fsdp"),
+        ("llama-3-8b", "pp"),
+    )
+)
+_DRY_STEP: Final[Step] = (
+    "phi-2",
+    {"parallelism": "fsdp", "tiny": True, "layers": 1, "batch": 1, "sequence": 16},
 )
 # A test sets options for the mocked side of a dry run, so that there is a difference.
 _DRY_OPTIONS: Final = "STANDIN_XLA_OPTIONS"
+# The other hosts are not there to tune their share of the kernels, and would be
+# waited for for ever.
+_OPTIONS: Final[Mapping[str, Any]] = {"xla_gpu_shard_autotuning": False}
 # To read, compare and report.
 _FOR_THE_REST: Final = 15.0
 _LISTED_OF_EACH: Final = 4
 # One that hangs must not take the time of all.
 _LONGEST_SHARE: Final = 0.6
-_WITHOUT, _ON = "without a GPU", "on the GPU"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Step:
-    """A step of the suite."""
-
-    model: str
-    sizes: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return " ".join((self.model, self.sizes.get("parallelism", ""))).strip()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Compiled:
-    """One step in both ways."""
-
-    step: _Step
-    without: Program
-    on_gpu: Program
-    known: dict[str, Any]
-    notes: tuple[str, ...]
-
-
-class _StepFailedError(Exception):
-    """One step could not be compiled; its text says why."""
 
 
 def run(request: Request) -> Outcome:
-    """Compares as many steps as there is time for."""
+    """Compiles as many steps as there is time for."""
     clock = Clock(request)
     # The GPU is for the processes that mock others: each takes its memory.
     jax.config.update("jax_platforms", "cpu")
-    cluster = cluster_of(request.gpu, _GPUS)
     try:
         toolchain = Toolchain.probe().require()
     except ToolchainError as error:
         raise CannotRunError(
             f"nothing can be compiled without a GPU: {error}"
         ) from error
-    target = target_config(cluster.gpu, toolchain.version("jaxlib"))
-    found: list[_Compiled] = []
+    text = target_config(request.cluster().gpu, toolchain.version("jaxlib"))
+    target = Target(f"{request.system} as {_MOCKED}", text, _MOCKED)
+    checks: list[Check] = []
+    findings = [*_about_the_gpu(request)]
     left_out: list[str] = []
     longest = 0.0
-    steps = [
-        _Step(model, {"parallelism": parallelism, "devices": _GPUS})
-        for model, parallelism in _STEPS
-    ]
-    for step in [_Step(SMALL, {"devices": _GPUS})] if request.dry else steps:
+    for step in [_DRY_STEP] if request.dry else _STEPS:
+        name = f"{step[0]} {step[1]['parallelism']}"
         began = clock.left()
         if began < longest + _FOR_THE_REST:
-            left_out.append(f"{step.name}: no time was left")
+            left_out.append(f"{name}: no time was left")
             continue
-        say(f"compiling {step.name} twice")
+        say(f"compiling {name} twice")
+        seconds = min(began - _FOR_THE_REST, _LONGEST_SHARE * request.seconds)
         try:
-            found.append(_compile(step, request, clock, cluster, target))
-        except _StepFailedError as error:
-            left_out.append(f"{step.name}: {error}")
+            without, on_gpu, notes = _compiled(step, request, seconds, target)
+        except (LagomError, ChildError) as error:
+            left_out.append(f"{name}: {error}")
+        else:
+            comparison = compare(without, on_gpu)
+            checks += _checks(name, comparison)
+            findings += [f"{name}: {one}." for one in (*_places(comparison), *notes)]
         longest = max(longest, began - clock.left())
-    if not found:
+    if not checks:
         raise CannotRunError(f"no step was compiled in both ways: {left_out[0]}")
-    comparisons = [compare(one.without, one.on_gpu) for one in found]
-    model = CostModel.of(cluster)
     return Outcome(
-        checks=tuple(
-            check
-            for one, comparison in zip(found, comparisons, strict=True)
-            for check in _checks(one, comparison, model)
-        ),
-        findings=(
-            *_about_the_gpu(found, cluster, dry=request.dry),
-            *(
-                f"{one.step.name}: {sentence}."
-                for one, comparison in zip(found, comparisons, strict=True)
-                for sentence in _sentences(one, comparison)
-            ),
-        ),
+        checks=tuple(checks),
+        findings=tuple(findings),
         left_out=(
             *left_out,
             f"{_GPUS} GPUs of one host: with one GPU XLA mocks {_MOCKED} only",
@@ -137,116 +107,76 @@ def run(request: Request) -> Outcome:
     )
 
 
-def _compile(
-    step: _Step, request: Request, clock: Clock, cluster: Cluster, target: str
-) -> _Compiled:
-    seconds = min(clock.left() - _FOR_THE_REST, _LONGEST_SHARE * request.seconds)
-    built = step_of(step.model, step.sizes)
+def _compiled(
+    step: Step, request: Request, seconds: float, target: Target
+) -> tuple[Program, Program, tuple[str, ...]]:
+    """The step compiled without a GPU and on it, and notes of the first compile."""
+    built = build(step[0], devices=_GPUS, **step[1])
     lowered = lower(built.function, *built.arguments)
-
     with ThreadPoolExecutor(1) as pool:
         # Meanwhile the GPU's own, which mostly waits for the GPU.
         without = pool.submit(
-            compile_step,
-            lowered,
-            Target(f"{cluster.name} as {_MOCKED}", target, _MOCKED),
-            OPTIONS,
-            timeout_s=seconds,
+            compile_step, lowered, target, _OPTIONS, timeout_s=seconds
         )
-        try:
-            on_gpu, known = _on_gpu(step, request, seconds, target)
-            compiled = without.result()
-        except LagomError as error:
-            raise _StepFailedError(f"without a GPU: {error}") from error
+        on_gpu = on_the_gpu(step, request, seconds, target)
+        compiled = without.result()
     program = build_program(read_module(compiled.module_bytes))
-    return _Compiled(step, program, on_gpu, known, compiled.notes)
+    return program, on_gpu, compiled.notes
 
 
-def _on_gpu(
-    step: _Step, request: Request, seconds: float, target: str
-) -> tuple[Program, dict[str, Any]]:
-    """Compiled in a process of its own, which alone has seen the mocked topology."""
-    folder = request.path / step.name.replace(" ", "-")
-    folder.mkdir()
+def on_the_gpu(step: Step, request: Request, seconds: float, target: Target) -> Program:
+    """The step compiled in a process of its own, which has seen no other topology.
+
+    Args:
+        step: The step.
+        request: That of the stage.
+        seconds: Time limit.
+        target: Of a dry run.
+
+    Raises:
+        ChildError: It could not be compiled, or not in time.
+    """
+    model, sizes = step
     asked = {
-        "model": step.model,
-        "sizes": step.sizes,
+        "model": model,
+        "sizes": {"devices": _GPUS, **sizes},
         "topology": _MOCKED,
-        "target": target if request.dry else "",
-        "options": {**OPTIONS, **json.loads(os.environ.get(_DRY_OPTIONS, "{}"))},
+        "target": target.text if request.dry else "",
+        "options": {**_OPTIONS, **json.loads(os.environ.get(_DRY_OPTIONS, "{}"))},
     }
-    (folder / "asked.json").write_text(json.dumps(asked))
-    log = folder / "log.txt"
-    with log.open("w") as printed:
-        try:
-            ended = subprocess.run(
-                processes.python("-m", "gpu_stages.mocked", str(folder)),
-                env=processes.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise _StepFailedError(
-                f"compiling it on the GPU was not done after {seconds:.0f} s"
-            ) from None
-    if ended.returncode:
-        how = how_ended(ended.returncode)
-        raise _StepFailedError(f"compiling it on the GPU {how}: {last_line(log)}")
-    program = build_program(read_module((folder / "module.pb").read_bytes()))
-    return program, json.loads((folder / "known.json").read_text())
+    log = request.path / f"{model}-{sizes['parallelism']}.log"
+    module = log.with_suffix(".pb")
+    words = ("-m", "gpu_stages.mocked", json.dumps(asked), str(module))
+    try:
+        run_all({log: processes.python(*words)}, seconds, processes.environment())
+    except ChildError as error:
+        raise ChildError(f"compiling it on the GPU: {error}") from None
+    return build_program(read_module(module.read_bytes()))
 
 
-def _checks(
-    one: _Compiled, comparison: Comparison, model: CostModel
-) -> Iterator[Check]:
-    name = f"{one.step.name}, {counted(comparison.collectives, 'collective')}"
-    for title, count, goal in (
-        ("in another order", comparison.other_order, 0),
-        ("with other matrix products", comparison.other_products, 0),
-        # XLA tunes products on the GPU only, so kernels may differ.
-        ("with any other kernel", comparison.other_kernels, None),
+def _checks(name: str, comparison: Comparison) -> Iterator[Check]:
+    what = f"{name}, {counted(comparison.collectives, 'collective')}"
+    order, products = comparison.other_order, comparison.other_products
+    yield Check(f"{what}: in another order", order, at_most=0)
+    yield Check(f"{what}: with other matrix products", products, at_most=0)
+
+
+def _places(comparison: Comparison) -> Iterator[str]:
+    for side, some in (
+        ("without a GPU", comparison.only_first),
+        ("on the GPU", comparison.only_second),
     ):
-        yield Check(f"{name}: {title}", count, at_most=goal)
-    first, second = (
-        replay(program, model, model.contention()).step_seconds
-        for program in (one.without, one.on_gpu)
-    )
-    yield Check(
-        f"{one.step.name}: predicted step of the schedule made {_WITHOUT}, "
-        f"{1e3 * first:.2f} ms, over the one predicted for the schedule made {_ON}, "
-        f"{1e3 * second:.2f} ms, less one",
-        first / second - 1,
-        unit="%",
-    )
+        where, rest = f"{side} alone, or at another place", len(some) - _LISTED_OF_EACH
+        yield from (f"{where}: {transfer}" for transfer in some[:_LISTED_OF_EACH])
+        if rest > 0:
+            yield f"{where}: {counted(rest, 'other collective')}"
 
 
-def _sentences(one: _Compiled, comparison: Comparison) -> Iterator[str]:
-    for place, some in (
-        (_WITHOUT, comparison.only_first),
-        (_ON, comparison.only_second),
-    ):
-        for transfer in some[:_LISTED_OF_EACH]:
-            yield f"{place} alone, or at another place: {transfer}"
-        if len(some) > _LISTED_OF_EACH:
-            more = counted(len(some) - _LISTED_OF_EACH, "other collective")
-            yield f"{place} alone, or at another place: {more}"
-    yield from one.notes
-
-
-def _about_the_gpu(
-    found: Sequence[_Compiled], cluster: Cluster, *, dry: bool
-) -> Iterator[str]:
-    """Differences of the record and the GPU that the two sides were compiled for."""
-    known, gpu = found[0].known, cluster.gpu
-    if dry:
-        return
-    if known["device"] != gpu.xla_device_name:
+def _about_the_gpu(request: Request) -> Iterator[str]:
+    """The difference of the GPU's name and the record's, if there is one."""
+    expected = request.cluster().gpu.xla_device_name
+    if not request.dry and (name := gpu_here()["name"]) != expected:
         yield (
-            f"The GPU is {known['device']}, and the record has {gpu.xla_device_name}: "
-            "XLA chooses some tables by this name."
+            f"The GPU is {name}, and the record has {expected}: XLA chooses some "
+            "tables by this name."
         )
-    if known["cores"] not in (None, gpu.sm_count):
-        yield f"The GPU has {known['cores']} SMs, and the record {gpu.sm_count}."

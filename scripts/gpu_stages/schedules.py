@@ -1,12 +1,13 @@
 """Differences of two schedules of one step, collective by collective.
 
 Names mean nothing from one compile to the next. A collective is known by what it moves,
-among whom and how often; a kernel by its products, or by its kind and its bytes.
+among whom and how often, and by the matrix products that it overlaps.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from difflib import SequenceMatcher
 from typing import TypeAlias
@@ -44,37 +45,30 @@ class Transfer:
     groups: tuple[tuple[int, ...], ...]
     times: int
     """Executions in a step."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Overlapped:
-    """A collective with the kernels between its start and its end."""
-
-    transfer: Transfer
-    sync: bool
+    sync: bool = False
     products: tuple[Product, ...] = ()
-    """Sorted."""
-    others: tuple[tuple[str, int], ...] = ()
-    """Kind and bytes of kernels without products, sorted."""
+    """The matrix products between its start and its end, sorted."""
+
+    @property
+    def alone(self) -> Transfer:
+        """The same wherever it starts and ends."""
+        return dataclasses.replace(self, sync=False, products=())
 
     def __str__(self) -> str:
         """For people.
 
         Example:
-            >>> gather = Transfer("all-gather", 1 << 20, ("bf16",), ((0, 1),), 32)
-            >>> print(Overlapped(gather, False, ((64, 128, 32),)))
+            >>> among, products = ((0, 1),), ((64, 128, 32),)
+            >>> print(Transfer("all-gather", 1 << 20, (), among, 32, False, products))
             all-gather of 1.05 MB in groups of 2 (32 times) beside 64 x 128 x 32
         """
-        one = self.transfer
-        size = len(one.groups[0]) if one.groups else 0
-        kernels = [" x ".join(map(str, product)) for product in self.products]
-        if self.others:
-            kernels.append(counted(len(self.others), "other kernel"))
+        size = len(self.groups[0]) if self.groups else 0
+        beside = ", ".join(" x ".join(map(str, one)) for one in self.products)
         return (
             "synchronous " * self.sync
-            + f"{one.kind} of {in_bytes(one.nbytes)} in groups of {size} "
-            + f"({counted(one.times, 'time')})"
-            + (f" beside {', '.join(kernels)}" if kernels else "")
+            + f"{self.kind} of {in_bytes(self.nbytes)} in groups of {size} "
+            + f"({counted(self.times, 'time')})"
+            + f" beside {beside}" * bool(beside)
         )
 
 
@@ -88,8 +82,6 @@ class Comparison:
     """Those that are not the same, or not in the same order."""
     other_products: int
     """Those that are not the same wherever they are, or overlap other products."""
-    other_kernels: int
-    """Those that are not the same, or overlap any other kernel."""
     only_first: tuple[str, ...]
     """Those at a place, or beside products, that the second schedule does not have."""
     only_second: tuple[str, ...]
@@ -100,30 +92,24 @@ def compare(first: Program, second: Program) -> Comparison:
     a, b = transfers(first), transfers(second)
     most = max(len(a), len(b))
     order = SequenceMatcher(
-        None, [x.transfer for x in a], [x.transfer for x in b], autojunk=False
+        None, [x.alone for x in a], [x.alone for x in b], autojunk=False
     )
-    left = [(x.transfer, x.sync, x.products) for x in a]
-    right = [(x.transfer, x.sync, x.products) for x in b]
-    changes = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+    changes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
     other = [places for what, *places in changes if what != "equal"]
-    alike = (
-        sum(one.size for one in order.get_matching_blocks()),
-        (Counter(left) & Counter(right)).total(),
-        (Counter(a) & Counter(b)).total(),
-    )
     return Comparison(
         most,
-        *(most - count for count in alike),
+        most - sum(one.size for one in order.get_matching_blocks()),
+        most - (Counter(a) & Counter(b)).total(),
         only_first=tuple(str(x) for begin, end, _, _ in other for x in a[begin:end]),
         only_second=tuple(str(x) for _, _, begin, end in other for x in b[begin:end]),
     )
 
 
-def transfers(program: Program) -> tuple[Overlapped, ...]:
+def transfers(program: Program) -> tuple[Transfer, ...]:
     """The collectives of a program in the order of their starts."""
     walk = _Walk()
     walk.block(program.body, 1)
-    return tuple(one.overlapped() for one in walk.found)
+    return tuple(one.transfer() for one in walk.found)
 
 
 @dataclasses.dataclass(slots=True)
@@ -135,17 +121,12 @@ class _UnderWay:
     sync: bool
     kernels: dict[Kernel, None] = dataclasses.field(default_factory=dict[Kernel, None])
 
-    def overlapped(self) -> Overlapped:
-        task, works = self.collective, [kernel.work for kernel in self.kernels]
+    def transfer(self) -> Transfer:
+        task = self.collective
         groups = tuple(tuple(map(int, row)) for row in task.groups.members)
-        products = [_known_as(product) for work in works for product in work.matmuls]
-        others = [(work.kind, work.hbm_bytes) for work in works if not work.matmuls]
-        return Overlapped(
-            Transfer(task.kind, task.bytes, task.element_types, groups, self.times),
-            self.sync,
-            tuple(sorted(products)),
-            tuple(sorted(others)),
-        )
+        what = (task.kind, task.bytes, task.element_types, groups, self.times)
+        products = (one for kernel in self.kernels for one in kernel.work.matmuls)
+        return Transfer(*what, self.sync, tuple(sorted(map(_known_as, products))))
 
 
 class _Walk:
@@ -158,18 +139,15 @@ class _Walk:
     def block(self, block: Block, times: int, *, again: bool = False) -> None:
         """Meets every node; a second time only for what the first left under way."""
         for node in block:
-            if isinstance(node, Run):
-                if isinstance(node.task, Kernel):
-                    for under_way in self._open.values():
-                        for one in under_way:
-                            one.kernels[node.task] = None
-                elif not again:
-                    self.found.append(_UnderWay(node.task, times, sync=True))
-            elif isinstance(node, Launch):
-                if isinstance(node.task, Collective) and not again:
-                    one = _UnderWay(node.task, times, sync=False)
+            if isinstance(node, Run) and isinstance(node.task, Kernel):
+                for one in itertools.chain.from_iterable(self._open.values()):
+                    one.kernels[node.task] = None
+            elif isinstance(node, Run | Launch) and isinstance(node.task, Collective):
+                if not again:
+                    one = _UnderWay(node.task, times, isinstance(node, Run))
                     self.found.append(one)
-                    self._open.setdefault(node.token, []).append(one)
+                    if isinstance(node, Launch):
+                        self._open.setdefault(node.token, []).append(one)
             elif isinstance(node, Wait):
                 for token in node.tokens:
                     self._open.pop(token, None)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
+from lagom_jax.cluster import Cluster
 from lagom_jax.files import write_whole
 from lagom_jax.typed_json import parse_object, plain, typed
 
@@ -67,8 +68,8 @@ def say(line: str) -> None:
 class Request:
     """A stage's input."""
 
-    gpu: str
-    """Record of the GPU, as in `lagom clusters`: `h100`."""
+    system: str
+    """The system that has such a GPU, as `lagom clusters` names it: `h100`."""
     dry: bool
     """No GPU: stand-ins at small sizes, whose figures mean nothing."""
     seconds: float
@@ -82,6 +83,10 @@ class Request:
         """The folder."""
         return Path(self.folder)
 
+    def cluster(self, gpus: int = 1) -> Cluster:
+        """One host of the system with so many GPUs."""
+        return Cluster.parse(f"{self.system}:1x{gpus}")
+
     @property
     def patience(self) -> float:
         """Seconds after which something that is waited for counts as hung.
@@ -92,16 +97,6 @@ class Request:
         """
         # Something that hangs must leave enough time to report it.
         return min(20.0, 0.1 * self.seconds)
-
-    @classmethod
-    def read(cls, folder: str) -> Request:
-        """The request that lies in a stage's folder."""
-        return typed(cls, json.loads((Path(folder) / "request.json").read_text()))
-
-    def write(self) -> None:
-        """Makes the folder, and writes the request into it."""
-        self.path.mkdir(parents=True)
-        (self.path / "request.json").write_text(json.dumps(plain(self)))
 
 
 class Clock:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Final
 
 from gpu_stages import nccl_log
-from gpu_stages.gpu import FIRST_WITH_SHARED_GPUS, INSTALL, Gpu, Ranks
-from gpu_stages.stage import CannotRunError
+from gpu_stages.gpu import ON_ONE_GPU, RANKS
+from gpu_stages.stage import CannotRunError, Request
 from lagom_jax.errors import TunerError
-from lagom_jax.nccl_plugin import Control, Rules, built, exchange, pack
+from lagom_jax.nccl_plugin import Control, Rule, Rules, Scope, built, exchange, pack
 from lagom_jax.nccl_plugin.installed import PLUGIN
-from lagom_jax.plan.transport import CtaPolicy
-
-RANKS: Final = 2
-"""Of a communicator on the one GPU. Each of their channels holds an SM, and each rank
-waits for the other: if not all fit at a time, they wait for ever. Two ranks of 32
-channels hold as many SMs as one rank can at most, and leave some to kernels."""
-MOST_CHANNELS: Final = 32
-ON_ONE_GPU: Final = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-"""Lets NCCL have several ranks on one GPU, from 2.30 on."""
 
 
 class Steering:
@@ -31,7 +18,7 @@ class Steering:
     To be made before CUDA or NCCL is loaded: both read their settings once.
     """
 
-    def __init__(self, log: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, request: Request, **settings: str) -> None:
         """Sets the environment: NCCL's log, our plugin, and more settings.
 
         Raises:
@@ -42,7 +29,7 @@ class Steering:
         except TunerError as error:
             raise CannotRunError(str(error)) from None
         self._control = Control()
-        self.log = nccl_log.Log(log)
+        self.log = nccl_log.Log(request.path / "nccl.log")
         os.environ.update(
             {
                 # Two streams that share a queue to the GPU are served one after the
@@ -51,17 +38,18 @@ class Steering:
                 PLUGIN: str(plugin),
                 "NCCL_DEBUG": "INFO",
                 "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
-                "NCCL_DEBUG_FILE": str(log),
+                "NCCL_DEBUG_FILE": str(self.log.path),
                 **ON_ONE_GPU,
                 **self._control.environment(),
                 **settings,
             }
         )
 
-    def hold(self, rules: Rules) -> None:
+    def hold(self, *rules: Rule) -> None:
         """Lets rules hold from the next call on."""
+        image = pack(Rules((Scope(RANKS, rules=rules),)))
         # There is no other process that could have others.
-        exchange(self._control, pack(rules), lambda _point, _state: True)
+        exchange(self._control, image, lambda _point, _state: True)
 
     def offer(self) -> nccl_log.Offer:
         """Everything that the communicator that was made last can do.
@@ -78,46 +66,3 @@ class Steering:
                 f"and see {self.log.path} {why}".strip()
             )
         return found
-
-
-@contextlib.contextmanager
-def all_ranks(
-    gpu: Gpu,
-    most_bytes: int,
-    *,
-    windows: bool = False,
-    policy: CtaPolicy = "default",
-) -> Iterator[Ranks]:
-    """All ranks of a communicator, aborted at the end.
-
-    Args:
-        gpu: Theirs.
-        most_bytes: Of any call.
-        windows: Whether their buffers lie in symmetric windows.
-        policy: What the communicator spares SMs for.
-
-    Raises:
-        CannotRunError: They do not fit the GPU, or NCCL is too old.
-    """
-    if gpu.libraries.nccl_release() < FIRST_WITH_SHARED_GPUS:
-        first = ".".join(map(str, FIRST_WITH_SHARED_GPUS))
-        raise CannotRunError(
-            f"NCCL {gpu.libraries.release_name()} has no ranks that share a GPU, "
-            f"{first} has: {INSTALL}"
-        )
-    if gpu.sm_count <= RANKS * MOST_CHANNELS:
-        raise CannotRunError(
-            f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "
-            "and would wait for each other for ever: use a GPU with more of them"
-        )
-    ranks = Ranks(
-        *(gpu, RANKS),
-        channels=MOST_CHANNELS,
-        most_bytes=most_bytes,
-        windows=windows,
-        policy=policy,
-    )
-    try:
-        yield ranks
-    finally:
-        ranks.abort()

@@ -6,10 +6,11 @@ import math
 import pytest
 
 from gpu_stages import job
-from gpu_stages.job import JobError, Trained, compared, differing
+from gpu_stages.job import Trained, compared, differing
+from gpu_stages.running import ChildError
 from gpu_stages.stage import Request, StageResult
 
-USUAL = Trained([3.0, 2.0, 1.0], [0.1, 0.2])
+USUAL = Trained([3.0, 2.0, 1.0])
 
 
 class Changes:
@@ -28,29 +29,29 @@ def verdict(tuned, repeated=USUAL):
 
 
 def test_the_same_losses_under_a_plan_hold():
-    assert verdict(Trained(USUAL.losses, [0.1], plan=Changes())) == ("holds", ())
+    assert verdict(Trained(USUAL.losses, plan=Changes())) == ("holds", ())
 
 
 def test_one_bit_of_one_loss_refutes_it():
     other = [3.0, math.nextafter(2.0, 3.0), 1.0]
-    assert verdict(Trained(other, [0.1], plan=Changes()))[0] == "refuted"
+    assert verdict(Trained(other, plan=Changes()))[0] == "refuted"
 
 
 def test_a_job_that_does_not_repeat_itself_is_no_plans_fault():
-    other = Trained([3.0, 2.25, 1.0], [0.1], plan=Changes())
-    found, findings = verdict(other, Trained([3.0, 2.5, 1.0], [0.1]))
+    other = Trained([3.0, 2.25, 1.0], plan=Changes())
+    found, findings = verdict(other, Trained([3.0, 2.5, 1.0]))
     assert found == "holds"
     assert "does not repeat its own losses in 1 steps" in findings[0]
 
 
 def test_without_a_plan_nothing_is_shown():
-    found, findings = verdict(Trained(USUAL.losses, [0.1]))
+    found, findings = verdict(USUAL)
     assert found == "open"
     assert "No plan would change anything" in findings[0]
 
 
 def test_a_warning_refutes_it():
-    warned = Trained(USUAL.losses, [0.1], ["no memory", "no memory"], Changes())
+    warned = Trained(USUAL.losses, ["no memory", "no memory"], Changes())
     assert verdict(warned) == ("refuted", ("no memory",))
 
 
@@ -62,8 +63,8 @@ def test_losses_that_are_missing_or_no_numbers_differ():
 def test_what_a_run_wrote_is_read(tmp_path):
     (tmp_path / "out").mkdir()
     rows = [
-        {"step": 1, "loss": 2.5, "seconds": 10.0},
-        {"step": 2, "loss": 2.0, "seconds": 10.5},
+        {"step": 1, "loss": 2.5},
+        {"step": 2, "loss": 2.0},
         {"step": 2, "evaluation_loss": 2.2},
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -71,7 +72,7 @@ def test_what_a_run_wrote_is_read(tmp_path):
     log = tmp_path / "0.log"
     log.write_text("a.py:3: LagomWarning: the plan is for another cluster\n")
     found = job._read(tmp_path, [log])
-    assert (found.losses, found.seconds) == ([2.5, 2.0], [0.5])
+    assert found.losses == [2.5, 2.0]
     assert found.warnings == ["the plan is for another cluster"]
     assert found.plan is None
 
@@ -91,7 +92,7 @@ def test_a_job_that_fails_or_hangs_is_ended(tmp_path, monkeypatch, body, seconds
     script = tmp_path / "train.py"
     script.write_text(f"print('begun', flush=True); {body}")
     monkeypatch.setattr(job, "TRAIN", script)
-    with pytest.raises(JobError, match=f"{why}: (no such model|begun)"):
+    with pytest.raises(ChildError, match=f"{why}: (no such model|begun)"):
         job.run(Request("h100", True, seconds, str(tmp_path)))
 
 
@@ -100,6 +101,6 @@ def test_each_process_is_a_rank_of_one_host(tmp_path):
     words = job._words(request, "tune", tmp_path)
     assert "--lagom_cluster=h100:1x2" in words
     assert "--process=1" in job._of_process(request, "a:1", 1)
-    environment = job._environment(request, tmp_path / "log")
+    environment = job._environment(request, tmp_path)
     assert environment["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
     assert environment["NCCL_MAX_CTAS"] == "16"

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from gpu_stages.gpu import Libraries
+from gpu_stages.gpu import Gpu
 from gpu_stages.stage import CannotRunError, Request
 from gpu_stages.standin import cupy as virtual_cupy
 from gpu_stages.standin import nccl as virtual_nccl
@@ -82,4 +82,4 @@ def test_nccl4py_has_what_is_called():
 def test_without_them_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     with pytest.raises(CannotRunError, match=r"pip install 'lagom_jax\[gpu-check\]'"):
-        Libraries.load(Request("h100", False, 60.0, str(tmp_path)))
+        Gpu(Request("h100", False, 60.0, str(tmp_path)))

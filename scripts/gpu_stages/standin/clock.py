@@ -21,24 +21,15 @@ _JITTER: Final = random.Random(1)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Work:
-    """A kernel, or a collective of several ranks, with its remaining time alone."""
+    """A kernel, or a collective on several streams, with its remaining time alone."""
 
     left: float
     parts: int = 0
-    """Ranks of a collective; 0 for a kernel."""
+    """Streams of a collective; 0 for a kernel."""
     hangs: bool = False
-    arrived: int = 0
 
     def __post_init__(self) -> None:
         self.left *= _JITTER.uniform(0.99, 1.01)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Part:
-    """A kernel, or one rank's part of a collective, on a stream."""
-
-    work: Work
-    arrived: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -55,7 +46,7 @@ class Hold:
     until: Moment
 
 
-Task = Part | Moment | Hold
+Task = Work | Moment | Hold
 
 
 class Clock:
@@ -86,9 +77,13 @@ class Clock:
         end = self.now + seconds
         self._settle()
         while self.now < end:
-            heads = [stream[0] for stream in self.streams if stream]
-            works = dict.fromkeys(task.work for task in heads if isinstance(task, Part))
-            running = [w for w in works if w.arrived >= w.parts and not w.hangs]
+            heads = [s[0] for s in self.streams if s and isinstance(s[0], Work)]
+            # A collective runs once all of its streams have come to it.
+            running = [
+                work
+                for work in dict.fromkeys(heads)
+                if heads.count(work) >= work.parts and not work.hangs
+            ]
             slow = _number("SLOWDOWN", 1.1) if any(w.parts for w in running) else 1.0
             pace = [(work, 1.0 if work.parts else slow) for work in running]
             step = min([end - self.now, *(work.left * slow for work, slow in pace)])
@@ -113,9 +108,7 @@ class Clock:
             return True
         if isinstance(task, Hold):
             return task.until.when is not None
-        task.work.arrived += not task.arrived
-        task.arrived = True
-        return task.work.left <= _DONE
+        return task.left <= _DONE
 
 
 def _number(name: str, usual: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu_stages.standin.clock import GPU, Hold, Moment, Part, Task, Work
+from gpu_stages.standin.clock import GPU, Hold, Moment, Task, Work
 
 _SMS: Final = 132
 _LAUNCH_SECONDS: Final = 3e-6
@@ -107,9 +107,8 @@ class RawKernel:
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any]
     ) -> None:
         """Launches it on the current stream."""
-        _fail("RawKernel")
         seconds = _LAUNCH_SECONDS + 48.0 * float(args[-1]) / _MEMORY_BYTES_PER_S
-        GPU.push(_CURRENT[-1].tasks, Part(Work(seconds)))
+        GPU.push(_CURRENT[-1].tasks, Work(seconds))
 
 
 class _Cublas:
@@ -127,17 +126,12 @@ class _Cublas:
     def gemmEx(
         self, handle: int, transa: int, transb: int, m: int, n: int, k: int, *_: Any
     ) -> None:
-        _fail("gemmEx")
         assert len(_) == 13
+        if "STANDIN_FAILS" in os.environ:
+            raise RuntimeError("gemmEx was made to fail")
         nbytes = _BF16_BYTES * (m * k + k * n + m * n)
         limits = (2.0 * m * n * k / _FLOPS_PER_S, nbytes / _MEMORY_BYTES_PER_S)
-        work = Work(_LAUNCH_SECONDS + max(limits))
-        GPU.push(self._streams[handle].tasks, Part(work))
-
-
-def _fail(function: str) -> None:
-    if os.environ.get("STANDIN_FAILS") == function:
-        raise RuntimeError(f"{function} was made to fail")
+        GPU.push(self._streams[handle].tasks, Work(_LAUNCH_SECONDS + max(limits)))
 
 
 cuda: Final = types.SimpleNamespace(

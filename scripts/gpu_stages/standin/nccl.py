@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import itertools
 import os
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_stages.standin.clock import GPU, Part, Work
+from gpu_stages.standin.clock import GPU, Work
 from gpu_stages.standin.cupy import Array, Stream, zeros
 from lagom_jax.nccl_plugin import library
 from lagom_jax.nccl_plugin.control import VARIABLE
@@ -25,8 +26,10 @@ from lagom_jax.nccl_plugin.rules import FUNCTIONS, Answer
 from lagom_jax.plan.setting import PROTOCOLS
 
 SUM: Final = 0
+empty: Final = zeros
+"""Memory of NCCL's own is like any other here."""
 _NAMES: Final = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
-_PARTED: Final = ("all-gather", "reduce-scatter")
+_PARTED, _ROOTED = ("all-gather", "reduce-scatter"), ("broadcast", "reduce")
 _CHANNEL_BYTES_PER_S: Final = 5e9
 _STEP_SECONDS: Final = 4e-6
 _USUAL_CHANNELS: Final = 8
@@ -47,11 +50,6 @@ class WindowFlag(enum.IntFlag):
     """Kinds of windows."""
 
     COLL_SYMMETRIC = 1
-
-
-def empty(shape: int, dtype: Any = float) -> Array:
-    """An array in memory of NCCL's own."""
-    return zeros(shape, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +79,13 @@ def group() -> Iterator[None]:
         return
     # All ranks have to do the same, or they would wait for each other for ever.
     ((nbytes, channels),) = {
-        (nbytes, one.channels(function, nbytes, off))
-        for one, function, nbytes, _, off in _QUEUED
+        (nbytes, one.channels(function, nbytes, in_windows))
+        for one, function, nbytes, _, in_windows in _QUEUED
     }
     seconds = _STEP_SECONDS + nbytes / (channels * _CHANNEL_BYTES_PER_S)
     work = Work(seconds, len(_QUEUED), GPU.hangs())
-    for *_, stream, _off in _QUEUED:
-        GPU.push(stream.tasks, Part(work))
+    for *_, stream, _in_windows in _QUEUED:
+        GPU.push(stream.tasks, work)
     _QUEUED.clear()
 
 
@@ -101,7 +99,7 @@ class Communicator:
         tuner = _OPEN.enter_context(
             library.opened(Path(os.environ[PLUGIN]), {VARIABLE: os.environ[VARIABLE]})
         )
-        _write(f"TUNER/Plugin: Using {tuner.name.decode()} (v6)")
+        self._write(f"TUNER/Plugin: Using {tuner.name.decode()} (v6)")
         self._plugin = library.Communicator(tuner, ranks=nranks, hosts=1, domains=1)
         self._write_table()
 
@@ -122,32 +120,31 @@ class Communicator:
         self, sendbuf: Array, recvbuf: Array, root: int, *, stream: Stream
     ) -> None:
         """Queues a broadcast."""
-        self._queue("broadcast", sendbuf, stream)
+        self._queue("broadcast", stream, sendbuf, recvbuf)
 
     def reduce(
         self, sendbuf: Array, recvbuf: Array, op: int, root: int, *, stream: Stream
     ) -> None:
         """Queues a reduction."""
-        self._queue("reduce", sendbuf, stream)
+        self._queue("reduce", stream, sendbuf, recvbuf)
 
     def allgather(self, sendbuf: Array, recvbuf: Array, *, stream: Stream) -> None:
         """Queues an all-gather."""
         assert recvbuf.size == sendbuf.size * self._ranks
-        self._queue("all-gather", sendbuf, stream, self._off_rings(sendbuf, recvbuf))
+        self._queue("all-gather", stream, sendbuf, recvbuf)
 
     def reduce_scatter(
         self, sendbuf: Array, recvbuf: Array, op: int, *, stream: Stream
     ) -> None:
         """Queues a reduce-scatter."""
         assert sendbuf.size == recvbuf.size * self._ranks
-        off = self._off_rings(sendbuf, recvbuf)
-        self._queue("reduce-scatter", recvbuf, stream, off)
+        self._queue("reduce-scatter", stream, sendbuf, recvbuf)
 
     def allreduce(
         self, sendbuf: Array, recvbuf: Array, op: int, *, stream: Stream
     ) -> None:
         """Queues an all-reduce."""
-        self._queue("all-reduce", sendbuf, stream, self._off_rings(sendbuf, recvbuf))
+        self._queue("all-reduce", stream, sendbuf, recvbuf)
 
     def register_window(self, buffer: Array, flags: WindowFlag) -> None:
         """Makes a window of a buffer, unless `STANDIN_WINDOWLESS` is set."""
@@ -162,66 +159,55 @@ class Communicator:
     def abort(self) -> None:
         """Ends it."""
 
-    def channels(self, function: str, nbytes: int, off_rings: bool) -> int:
+    def channels(self, function: str, nbytes: int, in_windows: bool) -> int:
         """The channels that a call runs with; rank 0 writes down how it runs."""
-        if off_rings:
-            return self._beside(function, nbytes)
-        answer = None
-        if os.environ.get("STANDIN_DISOBEYS") != function:
-            offered = [("ring", protocol) for protocol in PROTOCOLS]
-            if function == "all-reduce":
-                offered += [("tree", protocol) for protocol in PROTOCOLS]
-            all_bytes = nbytes * (self._ranks if function in _PARTED else 1)
-            answer = self._plugin.ask(function, all_bytes, possible=offered)
-        answer = answer or Answer()
+        name = _NAMES[FUNCTIONS.index(function)]
+        if in_windows:
+            how = f"[Symmetric]: {nbytes} Bytes -> Kernel {name}_LL nchannels 2"
+            if function == "all-gather" and self._copies:
+                how = f"[Copy Engine]: {nbytes} Bytes -> cudaMemcpy"
+            self._write(f"{name} {how}")
+            return 2
+        answer = self._answer(function, nbytes)
         algorithm, protocol = answer.algorithm or "ring", answer.protocol or "simple"
         channels = min(answer.channels or _USUAL_CHANNELS, self._most)
-        most, name = (4 << 20) // 8, _NAMES[FUNCTIONS.index(function)]
-        if protocol == "simple":
-            most = int(os.environ.get("NCCL_BUFFSIZE", 4 << 20)) // 8
-        if algorithm == "ring" and function not in ("broadcast", "reduce"):
+        buffers = os.environ.get("NCCL_BUFFSIZE") if protocol == "simple" else None
+        most = int(buffers or 4 << 20) // 8
+        if algorithm == "ring" and function not in _ROOTED:
             most *= 4
-        if self._rank == 0:
-            if answer.chunk_bytes and answer.chunk_bytes > most:
-                _write(
-                    f"{name}: tuner chunk size {answer.chunk_bytes} exceeds buffer max "
-                    f"{most}, clamping"
-                )
-            _write(
-                f"{name}: {nbytes} Bytes -> Algo {algorithm.upper()} proto "
-                f"{protocol.upper()} channel{{Lo..Hi}}={{0..{channels - 1}}} "
-                "cgaClusterSize 4"
-            )
+        if answer.chunk_bytes and answer.chunk_bytes > most:
+            cut = f"{answer.chunk_bytes} exceeds buffer max {most}, clamping"
+            self._write(f"{name}: tuner chunk size {cut}")
+        self._write(
+            f"{name}: {nbytes} Bytes -> Algo {algorithm.upper()} proto "
+            f"{protocol.upper()} channel{{Lo..Hi}}={{0..{channels - 1}}}"
+        )
         return channels
 
-    def _off_rings(self, *buffers: Array) -> bool:
-        return all(one.whole in self._windows for one in buffers)
+    def _answer(self, function: str, nbytes: int) -> Answer:
+        """The plugin's, unless `STANDIN_DISOBEYS` names the function."""
+        if os.environ.get("STANDIN_DISOBEYS") == function:
+            return Answer()
+        algorithms = ("ring", "tree") if function == "all-reduce" else ("ring",)
+        offered = [*itertools.product(algorithms, PROTOCOLS)]
+        all_bytes = nbytes * (self._ranks if function in _PARTED else 1)
+        return self._plugin.ask(function, all_bytes, possible=offered) or Answer()
 
-    def _beside(self, function: str, nbytes: int) -> int:
-        """Writes down a call without channels, and gives its blocks."""
-        name, copied = _NAMES[FUNCTIONS.index(function)], function == "all-gather"
-        copied = copied and self._copies
-        how = f"Kernel {name}_LL nchannels 2 nthreads 512 nWorks 1"
-        if self._rank == 0:
-            kind = "Copy Engine" if copied else "Symmetric"
-            told = "cudaMemcpy" if copied else how
-            _write(f"{name} [{kind}]: {nbytes} Bytes -> {told}")
-        return 2
-
-    def _queue(
-        self, function: str, own: Array, stream: Stream, off_rings: bool = False
-    ) -> None:
-        _QUEUED.append((self, function, 4 * own.size, stream, off_rings))
+    def _queue(self, function: str, stream: Stream, *buffers: Array) -> None:
+        in_windows = all(one.whole in self._windows for one in buffers)
+        nbytes = 4 * min(one.size for one in buffers)
+        in_windows = in_windows and function not in _ROOTED
+        _QUEUED.append((self, function, nbytes, stream, in_windows))
 
     def _write_table(self) -> None:
-        _write(f"{self._most} coll channels, 0 nvls channels")
-        _write(f"  Algorithm   |{'Tree':>40} |{'Ring':>40} |")
+        self._write(f"{self._most} coll channels, 0 nvls channels")
+        self._write(f"  Algorithm   |{'Tree':>40} |{'Ring':>40} |")
         for name in _NAMES:
             rates = [24.0 * (name == "AllReduce")] * 3 + [24.0] * 3
             cells = " ".join(f"{5.0:8.1f}/{rate:6.1f} |" for rate in rates)
-            _write(f"{name:>13} |{cells}")
+            self._write(f"{name:>13} |{cells}")
 
-
-def _write(line: str) -> None:
-    with Path(os.environ["NCCL_DEBUG_FILE"]).open("a") as log:
-        log.write(f"standin:{os.getpid()}:{os.getpid()} [0] NCCL INFO {line}\n")
+    def _write(self, line: str) -> None:
+        if self._rank == 0:
+            with Path(os.environ["NCCL_DEBUG_FILE"]).open("a") as log:
+                log.write(f"standin:{os.getpid()}:1 [0] NCCL INFO {line}\n")
