@@ -11,13 +11,16 @@ GPU's settings is changed. docs/how-to/gpu-check.md has the method of each.
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_stages import page
-from gpu_stages.host import gpu_here, machine, system_of
-from gpu_stages.running import run_stage
+from gpu_stages.running import run_stage, visible_gpu
 from gpu_stages.stage import STAGES, CannotRunError, Request, StageResult
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
@@ -25,6 +28,8 @@ from lagom_jax.typed_json import FormError
 
 _LONGEST = 280.0
 _DRY_SYSTEM = "h100"
+_PACKAGES = ("jax", "nvidia-", "cupy-", "nccl4py", "numpy", "lagom_jax")
+_ASKED = ("name", "driver_version", "memory.total", "clocks.max.sm")
 _DRY = "No GPU: a dry run, whose figures mean nothing"
 
 
@@ -75,20 +80,84 @@ def _run(wanted: argparse.Namespace) -> dict[str, StageResult]:
     if out.exists():
         raise CannotRunError(f"{wanted.out} is there: name another --out")
     out.mkdir(parents=True)
-    about = {**machine(gpu), "record": cluster.gpu.name}
-    print(f"{about['name']}, compared with the record '{about['record']}'", flush=True)
-    written = out / f"{about['record']}.md"
+    name, record = cluster.gpu.name, cluster.gpu.xla_device_name
+    about = {**machine(gpu), "record": f"{name}, of an {record}"}
+    print(f"{about['name']}, compared with the record {about['record']}", flush=True)
+    written = out / f"{name}.md"
     results: dict[str, StageResult] = {}
     for name in STAGES:
         if name in (wanted.stages or STAGES):
             print(f"\n{name} ...", flush=True)
             request = Request(system, wanted.dry_run, wanted.seconds, str(out / name))
             results[name] = run_stage(f"gpu_stages.{name}", request)
-            print(*page.answer(name, results[name], cluster.name), sep="\n", flush=True)
+            print(*page.answer(name, results[name]), sep="\n", flush=True)
             # After each, as something may end this process.
-            page.write(written, about, results, cluster.name)
+            page.write(written, about, results)
     print(f"wrote {written}")
     return results
+
+
+def gpu_here() -> dict[str, str]:
+    """Name, driver and memory of the GPU in use, from the driver.
+
+    Raises:
+        CannotRunError: There is none, or no driver.
+    """
+    if shutil.which("nvidia-smi") is None:
+        raise CannotRunError(
+            "no nvidia-smi here, so no NVIDIA driver: run this on a machine with a "
+            "GPU, or try it with --dry-run"
+        )
+    query = f"--query-gpu={','.join(_ASKED)}"
+    asked = subprocess.run(
+        ["nvidia-smi", f"--id={visible_gpu()}", query, "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = [word.strip() for word in asked.stdout.split(",")]
+    if asked.returncode or len(words) != len(_ASKED):
+        answer = (asked.stdout + asked.stderr).strip() or "nothing"
+        raise CannotRunError(
+            f"nvidia-smi finds no GPU {visible_gpu()}; it says: {answer}"
+        )
+    return dict(zip(_ASKED, words, strict=True))
+
+
+def system_of(name: str) -> str:
+    """The system that has a GPU, by the name that its driver gives it.
+
+    Raises:
+        CannotRunError: There is none, or there are several.
+    """
+    try:
+        return Cluster.of_gpus(name, 1, 1).name.partition(":")[0]
+    except ClusterError as error:
+        raise CannotRunError(
+            f"{error}. Name a system with GPUs like it, as in --gpu=h100"
+        ) from error
+
+
+def machine(gpu: dict[str, str]) -> dict[str, str]:
+    """Provenance of results: date, GPU, commit, versions."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    packages = {
+        one.name.lower(): one.version
+        for one in importlib.metadata.distributions()
+        if one.name.lower().startswith(_PACKAGES)
+    }
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **gpu,
+        "source": commit.stdout.strip() or "unknown",
+        **dict(sorted(packages.items())),
+    }
 
 
 if __name__ == "__main__":

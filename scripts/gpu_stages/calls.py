@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from gpu_stages.stage import Check, Listing, Outcome
+from gpu_stages.stage import Check, Outcome
 
 _MOST_FINDINGS: Final = 8
 
@@ -43,25 +43,15 @@ def outcome_of(
         left_out: Calls that are not judged, and why.
     """
     wrong = [call for call in calls if call.why]
-    missed = Counter(call.when for call in wrong)
+    name, missed = f"NCCL {release}", Counter(call.when for call in wrong)
     checks = [
-        Check(f"calls {when} that NCCL runs otherwise, of {count}", missed[when], 0)
+        Check(f"calls {when}, of {count}, that {name} runs otherwise", missed[when], 0)
         for when, count in Counter(call.when for call in calls).items()
     ]
     if failed:
         checks.append(Check("failures of NCCL", len(failed), 0))
     return Outcome(
         checks=tuple(checks),
-        listings=(
-            Listing(
-                "Calls",
-                ("call", "circumstances", "asked", "NCCL's log", "done"),
-                tuple(
-                    (*dataclasses.astuple(call)[:-1], call.why or "as asked")
-                    for call in (*wrong, *(call for call in calls if not call.why))
-                ),
-            ),
-        ),
         findings=(
             *failed,
             *(
@@ -71,5 +61,4 @@ def outcome_of(
             ),
         ),
         left_out=tuple(left_out),
-        versions=(("NCCL that was asked", release),),
     )

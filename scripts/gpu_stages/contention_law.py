@@ -54,13 +54,7 @@ class KernelCase:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveCase:
-    """A collective that is measured, with the plugin's answer for it.
-
-    Example:
-        >>> case = CollectiveCase("all-gather", Answer("ring", "ll", 4))
-        >>> str(case), case.setting.chunk_bytes
-        ('all-gather, ring/ll, 4 channels', 32768)
-    """
+    """A collective that is measured, with the plugin's answer for it."""
 
     function: str
     answer: Answer

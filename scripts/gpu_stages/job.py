@@ -17,7 +17,7 @@ from typing import Final
 
 from gpu_stages.gpu import MOST_CHANNELS, ON_ONE_GPU, RANKS
 from gpu_stages.running import ChildError, run_all
-from gpu_stages.stage import Check, Listing, Outcome, Request, say
+from gpu_stages.stage import Check, Outcome, Request, say
 from lagom_jax import processes
 from lagom_jax.plan import Plan, load
 from lagom_jax.runtime import guard
@@ -104,16 +104,6 @@ def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
                 at_most=0 if changes or warned else None,
             ),
         ),
-        listings=(
-            Listing(
-                "Losses",
-                ("as it is", "tuned"),
-                tuple(
-                    (f"{one:.9g}", f"{other:.9g}")
-                    for one, other in zip(usual.losses, tuned.losses, strict=False)
-                ),
-            ),
-        ),
         findings=tuple(findings),
         left_out=(
             "A speedup: the processes take turns on one GPU, so that their times show "
@@ -184,17 +174,11 @@ def _of_process(request: Request, address: str, index: int) -> tuple[str, ...]:
 
 
 def _environment(request: Request, folder: Path) -> dict[str, str]:
-    if not request.dry:
-        # NCCL puts the number of each process there.
-        log = str(folder / "nccl-%p.txt")
-        return processes.environment(**_ENVIRONMENT, NCCL_DEBUG_FILE=log)
-    # The second run need not compile for the CPU again.
-    return processes.environment(
-        JAX_COMPILATION_CACHE_DIR=str(request.path / "programs"),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
-        JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="none",
-    )
+    if request.dry:
+        return processes.environment()
+    # NCCL puts the number of each process there.
+    log = str(folder / "nccl-%p.txt")
+    return processes.environment(**_ENVIRONMENT, NCCL_DEBUG_FILE=log)
 
 
 def _read(folder: Path, logs: Sequence[Path]) -> Trained:

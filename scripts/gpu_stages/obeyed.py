@@ -14,7 +14,7 @@ from gpu_stages import nccl_log
 from gpu_stages.calls import Call, outcome_of
 from gpu_stages.gpu import RANKS, Gpu, Ranks
 from gpu_stages.nccl_log import Offer, Ran
-from gpu_stages.stage import Clock, Outcome, Request, say
+from gpu_stages.stage import Clock, Outcome, Request, say, write_table
 from gpu_stages.steering import Steering
 from lagom_jax.nccl_plugin import Answer, Rule
 from lagom_jax.nccl_plugin.rules import FUNCTIONS, possible_chunk
@@ -102,6 +102,7 @@ def run(request: Request) -> Outcome:
             f"{missing.total()} calls were left to NCCL, which does not offer here "
             f"what was asked: {ways}."
         )
+    write_table(request.path / "calls.csv", [*map(dataclasses.asdict, found)])
     return outcome_of(found, gpu.nccl_release, failed=failed, left_out=left_out)
 
 

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpu_stages.host import visible_gpu
 from gpu_stages.stage import CannotRunError, Request, StageResult
 from lagom_jax import processes
 from lagom_jax.compile.child import signal_name
@@ -33,6 +32,7 @@ _TIDYING: Final = 5.0
 # Settings of the user's other programs.
 _FOREIGN: Final = ("LAGOM_", "NCCL_", "JAX_PLATFORMS", "XLA_FLAGS")
 _KEPT: Final = "LAGOM_STORE"
+_REMARK: Final = "For simplicity, JAX"
 _NO_GPU: Final = {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
@@ -80,6 +80,11 @@ def run_stage(module: str, request: Request) -> StageResult:
     lost = StageResult("failed", time.monotonic() - begun, f"its process {how}")
     lost.write(request.path)
     return lost
+
+
+def visible_gpu() -> str:
+    """Number of the GPU in use: the first that CUDA may see."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
 
 
 def _how_ended(status: int) -> str:
@@ -138,11 +143,10 @@ def run_all(
 
 def _last_line(log: Path, most: int = 400) -> str:
     """The last line of a log; `nothing` where there is none."""
-    lines = log.read_text(errors="replace").split("\n")
+    lines = (line.strip() for line in log.read_text(errors="replace").splitlines())
     # jax ends a traceback with a remark of several lines about itself.
-    lines = [line.strip() for line in lines if line.strip().strip("-#")]
-    lines = [line for line in lines if not line.startswith("For simplicity, JAX")]
-    return lines[-1][:most] if lines else "nothing"
+    telling = [one for one in lines if one.strip("-#") and _REMARK not in one]
+    return telling[-1][:most] if telling else "nothing"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -1,20 +1,27 @@
 """Stage `schedule`: is the schedule compiled without a GPU the one compiled on it?
 
 Every step is compiled twice: as `lagom_jax` does it, without a GPU, and by jax on this
-GPU, which XLA takes for one of eight by mocking the others. Nothing is executed.
+GPU, which XLA takes for one of eight by mocking the others: hosts, each with the GPUs
+that this one has. A process sees one topology in its life, so this is done in a child,
+`python -m gpu_stages.schedule ASKED MODULE`. Nothing is executed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding
 
-from gpu_stages.host import gpu_here
 from gpu_stages.running import ChildError, run_all
 from gpu_stages.schedules import Comparison, compare
 from gpu_stages.stage import CannotRunError, Check, Clock, Outcome, Request, say
@@ -26,7 +33,7 @@ from lagom_jax.hlo import read_module
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
 from lagom_jax.units import counted
-from lagom_models import build
+from lagom_models import TrainingStep, build
 
 Step: TypeAlias = tuple[str, Mapping[str, Any]]
 """A model of the suite, and its sizes."""
@@ -74,7 +81,7 @@ def run(request: Request) -> Outcome:
     text = target_config(request.cluster().gpu, toolchain.version("jaxlib"))
     target = Target(f"{request.system} as {_MOCKED}", text, _MOCKED)
     checks: list[Check] = []
-    findings = [*_about_the_gpu(request)]
+    findings: list[str] = []
     left_out: list[str] = []
     longest = 0.0
     for step in [_DRY_STEP] if request.dry else _STEPS:
@@ -103,7 +110,6 @@ def run(request: Request) -> Outcome:
             *left_out,
             f"{_GPUS} GPUs of one host: with one GPU XLA mocks {_MOCKED} only",
         ),
-        versions=tuple(toolchain.versions.items()),
     )
 
 
@@ -146,7 +152,7 @@ def on_the_gpu(step: Step, request: Request, seconds: float, target: Target) -> 
     }
     log = request.path / f"{model}-{sizes['parallelism']}.log"
     module = log.with_suffix(".pb")
-    words = ("-m", "gpu_stages.mocked", json.dumps(asked), str(module))
+    words = ("-m", "gpu_stages.schedule", json.dumps(asked), str(module))
     try:
         run_all({log: processes.python(*words)}, seconds, processes.environment())
     except ChildError as error:
@@ -172,11 +178,58 @@ def _places(comparison: Comparison) -> Iterator[str]:
             yield f"{where}: {counted(rest, 'other collective')}"
 
 
-def _about_the_gpu(request: Request) -> Iterator[str]:
-    """The difference of the GPU's name and the record's, if there is one."""
-    expected = request.cluster().gpu.xla_device_name
-    if not request.dry and (name := gpu_here()["name"]) != expected:
-        yield (
-            f"The GPU is {name}, and the record has {expected}: XLA chooses some "
-            "tables by this name."
+def _child(text: str, module_file: str) -> None:
+    """Compiles what a text in JSON asks for, and writes the scheduled module."""
+    asked = json.loads(text)
+    try:
+        step = build(asked["model"], **asked["sizes"])
+        devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
+        compiled = _lowered_on(devices, step).compile(compiler_options=asked["options"])
+    except Exception as error:
+        # After jax's traceback, so that the last line is the reason.
+        traceback.print_exc()
+        (first, *_) = str(error).strip().splitlines() or [""]
+        raise SystemExit(f"{type(error).__name__}: {first}") from None
+    executable: Any = compiled.runtime_executable()
+    (module,) = executable.hlo_modules()
+    Path(module_file).write_bytes(module.as_serialized_hlo_module_proto())
+
+
+def _lowered_on(devices: list[Any], step: TrainingStep) -> jax.stages.Lowered:
+    """The step, lowered by jax for devices rather than for an abstract mesh."""
+    mesh = Mesh(
+        np.array(devices).reshape(step.mesh.axis_sizes),
+        step.mesh.axis_names,
+        axis_types=step.mesh.axis_types,
+    )
+    arguments = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, leaf.sharding.spec)
+        ),
+        step.arguments,
+    )
+    return step.function.lower(*arguments)
+
+
+def _mocked(topology: str) -> list[Any]:
+    # Read when the backend starts, and never again.
+    jax.config.update("jax_mock_gpu_topology", topology)
+    devices = jax.devices("gpu")
+    if len(devices) == jax.local_device_count():
+        raise SystemExit(
+            f"jax {jax.__version__} does not mock the topology {topology}: it has the "
+            f"{len(devices)} GPUs that are here"
         )
+    return devices
+
+
+def _stand_ins(asked: dict[str, Any]) -> list[Any]:
+    """Devices of a dry run, which compile and are not there."""
+    topology = topologies.get_topology_desc(
+        platform="cuda", topology=asked["topology"], target_config=asked["target"]
+    )
+    return list(topology.devices)
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -57,6 +59,15 @@ STAGES: Final = {
     ),
 }
 """All stages, in the order in which they run; each is a module of this package."""
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Writes rows that have the same cells as a table, if there are any."""
+    if rows:
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows)
 
 
 def say(line: str) -> None:
@@ -115,17 +126,13 @@ class Check:
     """A number that answers the question, with the goal that it has to meet.
 
     Example:
-        >>> Check("slowdown of kernels, median error", 0.03, at_most=0.05).met
-        True
-        >>> Check("predicted over measured", 1.02).met is None
-        True
+        >>> Check("calls run otherwise", 0, at_most=0).met, Check("changes", 1).met
+        (True, None)
     """
 
     title: str
     value: float
     at_most: float | None = None
-    unit: str = ""
-    """`%` for shares, which are parts of one here."""
 
     @property
     def met(self) -> bool | None:
@@ -134,29 +141,16 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
-    """A table of the page."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str | float, ...], ...]
-    """The most interesting first; the page may not have all."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """A stage's output."""
 
     checks: tuple[Check, ...] = ()
-    listings: tuple[Listing, ...] = ()
     findings: tuple[str, ...] = ()
     """Each disagreement with the model or the plan, as a sentence for people."""
     left_out: tuple[str, ...] = ()
     """Measurements that were not made, and why."""
     calibrate: tuple[str, ...] = ()
-    """Arguments of `lagom calibrate` for what was measured, from the stage's folder."""
-    versions: tuple[tuple[str, str], ...] = ()
-    """Versions that only the stage knows, such as the NCCL that it loaded."""
+    """Commands that calibrate with what was measured, in the stage's folder."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ plans count on. docs/how-to/gpu-check.md has more.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from gpu_stages import nccl_log
 from gpu_stages.calls import Call, outcome_of
 from gpu_stages.gpu import RANKS, Gpu, Ranks
-from gpu_stages.stage import Outcome, Request, say
+from gpu_stages.stage import Outcome, Request, say, write_table
 from gpu_stages.steering import Steering
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.span import Span
@@ -49,6 +50,7 @@ def run(request: Request) -> Outcome:
                 logged = nccl_log.transports(function, steering.log.new_lines())
                 found.append(judge(*call, asked, logged))
         say(f"{len(found)} calls")
+    write_table(request.path / "calls.csv", [*map(dataclasses.asdict, found)])
     return judged(found, gpu.nccl_release)
 
 

@@ -1,5 +1,6 @@
 """Obedience: every difference is seen, and what NCCL does not have is none."""
 
+import csv
 import dataclasses
 
 import pytest
@@ -101,8 +102,9 @@ def test_one_function_that_disobeys_refutes_it(tmp_path, monkeypatch):
     found = staged("obeyed", tmp_path, monkeypatch, disobeys="reduce")
     assert found.verdict == "refuted", found
     assert all(" reduce" in finding for finding in found.outcome.findings)
-    rows = found.outcome.listings[0].rows
-    assert {row[0].split()[0] for row in rows if row[-1] != "as asked"} == {"reduce"}
+    with (tmp_path / "obeyed" / "calls.csv").open() as file:
+        wrong = {row["name"].split()[0] for row in csv.DictReader(file) if row["why"]}
+    assert wrong == {"reduce"}
 
 
 def test_a_rank_that_hangs_refutes_it_and_is_explained(tmp_path, monkeypatch):

@@ -1,8 +1,15 @@
-"""As much of CuPy as the stages call, on the GPU with a virtual clock."""
+"""As much of CuPy as the stages call, on a GPU with a virtual clock.
+
+Its kernels are slowed by collectives; how much is set by the environment
+(`STANDIN_SLOWDOWN`), so that there is something to find.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
+import random
 import types
 from collections import deque
 from collections.abc import Sequence
@@ -10,12 +17,123 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu_stages.standin.clock import GPU, Hold, Moment, Task, Work
-
-_SMS: Final = 132
+# What the host takes for a call, and to ask whether an event is reached.
+_CALL_SECONDS, _ASK_SECONDS = 4e-6, 100e-6
 _LAUNCH_SECONDS: Final = 3e-6
 _MEMORY_BYTES_PER_S, _FLOPS_PER_S = 3e12, 7e14
-_BF16_BYTES: Final = 2
+_SMS, _BF16_BYTES = 132, 2
+_DONE: Final = 1e-12
+_JITTER: Final = random.Random(1)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Work:
+    """A kernel, or a collective on several streams, with its remaining time alone."""
+
+    left: float
+    parts: int = 0
+    """Streams of a collective; 0 for a kernel."""
+    hangs: bool = False
+
+    def __post_init__(self) -> None:
+        self.left *= _JITTER.uniform(0.99, 1.01)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Event:
+    """A place on a stream."""
+
+    when: float | None = None
+    """The time at which it was reached."""
+
+    def record(self, stream: Stream) -> None:
+        """Puts it behind the stream's work so far."""
+        GPU.push(stream.tasks, self)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is reached; asking takes time."""
+        return GPU.reached(self)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Hold:
+    """A wait of one stream for an event."""
+
+    until: Event
+
+
+Task = Work | Event | Hold
+
+
+class Clock:
+    """The streams of the GPU, and its time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.streams: list[deque[Task]] = []
+        self._collectives = 0
+
+    def push(self, stream: deque[Task], task: Task) -> None:
+        """Queues a task."""
+        self._advance(_CALL_SECONDS)
+        stream.append(task)
+
+    def reached(self, event: Event) -> bool:
+        """True if an event is reached; asking takes time."""
+        if event.when is None:
+            self._advance(_ASK_SECONDS)
+        return event.when is not None
+
+    def hangs(self) -> bool:
+        """True if the next collective is one of those that a test lets hang."""
+        self._collectives += 1
+        return self._collectives >= _number("HANGS", math.inf)
+
+    def _advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        self._settle()
+        while self.now < end:
+            heads = [s[0] for s in self.streams if s and isinstance(s[0], Work)]
+            # A collective runs once all of its streams have come to it.
+            running = [
+                work
+                for work in dict.fromkeys(heads)
+                if heads.count(work) >= work.parts and not work.hangs
+            ]
+            slow = _number("SLOWDOWN", 1.1) if any(w.parts for w in running) else 1.0
+            pace = [(work, 1.0 if work.parts else slow) for work in running]
+            step = min([end - self.now, *(work.left * slow for work, slow in pace)])
+            for work, slow in pace:
+                work.left -= step / slow
+            self.now += step
+            self._settle()
+
+    def _settle(self) -> None:
+        """Takes what needs no more time off the streams."""
+        changed = True
+        while changed:
+            changed = False
+            for stream in self.streams:
+                while stream and self._done(stream[0]):
+                    stream.popleft()
+                    changed = True
+
+    def _done(self, task: Task) -> bool:
+        if isinstance(task, Event):
+            task.when = self.now
+            return True
+        if isinstance(task, Hold):
+            return task.until.when is not None
+        return task.left <= _DONE
+
+
+def _number(name: str, usual: float) -> float:
+    return float(os.environ.get(f"STANDIN_{name}", usual))
+
+
+GPU: Final = Clock()
+"""The one GPU of this process."""
 
 
 class Stream:
@@ -38,34 +156,18 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """Lets it wait for an event."""
-        GPU.push(self.tasks, Hold(event.moment))
+        GPU.push(self.tasks, Hold(event))
 
 
 _STREAMS: Final[dict[int, Stream]] = {}
 _CURRENT: Final[list[Stream]] = []
 
 
-class Event:
-    """An event of the virtual GPU."""
-
-    def __init__(self) -> None:
-        self.moment = Moment()
-
-    def record(self, stream: Stream) -> None:
-        """Puts it behind the stream's work so far."""
-        GPU.push(stream.tasks, self.moment)
-
-    @property
-    def done(self) -> bool:
-        """Whether it is reached."""
-        return GPU.reached(self.moment)
-
-
 def get_elapsed_time(start_event: Event, end_event: Event) -> float:
     """Milliseconds between two events that are reached."""
-    assert start_event.moment.when is not None
-    assert end_event.moment.when is not None
-    return 1e3 * (end_event.moment.when - start_event.moment.when)
+    assert start_event.when is not None
+    assert end_event.when is not None
+    return 1e3 * (end_event.when - start_event.when)
 
 
 class Device:

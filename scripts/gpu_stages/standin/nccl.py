@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_stages.standin.clock import GPU, Work
-from gpu_stages.standin.cupy import Array, Stream, zeros
+from gpu_stages.standin.cupy import GPU, Array, Stream, Work, zeros
 from lagom_jax.nccl_plugin import library
 from lagom_jax.nccl_plugin.control import VARIABLE
 from lagom_jax.nccl_plugin.installed import PLUGIN
