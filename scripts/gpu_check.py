@@ -19,9 +19,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_stages import page
 from gpu_stages.running import run_stage, visible_gpu
-from gpu_stages.stage import STAGES, CannotRunError, Request, StageResult
+from gpu_stages.stage import (
+    STAGES,
+    CannotRunError,
+    Request,
+    StageResult,
+    answer,
+    table,
+)
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from lagom_jax.typed_json import FormError
@@ -80,19 +86,22 @@ def _run(wanted: argparse.Namespace) -> dict[str, StageResult]:
     if out.exists():
         raise CannotRunError(f"{wanted.out} is there: name another --out")
     out.mkdir(parents=True)
-    name, record = cluster.gpu.name, cluster.gpu.xla_device_name
-    about = {**machine(gpu), "record": f"{name}, of an {record}"}
+    record = cluster.gpu
+    about = {**machine(gpu), "record": f"{record.name}, {record.xla_device_name}"}
     print(f"{about['name']}, compared with the record {about['record']}", flush=True)
-    written = out / f"{name}.md"
+    written = out / f"{record.name}.md"
+    lines = [f"# {about['name']}\n", *table(("part", "version"), about.items())]
     results: dict[str, StageResult] = {}
     for name in STAGES:
         if name in (wanted.stages or STAGES):
             print(f"\n{name} ...", flush=True)
             request = Request(system, wanted.dry_run, wanted.seconds, str(out / name))
             results[name] = run_stage(f"gpu_stages.{name}", request)
-            print(*page.answer(name, results[name]), sep="\n", flush=True)
+            found = [*answer(name, results[name])]
+            print(*found, sep="\n", flush=True)
             # After each, as something may end this process.
-            page.write(written, about, results)
+            lines += found
+            written.write_text("\n".join(lines))
     print(f"wrote {written}")
     return results
 

@@ -23,7 +23,7 @@ from gpu_stages.contention_law import (
     kernel_cases,
 )
 from gpu_stages.gpu import RANKS, Gpu, HungError, Ranks
-from gpu_stages.stage import Check, Clock, Outcome, Request, say, write_table
+from gpu_stages.stage import Check, Outcome, Request, say, write_table
 from gpu_stages.steering import Steering
 from lagom_jax.nccl_plugin import Rule
 from lagom_jax.nccl_plugin.rules import MOST_BYTES as LARGEST_SIZE
@@ -51,26 +51,18 @@ class _Measuring:
         self._offered = steering.offer().offered
         stream = gpu.stream(urgent=False)
         self._kernels = [
-            (
-                case,
-                Task(
-                    (stream,),
-                    gpu.triad(stream, case.elements)
-                    if case.elements
-                    else gpu.matmul(stream, case.work.matmuls[0]),
-                ),
-            )
+            (case, Task((stream,), case.launcher(gpu, stream)))
             for case in kernel_cases()
         ]
         self.rows: list[Measured] = []
         self.findings: list[str] = []
         self.left_out: list[str] = []
 
-    def run(self, clock: Clock) -> None:
+    def run(self, request: Request) -> None:
         """Measures until all is done or the time is over."""
         longest = 0.0
         for number, case in enumerate(self._collectives):
-            before = clock.left()
+            before = request.left()
             if before < _SECONDS_AFTER + longest:
                 rest = ", ".join(map(str, self._collectives[number:]))
                 self.left_out.append(f"The time was over before: {rest}.")
@@ -84,7 +76,7 @@ class _Measuring:
                     f"It ended with {case}: {error}. Nothing was measured after it."
                 )
                 break
-            longest = max(longest, before - clock.left())
+            longest = max(longest, before - request.left())
             say(f"{number + 1}/{len(self._collectives)}: {case}")
 
     def _with(self, case: CollectiveCase) -> None:
@@ -97,9 +89,9 @@ class _Measuring:
         self._ranks.run(function, _SMALL_BYTES)
         nbytes = self._bench.size(function)
         task = self._bench.collective(function, nbytes)
-        self._steering.log.new_lines()
+        self._steering.new_lines()
         self._bench.alone(task, 1)
-        ran = nccl_log.ran(self._steering.log.new_lines())
+        ran = nccl_log.ran(self._steering.new_lines())
         asked = (function, answer.algorithm, answer.protocol, answer.channels)
         if not ran or ran[-1].setting != asked:
             self.findings.append(
@@ -118,13 +110,12 @@ class _Measuring:
 
 def run(request: Request) -> Outcome:
     """Measures, predicts and compares."""
-    clock = Clock(request)
     steering = Steering(request)
     gpu = Gpu(request)
     try:
         with Ranks(gpu, MOST_BYTES) as ranks:
             found = _Measuring(gpu, ranks, steering, dry=request.dry)
-            found.run(clock)
+            found.run(request)
     except HungError as error:
         raise HungError(
             f"{error}; NCCL's communicators were aborted. Ranks that share a GPU wait "

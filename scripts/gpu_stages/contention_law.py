@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from gpu_stages.contention_bench import Slowed
-from gpu_stages.gpu import RANKS, TRIAD_BYTES
+from gpu_stages.gpu import RANKS, TRIAD_BYTES, Gpu
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
@@ -50,6 +51,12 @@ class KernelCase:
     work: Work
     elements: int = 0
     """Of a triad; 0 for a product."""
+
+    def launcher(self, gpu: Gpu, stream: Any) -> Callable[[], None]:
+        """A function that launches it."""
+        if self.elements:
+            return gpu.triad(stream, self.elements)
+        return gpu.matmul(stream, self.work.matmuls[0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -89,12 +89,7 @@ class Gpu:
         return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
 
     def array(self, nbytes: int, *, window: bool = False) -> Any:
-        """An array of f32, ready for any stream: of zeros, or one for a window of NCCL.
-
-        Args:
-            nbytes: Its size.
-            window: Whether it lies in memory of NCCL's own, so that it can become one.
-        """
+        """An array of f32, ready for any stream: zeros, or memory of NCCL's own."""
         make = self._windowed.empty if window else self._cupy.zeros
         array = make(nbytes // 4, np.float32)
         self._cupy.cuda.runtime.deviceSynchronize()
@@ -176,11 +171,8 @@ class Ranks:
     ) -> None:
         """Makes the communicator.
 
-        Args:
-            gpu: That of all ranks.
-            most_bytes: Of a call, at most, as a tuner counts them.
-            windows: Whether buffers lie in symmetric windows.
-            policy: What the communicator spares SMs for.
+        No call has more bytes, as a tuner counts them. With `windows` all buffers lie
+        in symmetric windows.
 
         Raises:
             CannotRunError: They do not fit the GPU, or NCCL is too old.
@@ -209,23 +201,17 @@ class Ranks:
                     nccl.Communicator.init(RANKS, rank, name, config)
                     for rank in range(RANKS)
                 ]
-
-        def register() -> None:
-            for buffers in (self._sends, self._receives):
+            for buffers in (self._sends, self._receives) if windows else ():
                 with nccl.group():
                     for member, buffer in zip(self._members, buffers, strict=True):
                         member.register_window(buffer, nccl.WindowFlag.COLL_SYMMETRIC)
 
         within(gpu.patience, "making a communicator", connect)
-        if windows:
-            within(gpu.patience, "registering windows", register)
 
     def launch(self, function: str, nbytes: int) -> None:
         """Queues one collective on the stream of each rank.
 
-        Args:
-            function: As the rules of the tuner name it.
-            nbytes: As a tuner counts them: on the larger side.
+        Its function and its bytes are as a tuner has them: those of the larger side.
         """
         part = nbytes // 4 // RANKS
         whole = part * RANKS
@@ -247,11 +233,7 @@ class Ranks:
                     member.allreduce(*operands, op=plus, **on)
 
     def run(self, function: str, nbytes: int) -> None:
-        """Runs one collective, for which NCCL may have to connect the ranks anew.
-
-        Args:
-            function: As the rules of the tuner name it.
-            nbytes: As a tuner counts them.
+        """`launch`, and its end; NCCL may have to connect the ranks anew.
 
         Raises:
             HungError: They do not get connected, or it does not end.

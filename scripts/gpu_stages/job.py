@@ -70,17 +70,12 @@ def run(request: Request) -> Outcome:
 
 
 def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
-    """The answer that runs of a job give.
-
-    Args:
-        usual: Without lagom_jax.
-        tuned: With it.
-        repeated: Without it, once more.
-    """
+    """The answer that runs of a job give: without lagom_jax, with it, without again."""
     own = differing(usual.losses, repeated.losses)
     off = differing(usual.losses, tuned.losses)
     plan, warned = tuned.plan, len(tuned.warnings)
     changes = len(plan.levers) + len(plan.settings) if plan else 0
+    losses = f"steps with another loss, of {len(usual.losses)}"
     findings = [*dict.fromkeys(tuned.warnings)]
     if own:
         findings.append(
@@ -91,18 +86,10 @@ def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
         findings.append("No plan would change anything: nothing was compared.")
     return Outcome(
         checks=(
-            Check(
-                f"steps with another loss, of {len(usual.losses)}",
-                off,
-                # Where nothing was changed nothing is shown.
-                at_most=own if changes or off > own else None,
-            ),
+            # Where nothing was changed nothing is shown.
+            Check(losses, off, at_most=own if changes or off > own else None),
             Check("changes of the plan in use", changes),
-            Check(
-                "warnings of lagom_jax",
-                warned,
-                at_most=0 if changes or warned else None,
-            ),
+            Check("warnings of lagom_jax", warned, 0 if changes or warned else None),
         ),
         findings=tuple(findings),
         left_out=(
@@ -139,9 +126,7 @@ def _train(request: Request, mode: str, suffix: str = "") -> Trained:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     logs = [folder / f"{i}.log" for i in range(1 if request.dry else RANKS)]
     commands = {
-        log: processes.python(
-            *_words(request, mode, folder), *_of_process(request, address, index)
-        )
+        log: processes.python(*_words(request, mode, folder, address, index))
         for index, log in enumerate(logs)
     }
     try:
@@ -151,26 +136,24 @@ def _train(request: Request, mode: str, suffix: str = "") -> Trained:
     return _read(folder, logs)
 
 
-def _words(request: Request, mode: str, folder: Path) -> list[str]:
+def _words(
+    request: Request, mode: str, folder: Path, address: str, index: int
+) -> list[str]:
+    """The command of one process of the job."""
     steps = _DRY_STEPS if request.dry else len(guard.schedule()) + _AFTER_THE_GUARD
-    return [
+    words = [
         *(str(TRAIN), *_SMALL, f"--steps={steps}", f"--checkpoint_every={steps}"),
         *(f"--lagom={mode}", f"--lagom_cluster={request.cluster(RANKS).name}"),
         *(f"--out={folder / 'out'}", f"--lagom_cache={folder / 'decisions'}"),
     ]
-
-
-def _of_process(request: Request, address: str, index: int) -> tuple[str, ...]:
     if request.dry:
-        return (
-            *("--lagom_levers=costs", "--lagom_compiles=2"),
-            *(f"--devices={RANKS}", f"--text={__file__}"),
-        )
-    return (
-        *("--lagom_verify=measure", "--lagom_patience=60", "--lagom_compiles=4"),
-        *(f"--lagom_seconds={request.seconds / _RUNS / 2:.0f}", f"--process={index}"),
-        *(f"--coordinator={address}", f"--processes={RANKS}"),
-    )
+        words += ["--lagom_levers=costs", "--lagom_compiles=2", f"--devices={RANKS}"]
+        return [*words, f"--text={__file__}"]
+    return [
+        *(*words, "--lagom_verify=measure", "--lagom_patience=60"),
+        *("--lagom_compiles=4", f"--lagom_seconds={request.seconds / _RUNS / 2:.0f}"),
+        *(f"--coordinator={address}", f"--processes={RANKS}", f"--process={index}"),
+    ]
 
 
 def _environment(request: Request, folder: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from lagom_jax.nccl_plugin.rules import FUNCTIONS
@@ -71,24 +70,6 @@ class Offer:
     """Functions with the algorithms and protocols that NCCL has for them here."""
     asks_plugin: bool
     """Whether it has loaded our plugin."""
-
-
-class Log:
-    """A file that NCCL is writing."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._read = 0
-
-    def new_lines(self) -> list[str]:
-        """Whole lines that were added since the last call."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read += len(whole + newline)
-        return whole.decode(errors="replace").splitlines()
 
 
 def ran(lines: Iterable[str]) -> list[Ran]:

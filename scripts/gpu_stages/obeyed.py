@@ -11,11 +11,10 @@ from collections import Counter
 from typing import Final
 
 from gpu_stages import nccl_log
-from gpu_stages.calls import Call, outcome_of
 from gpu_stages.gpu import RANKS, Gpu, Ranks
 from gpu_stages.nccl_log import Offer, Ran
-from gpu_stages.stage import Clock, Outcome, Request, say, write_table
-from gpu_stages.steering import Steering
+from gpu_stages.stage import Outcome, Request, say, write_table
+from gpu_stages.steering import Call, Steering, outcome_of
 from lagom_jax.nccl_plugin import Answer, Rule
 from lagom_jax.nccl_plugin.rules import FUNCTIONS, possible_chunk
 from lagom_jax.plan.setting import PROTOCOLS
@@ -67,7 +66,6 @@ class Asked:
 
 def run(request: Request) -> Outcome:
     """Makes the calls, and compares."""
-    clock = Clock(request)
     steering = Steering(request, NCCL_BUFFSIZE=str(_BUFFER_BYTES))
     gpu = Gpu(request)
     found: list[Call] = []
@@ -78,16 +76,16 @@ def run(request: Request) -> Outcome:
         with Ranks(gpu, max(_SIZES)) as ranks:
             offer = steering.offer()
             for number in range(GENERATIONS):
-                if number and clock.left() < _SECONDS_AFTER:
+                if number and request.left() < _SECONDS_AFTER:
                     done = f"{number} of {GENERATIONS} generations of rules"
                     left_out.append(f"The time was over after {done}.")
                     break
                 calls = generation(number)
                 steering.hold(*(call.rule for call in calls))
-                steering.log.new_lines()
+                steering.new_lines()
                 for call in calls:
                     ranks.run(call.function, call.nbytes)
-                    judged = judge(call, number, offer, steering.log.new_lines())
+                    judged = judge(call, number, offer, steering.new_lines())
                     found += [judged] if judged else []
                     missing[call.way] += judged is None
                 say(f"{len(found)} calls")
@@ -116,11 +114,16 @@ def generation(number: int) -> list[Asked]:
         >>> [str(asked.answer) for asked in generation(0)[:2]]
         ['ring/ll, 1 channel', 'ring/ll128, 2 channels']
     """
-    return [
-        Asked(function, nbytes, _answer(function, number, place))
-        for function in FUNCTIONS
-        for place, nbytes in enumerate(_SIZES)
-    ]
+    calls: list[Asked] = []
+    for function, ways in _WAYS.items():
+        for place, nbytes in enumerate(_SIZES):
+            algorithm, protocol = ways[(number + place) % len(ways)]
+            channels = _CHANNELS[(2 * number + place) % len(_CHANNELS)]
+            chunk = _CHUNKS[(number + 3 * place) % len(_CHUNKS)]
+            cut = chunk if protocol == "simple" else None
+            answer = Answer(algorithm, protocol, channels, cut)
+            calls.append(Asked(function, nbytes, answer))
+    return calls
 
 
 def judge(call: Asked, number: int, offer: Offer, lines: list[str]) -> Call | None:
@@ -143,16 +146,6 @@ def judge(call: Asked, number: int, offer: Offer, lines: list[str]) -> Call | No
     )
 
 
-def _answer(function: str, number: int, place: int) -> Answer:
-    ways = _WAYS[function]
-    algorithm, protocol = ways[(number + place) % len(ways)]
-    channels = _CHANNELS[(2 * number + place) % len(_CHANNELS)]
-    chunk = _CHUNKS[(number + 3 * place) % len(_CHUNKS)]
-    return Answer(
-        algorithm, protocol, channels, chunk if protocol == "simple" else None
-    )
-
-
 def _difference(call: Asked, ran: Ran, channels: int) -> str:
     answer = call.answer
     if (ran.function, ran.per_rank) != (call.function, call.per_rank):
@@ -161,7 +154,9 @@ def _difference(call: Asked, ran: Ran, channels: int) -> str:
         return f"it runs as {ran.algorithm}/{ran.protocol}"
     if ran.channels > channels:
         return f"it takes {ran.channels} channels, not {channels}"
-    if ran.channels < channels and _fills(call, channels):
+    traffic = call.nbytes * (2 if call.function == "all-reduce" else 1)
+    filled = traffic >= channels * _TRAFFIC_OF_A_CHANNEL
+    if ran.channels < channels and filled:
         return f"it takes only {ran.channels} channels of {channels}"
     return ""
 
@@ -174,21 +169,12 @@ def _chunk_difference(call: Asked, clamped: set[tuple[str, int]]) -> str:
     assert answer.algorithm is not None
     assert answer.protocol is not None
     asked = possible_chunk(answer.chunk_bytes, answer.algorithm, answer.protocol)
+    # The largest that the small buffers of Simple hold.
+    rooted = call.function in ("broadcast", "reduce")
+    steps = 4 if answer.algorithm == "ring" and not rooted else 1
+    held = steps * _BUFFER_BYTES // _STEPS
     found = {chunk for function, chunk in clamped if function == call.function}
-    expected = {asked} if asked > _held(call) else set[int]()
+    expected = {asked} if asked > held else set[int]()
     if found == expected:
         return ""
     return f"NCCL writes of chunks {sorted(found)} that it cut, not {sorted(expected)}"
-
-
-def _held(call: Asked) -> int:
-    """The largest chunk that the small buffers of Simple hold."""
-    rooted = call.function in ("broadcast", "reduce")
-    steps = 4 if call.answer.algorithm == "ring" and not rooted else 1
-    return steps * _BUFFER_BYTES // _STEPS
-
-
-def _fills(call: Asked, channels: int) -> bool:
-    """Whether there is enough to deal out for so many channels."""
-    traffic = call.nbytes * (2 if call.function == "all-reduce" else 1)
-    return traffic >= channels * _TRAFFIC_OF_A_CHANNEL

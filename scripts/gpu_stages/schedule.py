@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from gpu_stages.running import ChildError, run_all
 from gpu_stages.schedules import Comparison, compare
-from gpu_stages.stage import CannotRunError, Check, Clock, Outcome, Request, say
+from gpu_stages.stage import CannotRunError, Check, Outcome, Request, say
 from lagom_jax import processes
 from lagom_jax.cluster import target_config
 from lagom_jax.compile import Target, Toolchain, compile_step, lower
@@ -40,21 +40,16 @@ Step: TypeAlias = tuple[str, Mapping[str, Any]]
 _GPUS: Final = 8
 # One GPU is all that each host has that XLA can mock, all of them in one NVLink domain.
 _MOCKED: Final = f"1x{_GPUS}x1"
-_STEPS: Final[tuple[Step, ...]] = tuple(
-    (model, {"parallelism": parallelism})
-    for model, parallelism in (
-        ("llama-3-8b", "fsdp"),
-        ("llama-3-8b", "tp"),
-        ("deepseek-moe-16b", "ep"),
-        ("phi-2", "dp"),
-        ("olmoe-1b-7b", "fsdp"),
-        ("llama-3-8b", "pp"),
-    )
+_STEPS: Final = (
+    ("llama-3-8b", "fsdp"),
+    ("llama-3-8b", "tp"),
+    ("deepseek-moe-16b", "ep"),
+    ("phi-2", "dp"),
+    ("olmoe-1b-7b", "fsdp"),
+    ("llama-3-8b", "pp"),
 )
-_DRY_STEP: Final[Step] = (
-    "phi-2",
-    {"parallelism": "fsdp", "tiny": True, "layers": 1, "batch": 1, "sequence": 16},
-)
+_DRY_STEPS: Final = (("phi-2", "fsdp"),)
+_DRY_SIZES: Final = {"tiny": True, "layers": 1, "batch": 1, "sequence": 16}
 # A test sets options for the mocked side of a dry run, so that there is a difference.
 _DRY_OPTIONS: Final = "STANDIN_XLA_OPTIONS"
 # The other hosts are not there to tune their share of the kernels, and would be
@@ -69,7 +64,6 @@ _LONGEST_SHARE: Final = 0.6
 
 def run(request: Request) -> Outcome:
     """Compiles as many steps as there is time for."""
-    clock = Clock(request)
     # The GPU is for the processes that mock others: each takes its memory.
     jax.config.update("jax_platforms", "cpu")
     try:
@@ -84,23 +78,24 @@ def run(request: Request) -> Outcome:
     findings: list[str] = []
     left_out: list[str] = []
     longest = 0.0
-    for step in [_DRY_STEP] if request.dry else _STEPS:
-        name = f"{step[0]} {step[1]['parallelism']}"
-        began = clock.left()
+    for model, parallelism in _DRY_STEPS if request.dry else _STEPS:
+        name = f"{model} {parallelism}"
+        sizes = {"parallelism": parallelism, **(_DRY_SIZES if request.dry else {})}
+        began = request.left()
         if began < longest + _FOR_THE_REST:
             left_out.append(f"{name}: no time was left")
             continue
         say(f"compiling {name} twice")
         seconds = min(began - _FOR_THE_REST, _LONGEST_SHARE * request.seconds)
         try:
-            without, on_gpu, notes = _compiled(step, request, seconds, target)
+            without, on_gpu, notes = _compiled((model, sizes), request, seconds, target)
         except (LagomError, ChildError) as error:
             left_out.append(f"{name}: {error}")
         else:
             comparison = compare(without, on_gpu)
             checks += _checks(name, comparison)
             findings += [f"{name}: {one}." for one in (*_places(comparison), *notes)]
-        longest = max(longest, began - clock.left())
+        longest = max(longest, began - request.left())
     if not checks:
         raise CannotRunError(f"no step was compiled in both ways: {left_out[0]}")
     return Outcome(
@@ -132,12 +127,6 @@ def _compiled(
 
 def on_the_gpu(step: Step, request: Request, seconds: float, target: Target) -> Program:
     """The step compiled in a process of its own, which has seen no other topology.
-
-    Args:
-        step: The step.
-        request: That of the stage.
-        seconds: Time limit.
-        target: Of a dry run.
 
     Raises:
         ChildError: It could not be compiled, or not in time.

@@ -7,13 +7,16 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.files import write_whole
 from lagom_jax.typed_json import parse_object, plain, typed
+
+# A stage has a process of its own.
+_STARTED: Final = time.monotonic()
 
 
 class CannotRunError(Exception):
@@ -98,6 +101,10 @@ class Request:
         """One host of the system with so many GPUs."""
         return Cluster.parse(f"{self.system}:1x{gpus}")
 
+    def left(self) -> float:
+        """Seconds until the time limit of this process; negative once it is over."""
+        return self.seconds - (time.monotonic() - _STARTED)
+
     @property
     def patience(self) -> float:
         """Seconds after which something that is waited for counts as hung.
@@ -108,17 +115,6 @@ class Request:
         """
         # Something that hangs must leave enough time to report it.
         return min(20.0, 0.1 * self.seconds)
-
-
-class Clock:
-    """Remaining time of a stage, from now on."""
-
-    def __init__(self, request: Request) -> None:
-        self._end = time.monotonic() + request.seconds
-
-    def left(self) -> float:
-        """Seconds; negative once it is over."""
-        return self._end - time.monotonic()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,3 +191,54 @@ class StageResult:
             FormError: It is damaged.
         """
         return typed(cls, parse_object((folder / "outcome.json").read_text()))
+
+
+def answer(name: str, stage: StageResult) -> Iterator[str]:
+    """What a stage has to say, as lines of Markdown."""
+    outcome = stage.outcome
+    yield f"## {name.capitalize()}: {stage.verdict}\n"
+    yield STAGES[name].text
+    if stage.verdict == "refuted":
+        yield f"**No.** {STAGES[name].if_refuted}"
+    yield ""
+    if stage.why:
+        yield f"**{stage.status.capitalize()}**: {stage.why}\n"
+    if outcome.checks:
+        met = {None: "", True: "yes", False: "**no**"}
+        yield from table(
+            ("check", "value", "at most", "met"),
+            [
+                (one.title, _shown(one.value), _shown(one.at_most), met[one.met])
+                for one in outcome.checks
+            ],
+        )
+    for heading, lines in (
+        ("Disagreements", outcome.findings),
+        ("Not measured", outcome.left_out),
+        (f"To calibrate with, in {name}/", outcome.calibrate),
+    ):
+        if lines:
+            yield f"{heading}:\n"
+            yield "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def _shown(value: float | None) -> str:
+    """A number for people.
+
+    Example:
+        >>> _shown(1234.5), _shown(0.0312), _shown(1 << 26), _shown(None)
+        ('1234', '0.0312', '67108864', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+        yield f"| {' | '.join(escaped)} |"
+    yield ""

@@ -13,10 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from gpu_stages import nccl_log
-from gpu_stages.calls import Call, outcome_of
 from gpu_stages.gpu import RANKS, Gpu, Ranks
 from gpu_stages.stage import Outcome, Request, say, write_table
-from gpu_stages.steering import Steering
+from gpu_stages.steering import Call, Steering, outcome_of
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.transport_constants import load_transport_constants
@@ -47,7 +46,7 @@ def run(request: Request) -> Outcome:
                 ranks.run(function, nbytes)
                 call = (function, nbytes, windows, policy)
                 asked = transport_of(cluster, gpu.nccl_release, *call)
-                logged = nccl_log.transports(function, steering.log.new_lines())
+                logged = nccl_log.transports(function, steering.new_lines())
                 found.append(judge(*call, asked, logged))
         say(f"{len(found)} calls")
     write_table(request.path / "calls.csv", [*map(dataclasses.asdict, found)])
@@ -95,15 +94,7 @@ def transport_of(
     windows: bool,
     policy: CtaPolicy,
 ) -> Transport:
-    """The transport that plans count on for a call.
-
-    Args:
-        cluster: What it runs on.
-        nccl: The release.
-        function: As the rules of the tuner name it.
-        nbytes: On the larger side.
-        windows: Whether both buffers lie in symmetric windows.
-        policy: Of the communicator.
+    """The transport that plans count on for a call, under a release of NCCL.
 
     Example:
         >>> h100 = Cluster.parse("h100:1x2")

@@ -98,9 +98,9 @@ def test_a_job_that_fails_or_hangs_is_ended(tmp_path, monkeypatch, body, seconds
 
 def test_each_process_is_a_rank_of_one_host(tmp_path):
     request = Request("h100", False, 280.0, str(tmp_path))
-    words = job._words(request, "tune", tmp_path)
+    words = job._words(request, "tune", tmp_path, "a:1", 1)
     assert "--lagom_cluster=h100:1x2" in words
-    assert "--process=1" in job._of_process(request, "a:1", 1)
+    assert {"--process=1", "--coordinator=a:1"} < set(words)
     environment = job._environment(request, tmp_path)
     assert environment["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
     assert environment["NCCL_MAX_CTAS"] == "16"

@@ -7,7 +7,6 @@ Its kernels are slowed by collectives; how much is set by the environment
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import random
 import types
@@ -72,7 +71,6 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.streams: list[deque[Task]] = []
-        self._collectives = 0
 
     def push(self, stream: deque[Task], task: Task) -> None:
         """Queues a task."""
@@ -85,11 +83,6 @@ class Clock:
             self._advance(_ASK_SECONDS)
         return event.when is not None
 
-    def hangs(self) -> bool:
-        """True if the next collective is one of those that a test lets hang."""
-        self._collectives += 1
-        return self._collectives >= _number("HANGS", math.inf)
-
     def _advance(self, seconds: float) -> None:
         end = self.now + seconds
         self._settle()
@@ -101,7 +94,7 @@ class Clock:
                 for work in dict.fromkeys(heads)
                 if heads.count(work) >= work.parts and not work.hangs
             ]
-            slow = _number("SLOWDOWN", 1.1) if any(w.parts for w in running) else 1.0
+            slow = number("SLOWDOWN", 1.1) if any(w.parts for w in running) else 1.0
             pace = [(work, 1.0 if work.parts else slow) for work in running]
             step = min([end - self.now, *(work.left * slow for work, slow in pace)])
             for work, slow in pace:
@@ -128,7 +121,8 @@ class Clock:
         return task.left <= _DONE
 
 
-def _number(name: str, usual: float) -> float:
+def number(name: str, usual: float) -> float:
+    """What a test has set in the environment."""
     return float(os.environ.get(f"STANDIN_{name}", usual))
 
 

@@ -8,16 +8,16 @@ call lie in symmetric windows.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import itertools
+import math
 import os
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_stages.standin.cupy import GPU, Array, Stream, Work, zeros
+from gpu_stages.standin.cupy import GPU, Array, Stream, Work, number, zeros
 from lagom_jax.nccl_plugin import library
 from lagom_jax.nccl_plugin.control import VARIABLE
 from lagom_jax.nccl_plugin.installed import PLUGIN
@@ -27,37 +27,26 @@ from lagom_jax.plan.setting import PROTOCOLS
 SUM: Final = 0
 empty: Final = zeros
 """Memory of NCCL's own is like any other here."""
+CTAPolicy: Final = int
+NCCLConfig: Final = types.SimpleNamespace
+"""Channels and policy of a communicator."""
 _NAMES: Final = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 _PARTED, _ROOTED = ("all-gather", "reduce-scatter"), ("broadcast", "reduce")
 _CHANNEL_BYTES_PER_S: Final = 5e9
 _STEP_SECONDS: Final = 4e-6
 _USUAL_CHANNELS: Final = 8
+# The policy that leaves all SMs to kernels.
+_ZERO: Final = 2
 _QUEUED: Final[list[tuple[Communicator, str, int, Stream, bool]]] = []
+_COUNT: Final = itertools.count(1)
 # The plugin stays loaded as long as the process.
 _OPEN: Final = contextlib.ExitStack()
-
-
-class CTAPolicy(enum.IntFlag):
-    """What a communicator spares SMs for."""
-
-    DEFAULT = 0
-    EFFICIENCY = 1
-    ZERO = 2
 
 
 class WindowFlag(enum.IntFlag):
     """Kinds of windows."""
 
     COLL_SYMMETRIC = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class NCCLConfig:
-    """Channels and policy of a communicator."""
-
-    min_ctas: int
-    max_ctas: int
-    cta_policy: CTAPolicy = CTAPolicy.DEFAULT
 
 
 def get_version() -> Any:
@@ -82,7 +71,7 @@ def group() -> Iterator[None]:
         for one, function, nbytes, _, in_windows in _QUEUED
     }
     seconds = _STEP_SECONDS + nbytes / (channels * _CHANNEL_BYTES_PER_S)
-    work = Work(seconds, len(_QUEUED), GPU.hangs())
+    work = Work(seconds, len(_QUEUED), next(_COUNT) >= number("HANGS", math.inf))
     for *_, stream, _in_windows in _QUEUED:
         GPU.push(stream.tasks, work)
     _QUEUED.clear()
@@ -91,9 +80,9 @@ def group() -> Iterator[None]:
 class Communicator:
     """One rank of a communicator."""
 
-    def __init__(self, nranks: int, rank: int, config: NCCLConfig) -> None:
+    def __init__(self, nranks: int, rank: int, config: Any) -> None:
         self._ranks, self._rank, self._most = nranks, rank, config.max_ctas
-        self._copies = config.cta_policy == CTAPolicy.ZERO
+        self._copies = config.cta_policy == _ZERO
         self._windows: list[Array] = []
         tuner = _OPEN.enter_context(
             library.opened(Path(os.environ[PLUGIN]), {VARIABLE: os.environ[VARIABLE]})
@@ -103,9 +92,7 @@ class Communicator:
         self._write_table()
 
     @classmethod
-    def init(
-        cls, nranks: int, rank: int, unique_id: None, config: NCCLConfig
-    ) -> Communicator:
+    def init(cls, nranks: int, rank: int, unique_id: None, config: Any) -> Communicator:
         """Makes a rank.
 
         Raises:
@@ -193,9 +180,10 @@ class Communicator:
         return self._plugin.ask(function, all_bytes, possible=offered) or Answer()
 
     def _queue(self, function: str, stream: Stream, *buffers: Array) -> None:
-        in_windows = all(one.whole in self._windows for one in buffers)
+        in_windows = function not in _ROOTED and all(
+            one.whole in self._windows for one in buffers
+        )
         nbytes = 4 * min(one.size for one in buffers)
-        in_windows = in_windows and function not in _ROOTED
         _QUEUED.append((self, function, nbytes, stream, in_windows))
 
     def _write_table(self) -> None:
