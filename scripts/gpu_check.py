@@ -20,14 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_stages.running import run_stage, visible_gpu
-from gpu_stages.stage import (
-    STAGES,
-    CannotRunError,
-    Request,
-    StageResult,
-    answer,
-    table,
-)
+from gpu_stages.stage import STAGES, CannotRunError, Request, StageResult, answer
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import ClusterError
 from lagom_jax.typed_json import FormError
@@ -90,7 +83,7 @@ def _run(wanted: argparse.Namespace) -> dict[str, StageResult]:
     about = {**machine(gpu), "record": f"{record.name}, {record.xla_device_name}"}
     print(f"{about['name']}, compared with the record {about['record']}", flush=True)
     written = out / f"{record.name}.md"
-    lines = [f"# {about['name']}\n", *table(("part", "version"), about.items())]
+    lines = [f"# {about['name']}\n", *(f"- {n}: {v}" for n, v in about.items()), ""]
     results: dict[str, StageResult] = {}
     for name in STAGES:
         if name in (wanted.stages or STAGES):

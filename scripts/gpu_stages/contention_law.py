@@ -8,7 +8,6 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, Final
 
-from gpu_stages.contention_bench import Slowed
 from gpu_stages.gpu import RANKS, TRIAD_BYTES, Gpu
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
@@ -21,7 +20,6 @@ from lagom_jax.hlo.work import Work
 from lagom_jax.nccl_plugin import Answer
 from lagom_jax.plan.setting import Setting, largest_chunk, threads_range
 
-_LINK: Final = "the GPU itself"
 _KIB: Final = 1 << 10
 _BF16: Final = 2
 # Products that arithmetic limits, and thin ones that memory limits: m, n, k.
@@ -83,6 +81,20 @@ class CollectiveCase:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Slowed:
+    """Seconds of one launch, alone and beside another: an entry for each turn."""
+
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
+
+    @property
+    def slowdown(self) -> float:
+        """Median of time together over time alone, turn by turn."""
+        turns = zip(self.together, self.alone, strict=True)
+        return median(together / alone for together, alone in turns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
     """A measured pair."""
 
@@ -113,8 +125,7 @@ class Law:
         price = kernel_price(work, self._cluster, self._constants)
         alone = dataclasses.replace(price, seconds=median(row.of_kernel.alone))
         load = kernel_load(work, alone, self._cluster.gpu)
-        flying = [self.load(row)]
-        return slowdown(load, flying, self._cluster.gpu, self._sharing)
+        return slowdown(load, [self.load(row)], self._cluster.gpu, self._sharing)
 
     def load(self, row: Measured) -> CollectiveLoad:
         """Load of all ranks together on the GPU that they share.
@@ -129,7 +140,7 @@ class Law:
             RANKS * setting.channels,
             setting.chunk_bytes,
             RANKS * rate,
-            _LINK,
+            "the GPU itself",
             0.0,
             reduces_in_full=kind == "all-reduce" and setting.protocol == "simple",
         )
@@ -146,9 +157,7 @@ def kernel_cases() -> list[KernelCase]:
     for elements in _TRIADS:
         third = TRIAD_BYTES * elements // 3
         work = Work("fusion", 2.0 * elements, 2 * third, third)
-        cases.append(
-            KernelCase(f"triad of {3 * third >> 20} MiB", work, elements=elements)
-        )
+        cases.append(KernelCase(f"triad of {3 * third >> 20} MiB", work, elements))
     return cases
 
 

@@ -303,10 +303,8 @@ def _check_room(gpu: Gpu) -> None:
     release = tuple(int(part) for part in gpu.nccl_release.split("."))
     if release < _FIRST_WITH_SHARED_GPUS:
         first = ".".join(map(str, _FIRST_WITH_SHARED_GPUS))
-        raise CannotRunError(
-            f"NCCL {gpu.nccl_release} has no ranks that share a GPU, {first} has: "
-            f"{_INSTALL}"
-        )
+        why = f"has no ranks that share a GPU, {first} has: {_INSTALL}"
+        raise CannotRunError(f"NCCL {gpu.nccl_release} {why}")
     if gpu.sm_count <= RANKS * MOST_CHANNELS:
         raise CannotRunError(
             f"{RANKS} ranks of {MOST_CHANNELS} channels do not fit {gpu.sm_count} SMs, "

@@ -10,11 +10,10 @@ import dataclasses
 from collections import Counter
 from typing import Final
 
-from gpu_stages import nccl_log
+from gpu_stages import steering as nccl
 from gpu_stages.gpu import RANKS, Gpu, Ranks
-from gpu_stages.nccl_log import Offer, Ran
 from gpu_stages.stage import Outcome, Request, say, write_table
-from gpu_stages.steering import Call, Steering, outcome_of
+from gpu_stages.steering import Call, Offer, Ran, Steering, outcome_of
 from lagom_jax.nccl_plugin import Answer, Rule
 from lagom_jax.nccl_plugin.rules import FUNCTIONS, possible_chunk
 from lagom_jax.plan.setting import PROTOCOLS
@@ -128,7 +127,7 @@ def generation(number: int) -> list[Asked]:
 
 def judge(call: Asked, number: int, offer: Offer, lines: list[str]) -> Call | None:
     """The call with NCCL's log since the one before; None if NCCL does not offer it."""
-    answer, ran = call.answer, nccl_log.ran(lines)
+    answer, ran = call.answer, nccl.ran(lines)
     assert answer.channels is not None
     if (call.function, answer.algorithm, answer.protocol) not in offer.offered:
         return None
@@ -136,7 +135,7 @@ def judge(call: Asked, number: int, offer: Offer, lines: list[str]) -> Call | No
         why = f"it is one call, and NCCL writes of {len(ran)}"
     else:
         why = _difference(call, ran[0], min(answer.channels, offer.channels))
-        why = why or _chunk_difference(call, nccl_log.clamped(lines))
+        why = why or _chunk_difference(call, nccl.clamped(lines))
     return Call(
         f"{call.function} of {call.nbytes} bytes",
         "after an exchange of rules" if number else "under the first rules",

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from gpu_stages import nccl_log
+from gpu_stages import steering as nccl
 from gpu_stages.gpu import RANKS, Gpu, Ranks
 from gpu_stages.stage import Outcome, Request, say, write_table
 from gpu_stages.steering import Call, Steering, outcome_of
@@ -46,7 +46,7 @@ def run(request: Request) -> Outcome:
                 ranks.run(function, nbytes)
                 call = (function, nbytes, windows, policy)
                 asked = transport_of(cluster, gpu.nccl_release, *call)
-                logged = nccl_log.transports(function, steering.new_lines())
+                logged = nccl.transports(function, steering.new_lines())
                 found.append(judge(*call, asked, logged))
         say(f"{len(found)} calls")
     write_table(request.path / "calls.csv", [*map(dataclasses.asdict, found)])

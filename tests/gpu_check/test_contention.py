@@ -7,8 +7,13 @@ import re
 import pytest
 
 from gpu_stages.contention import judged
-from gpu_stages.contention_bench import Slowed
-from gpu_stages.contention_law import Law, Measured, collective_cases, kernel_cases
+from gpu_stages.contention_law import (
+    Law,
+    Measured,
+    Slowed,
+    collective_cases,
+    kernel_cases,
+)
 from gpu_stages.gpu import MOST_CHANNELS, RANKS
 from gpu_stages.stage import StageResult
 from lagom_jax.cluster import Cluster

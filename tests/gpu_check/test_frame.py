@@ -131,7 +131,7 @@ def test_goals():
 
 def test_the_page_shows_what_matters():
     outcome = Outcome(
-        checks=(Check("error | points", 13.125, at_most=5), Check("calls", 1 << 26)),
+        checks=(Check("error in points", 13.125, at_most=5), Check("calls", 1 << 26)),
         findings=("copies are slow",),
         left_out=("fp8",),
         calibrate=("`lagom calibrate --matmuls matmuls.csv`",),
@@ -145,7 +145,7 @@ def test_the_page_shows_what_matters():
     ).splitlines()
     question = STAGES["contention"]
     for line in (
-        "| error \\| points | 13.12 | 5 | **no** |",
+        "| error in points | 13.12 | 5 | **no** |",
         "| calls | 67108864 |  |  |",
         "- copies are slow",
         "- fp8",

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from gpu_stages.nccl_log import Offer
 from gpu_stages.obeyed import GENERATIONS, Asked, generation, judge
+from gpu_stages.steering import Offer
 from lagom_jax.nccl_plugin import Answer, Rules, Scope
 from lagom_jax.nccl_plugin.reference import ReferenceCommunicator
 from lagom_jax.nccl_plugin.rules import FUNCTIONS

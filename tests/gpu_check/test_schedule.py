@@ -8,7 +8,7 @@ import pytest
 
 from gpu_stages import schedule
 from gpu_stages.running import ChildError
-from gpu_stages.schedules import compare, transfers
+from gpu_stages.schedule import compare, transfers
 from gpu_stages.stage import CannotRunError, Request
 from lagom_jax.compile import Target
 from lagom_jax.hlo.groups import Groups

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from gpu_stages.nccl_log import transports
 from gpu_stages.stage import STAGES
+from gpu_stages.steering import transports
 from gpu_stages.transports import judge, judged
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.span import Span
