@@ -15,6 +15,7 @@ import dataclasses
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.arrays import most_on_a_channel
 from lagom_jax.cost.constants import Constants, load_constants
+from lagom_jax.cost.loads import NO_LOAD, CollectiveLoad, memory_rate
 from lagom_jax.cost.nccl_default import default_of
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.nccl_time import Structure, structure_of
@@ -148,10 +149,30 @@ class CollectiveTerms:
         share = min(1.0, sent / (alone.peak * seconds))
         return Price(seconds, "latency" if transfer <= latency else alone.bound, share)
 
-    def busy(self, setting: Setting) -> float:
-        """The part of its time in which data moves, and nothing waits for a step."""
-        latency, transfer = self._parts(setting)
-        return transfer / max(latency + transfer, 1e-12)
+    def load(self, price: Price, setting: Setting | None = None) -> CollectiveLoad:
+        """What it takes of a GPU.
+
+        Args:
+            price: Its price under the setting.
+            setting: How it is run; by default as NCCL chooses by itself.
+
+        Raises:
+            SettingError: NCCL does not have the setting's algorithm for this.
+        """
+        if self.usual is None:
+            return NO_LOAD
+        used = setting or self.usual
+        passes = self.constants.sharing.passes(self.kind, used)
+        latency, transfer = self._parts(used)
+        return CollectiveLoad(
+            used.channels,
+            used.chunk_bytes,
+            memory_rate(self.sent_bytes(used), price.seconds, passes),
+            price.bound,
+            price.resource_share,
+            transfer / max(latency + transfer, 1e-12),
+            self.kind == "all-reduce" and used.protocol == "simple",
+        )
 
     def _parts(self, setting: Setting) -> tuple[float, float]:
         """Seconds of latency and of the transfer."""

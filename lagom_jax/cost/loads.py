@@ -54,6 +54,10 @@ class CollectiveLoad:
         return self.channels * self.chunk_bytes
 
 
+NO_LOAD = CollectiveLoad(0, 0, 0.0, "", 0.0)
+"""Of what takes nothing of a GPU."""
+
+
 def kernel_load(work: Work, price: Price, gpu: Gpu) -> KernelLoad:
     """Load of a kernel, from its work and its price alone.
 

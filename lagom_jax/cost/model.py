@@ -14,10 +14,10 @@ from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import Constants, load_constants
 from lagom_jax.cost.known import Known
 from lagom_jax.cost.loads import (
+    NO_LOAD,
     CollectiveLoad,
     KernelLoad,
     kernel_load,
-    memory_rate,
 )
 from lagom_jax.cost.nccl_default import default_of
 from lagom_jax.cost.nccl_facts import nccl_facts
@@ -34,7 +34,6 @@ from lagom_jax.program.program import Kernel
 
 LARGE = 1 << 20
 """Bytes from which on a kernel hides a part of its launch."""
-_NO_CHANNELS = CollectiveLoad(0, 0, 0.0, "", 0.0)
 
 
 class _Memory:
@@ -95,26 +94,13 @@ class _Memory:
             collective.kind, float(collective.bytes), collective.groups, self._cluster
         )
         if over is not None:
-            return over, _NO_CHANNELS
+            return over, NO_LOAD
         carried = carried_by(collective, self._cluster, self._constants)
         if carried is not None:
             return self._off_rings(collective, carried)
         terms = self._terms(collective)
         price = terms.price(setting)
-        if terms.usual is None:
-            return price, _NO_CHANNELS
-        used = setting or terms.usual
-        passes = self._constants.sharing.passes(collective.kind, used)
-        sent = terms.sent_bytes(used)
-        return price, CollectiveLoad(
-            used.channels,
-            used.chunk_bytes,
-            memory_rate(sent, price.seconds, passes),
-            price.bound,
-            price.resource_share,
-            terms.busy(used),
-            collective.kind == "all-reduce" and used.protocol == "simple",
-        )
+        return price, terms.load(price, setting)
 
 
 def carried_by(

@@ -239,6 +239,7 @@ def _loss(best: MeshEstimate, other: MeshEstimate) -> Loss:
     parts = {
         "compute": other.compute_seconds - best.compute_seconds,
         "bubble": other.bubble_seconds - best.bubble_seconds,
+        "contention": other.contention_seconds - best.contention_seconds,
     }
     for reason in {*best.exposed, *other.exposed}:
         parts[reason] = other.exposed.get(reason, 0.0) - best.exposed.get(reason, 0.0)

@@ -9,9 +9,12 @@ derivation.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
 
+from lagom_jax.hlo.work import Work
 from lagom_jax.mesh.flows import Flow, flows, layers_here, micro_tokens, turns
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.layer_work import (
@@ -36,6 +39,8 @@ class MeshEstimate:
     """Of kernels, bubbles left out."""
     bubble_seconds: float
     """In which a stage of the pipeline has nothing to do."""
+    contention_seconds: float
+    """That kernels lose beside communication which they hide."""
     exposed: Mapping[str, float]
     """Seconds of communication that nothing hides, by reason."""
     sent: Mapping[str, float]
@@ -107,6 +112,10 @@ class _LayerSeconds:
     products: float
     """Of the backward pass."""
     ends: float
+    works: tuple[Work, ...]
+    """Of all kernels of a layer."""
+    key: Hashable
+    """What they follow from."""
 
 
 def _kernels(
@@ -124,7 +133,7 @@ def _kernels(
     known = prices.layers.get(key)
     if known is None:
         known = prices.layers[key] = _priced_layer(
-            shape, sizes, batch, framework, prices
+            shape, sizes, batch, framework, prices, key
         )
     return known
 
@@ -135,6 +144,7 @@ def _priced_layer(
     batch: StepBatch,
     framework: Framework,
     prices: MeshPrices,
+    key: Hashable,
 ) -> _LayerSeconds:
     work = layer_work(shape, sizes, batch, framework)
     ends = prices.kernels(ends_work(shape, sizes, batch, framework))
@@ -149,6 +159,8 @@ def _priced_layer(
         backward=longer * prices.kernels((*work.backward, *work.again)),
         products=prices.kernels(one for one in work.backward if one.matmuls),
         ends=ends,
+        works=(*work.forward, *work.backward, *work.again),
+        key=key,
     )
 
 
@@ -185,6 +197,9 @@ class _MeshStep:
         self.rounds = turns(sizes, batch, framework)
         self.exposed: defaultdict[str, float] = defaultdict(float)
         self.sent: defaultdict[str, float] = defaultdict(float)
+        self.lost = 0.0
+        capability = prices.cluster.gpu.compute_capability
+        self.overlaps = int(capability.partition(".")[0]) >= framework.overlaps_from
 
     def estimate(self) -> MeshEstimate:
         busy, bubble = _kernel_seconds(
@@ -201,15 +216,33 @@ class _MeshStep:
         level = self.framework.level
         exposed = {name: level * value for name, value in self.exposed.items()}
         sent = {name: level * value for name, value in self.sent.items()}
-        seconds = level * (compute + bubble) + sum(exposed.values())
+        seconds = level * (compute + bubble + self.lost) + sum(exposed.values())
         memory = mesh_memory(self.shape, self.sizes, self.batch, self.framework)
         return MeshEstimate(
-            seconds, level * compute, level * bubble, exposed, sent, memory
+            *(seconds, level * compute, level * bubble, level * self.lost),
+            *(exposed, sent, memory),
         )
 
-    def _pays(self, reason: str, seconds: float, exposed: float) -> None:
+    def _pays(
+        self, reason: str, seconds: float, exposed: float, largest: _Message
+    ) -> None:
+        """Takes what is sent, and what of it nothing hides.
+
+        Args:
+            reason: Why it is sent.
+            seconds: Of all of it, alone.
+            exposed: Of these, what kernels wait for.
+            largest: The message that most of it is like.
+        """
+        exposed = min(seconds, max(0.0, exposed)) if self.overlaps else seconds
         self.sent[reason] += seconds
-        self.exposed[reason] += max(0.0, exposed)
+        self.exposed[reason] += exposed
+        if exposed < seconds:
+            slowdown = self.prices.slowdown(
+                *(self.kernels.works, self.kernels.key, largest.kind),
+                *(largest.nbytes, largest.axes, self.sizes),
+            )
+            self.lost += (seconds - exposed) * (1 - 1 / slowdown)
 
     def _activations(self) -> None:
         """Communication between kernels that wait for it."""
@@ -227,7 +260,8 @@ class _MeshStep:
                 # The products that give the weights' gradients do not wait for it.
                 free = executed * gradients / 2 - hidden["backward"]
                 hidden["backward"] += min(max(0.0, free), seconds)
-            self._pays(flow.reason, seconds, seconds - max(0.0, free))
+            left = seconds - max(0.0, free)
+            self._pays(flow.reason, seconds, left, _Message.of(flow))
 
     def _weights(self, backward: float) -> None:
         """Weights that are brought together, and gradients that are added up."""
@@ -237,45 +271,72 @@ class _MeshStep:
             return
         layer = [flow for flow in weights if flow.phase in ("forward", "backward")]
         loops = max((flow.times for flow in layer), default=0)
-        gathers = {
-            phase: sum(
-                self._together(f for f in layer if _gathers(f) and f.phase == phase)
-            )
+        forward, again = (
+            self._gathers(f for f in layer if _gathers(f) and f.phase == phase)
             for phase in ("forward", "backward")
-        }
-        reduced = sum(self._together(f for f in layer if not _gathers(f)))
-        prices, first = self.prices, self.kernels.entering
+        )
+        sums = self._messages(f for f in layer if not _gathers(f))
         if self.framework.prefetches:
-            late = max(0.0, gathers["forward"] - self.kernels.forward)
-            room = backward - gathers["backward"]
+            late = max(0.0, forward.seconds - self.kernels.forward)
+            room = backward - again.seconds
             late += max(0.0, -room)
-            behind = max(0.0, reduced - max(0.0, room))
+            rooms = {"reduce-scatter": room, "all-reduce": room}
         else:
-            share = self._share()
-            late = _late(gathers["forward"], share, first)
-            late += _late(gathers["backward"], share, first)
-            behind = reduced
-        self._pays("weights", loops * sum(gathers.values()), loops * late)
-        self._pays("gradients", loops * reduced, loops * behind)
-        ends = [flow for flow in weights if flow.phase == "ends"]
-        for flow in ends:
-            self._pays(flow.reason, *[flow.times * prices.flow(flow, self.sizes)] * 2)
+            first = self.kernels.entering
+            waits = [gathers.late(first) for gathers in (forward, again)]
+            late = sum(waits)
+            # XLA moves a reduce-scatter into the loop's next turn. An all-reduce stays,
+            # and after it there is the backward of attention: twice its forward.
+            room = backward - (again.seconds - waits[-1])
+            rooms = {"reduce-scatter": room, "all-reduce": 2 * first}
+        if gathers := [*forward.messages, *again.messages]:
+            seconds = forward.seconds + again.seconds
+            self._pays("weights", loops * seconds, loops * late, _largest(gathers))
+        for kind in rooms:
+            if same := [message for message in sums if message.kind == kind]:
+                seconds = sum(message.seconds for message in same)
+                late = max(0.0, seconds - max(0.0, rooms[kind]))
+                self._pays("gradients", loops * seconds, loops * late, _largest(same))
+        for flow in weights:
+            if flow.phase == "ends":
+                seconds = flow.times * self.prices.flow(flow, self.sizes)
+                self._pays(flow.reason, seconds, seconds, _Message.of(flow))
 
-    def _share(self) -> float:
-        """Of a layer's weights, those up to the output of attention."""
-        weights = self.shape.layer_weights()
-        early = [w.size for w in weights if w.name in ("query", "key", "value", "out")]
-        return sum(early) / sum(w.size for w in weights)
+    def _gathers(self, found: Iterable[Flow]) -> _Gathers:
+        """Weights of one layer, as the compiler combines them: in order, up to a limit.
 
-    def _together(self, found: Iterable[Flow]) -> list[float]:
-        """Seconds of the flows of one layer, as the compiler combines them."""
-        sums: defaultdict[tuple[str, Axes], int] = defaultdict(int)
+        Flat buffers hold all of a layer in one array.
+        """
+        limit = self.framework.combined_gather_bytes or math.inf
+        bundles: list[list[Flow]] = []
+        last: dict[Axes, list[Flow]] = {}
         for flow in found:
-            sums[flow.kind, flow.axes] += flow.nbytes
-        return [
-            self.prices.collective(kind, nbytes, axes, self.sizes)
-            for (kind, axes), nbytes in sums.items()
-        ]
+            bundle = last.get(flow.axes)
+            if bundle is None or sum(f.nbytes for f in bundle) + flow.nbytes > limit:
+                bundle = last[flow.axes] = []
+                bundles.append(bundle)
+            bundle.append(flow)
+        messages = [self._message(bundle) for bundle in bundles]
+        early = [any(flow.attention for flow in bundle) for bundle in bundles]
+        return _Gathers(messages, sum(early))
+
+    def _messages(self, found: Iterable[Flow]) -> list[_Message]:
+        """The flows of one layer, those over the same axes combined."""
+        together: defaultdict[tuple[str, Axes], list[Flow]] = defaultdict(list)
+        for flow in found:
+            together[flow.kind, flow.axes].append(flow)
+        return [self._message(flows) for flows in together.values()]
+
+    def _message(self, flows: list[Flow]) -> _Message:
+        """Flows that go at once; flat buffers are one array."""
+        kind, axes = flows[0].kind, flows[0].axes
+        sizes = [flow.nbytes for flow in flows]
+        arrays = (
+            tuple(map(float, sizes)) if self.framework.combined_gather_bytes else ()
+        )
+        nbytes = sum(sizes)
+        seconds = self.prices.collective(kind, nbytes, axes, self.sizes, arrays)
+        return _Message(kind, nbytes, axes, seconds)
 
     def _gradients_once(self, weights: list[Flow], backward: float) -> None:
         """All weights' gradients, sent once: behind the last micro batch's backward."""
@@ -285,7 +346,8 @@ class _MeshStep:
         room = self.layers * backward if self.framework.prefetches else 0.0
         for (kind, axes, reason), nbytes in sums.items():
             seconds = self.prices.collective(kind, nbytes, axes, self.sizes)
-            self._pays(reason, seconds, seconds - room)
+            message = _Message(kind, nbytes, axes, seconds)
+            self._pays(reason, seconds, seconds - room, message)
             room = max(0.0, room - seconds)
 
     def _once(self, layer: float) -> None:
@@ -301,24 +363,54 @@ class _MeshStep:
                 late = max(0.0, each - self.layers * layer / 2)
                 edges = 2 * (self.sizes.pipeline - 1)
                 exposed = flow.times * late + edges * (each - late)
-            self._pays(flow.reason, seconds, exposed)
+            self._pays(flow.reason, seconds, exposed, _Message.of(flow))
+
+
+class _Message(NamedTuple):
+    """What one collective sends at a time."""
+
+    kind: str
+    nbytes: int
+    axes: Axes
+    seconds: float = 0.0
+    """Alone, where they are asked for."""
+
+    @classmethod
+    def of(cls, flow: Flow) -> _Message:
+        """One execution of a flow."""
+        return cls(flow.kind, flow.nbytes, flow.axes)
+
+
+def _largest(messages: list[_Message]) -> _Message:
+    return max(messages, key=lambda message: message.nbytes)
+
+
+class _Gathers(NamedTuple):
+    """Weights of one layer on their way, one message after the other."""
+
+    messages: list[_Message]
+    early: int
+    """Messages with weights of attention."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all, one after the other."""
+        return sum(message.seconds for message in self.messages)
+
+    def late(self, entering: float) -> float:
+        """Seconds for which a layer waits, all asked for at its start.
+
+        Args:
+            entering: Seconds of attention, behind which the other weights travel.
+
+        Example:
+            >>> one = _Message("all-gather", 1, ("fsdp",), 1.0)
+            >>> _Gathers([one, one, one], early=1).late(0.5)
+            2.5
+        """
+        early = sum(message.seconds for message in self.messages[: self.early])
+        return max(early, self.seconds - entering)
 
 
 def _gathers(flow: Flow) -> bool:
     return flow.kind == "all-gather"
-
-
-def _late(gather: float, share: float, first: float) -> float:
-    """Seconds for which a layer waits for its weights, all asked for at its start.
-
-    Args:
-        gather: Of all its weights, one after the other.
-        share: The part of them that is needed first.
-        first: Seconds of the kernels that need no others.
-
-    Example:
-        >>> _late(1.0, 0.25, 0.5)
-        0.5
-    """
-    start = gather * share
-    return max(start, gather - first)

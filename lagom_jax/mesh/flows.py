@@ -46,6 +46,8 @@ class Flow:
     phase: Phase
     """In each layer forward or backward, before and after the layers, or once."""
     reason: str
+    attention: bool = False
+    """Of a weight of attention, which a layer needs first."""
 
     @property
     def total(self) -> int:
@@ -191,9 +193,9 @@ def _of_weight(
     cut: Axes = ()
     if sizes.sharded:
         cut = _without(replicas, "data")
-        yield Flow("all-gather", cut, whole, times, forward, "weights")
-        if again:
-            yield Flow("all-gather", cut, whole, times, backward, "weights")
+        for phase in (forward, backward) if again else (forward,):
+            first = weight.attention
+            yield Flow("all-gather", cut, whole, times, phase, "weights", first)
         if gradient:
             yield Flow("reduce-scatter", cut, summed, times, backward, "gradients")
     if not gradient:

@@ -44,6 +44,12 @@ class Framework:
     prefetches: bool
     """Weights of the next layer are on their way while one is computed, and gradients
     while the layer before is."""
+    combined_gather_bytes: int
+    """Up to which gathers of one layer's weights are combined, array by array; 0 where
+    a layer's weights are one array."""
+    overlaps_from: int
+    """The generation of GPUs, as in compute capability 9.0, from which on communication
+    is under way beside kernels."""
     recomputes: Literal["scores", "feed-forward"]
     """Part of a layer that the selective remat computes again."""
     short_tokens: float

@@ -99,6 +99,7 @@ def _of_choice(advice: MeshAdvice, choice: MeshChoice) -> dict[str, Any]:
         "communication_share": found.communication_share,
         "compute_seconds": found.compute_seconds,
         "bubble_seconds": found.bubble_seconds,
+        "contention_seconds": found.contention_seconds,
         "exposed_seconds": dict(found.exposed),
         "communication_seconds": dict(found.sent),
         "loses_by": dataclasses.asdict(choice.loses_by) if choice.loses_by else None,

@@ -57,6 +57,8 @@ class WeightShape:
     """A bias that nothing else in its layer depends on: not read to recompute."""
     merged: bool = False
     """Its gradient equals that of another bias, and is sent once for both."""
+    attention: bool = False
+    """Needed by attention, with which a layer begins."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,21 +157,24 @@ class ModelShape:
         """
         width, kv = self.width, self.kv_width
         found = [
-            *self._norm("norm"),
-            WeightShape("query", width * width, tensor=True),
-            WeightShape("key", width * kv, tensor=True),
-            WeightShape("value", width * kv, tensor=True),
-            WeightShape("out", width * width, tensor=True),
+            *self._norm("norm", attention=True),
+            WeightShape("query", width * width, tensor=True, attention=True),
+            WeightShape("key", width * kv, tensor=True, attention=True),
+            WeightShape("value", width * kv, tensor=True, attention=True),
+            WeightShape("out", width * width, tensor=True, attention=True),
         ]
         if self.bias:
             sizes = {"query_bias": width, "key_bias": kv, "value_bias": kv}
-            found += [WeightShape(n, size, tensor=True) for n, size in sizes.items()]
+            found += [
+                WeightShape(n, size, tensor=True, attention=True)
+                for n, size in sizes.items()
+            ]
             side = self.parallel_block
             found.append(WeightShape("attention_bias", width, last=side, merged=side))
             found.append(WeightShape("forward_bias", width, last=True))
         if self.qk_norm:
-            found.append(WeightShape("query_norm", width, tensor=True))
-            found.append(WeightShape("key_norm", kv, tensor=True))
+            found.append(WeightShape("query_norm", width, tensor=True, attention=True))
+            found.append(WeightShape("key_norm", kv, tensor=True, attention=True))
         if not self.parallel_block:
             found += self._norm("forward_norm")
         if dense or self.experts is None:
@@ -185,10 +190,10 @@ class ModelShape:
             )
         return tuple(found)
 
-    def _norm(self, name: str) -> list[WeightShape]:
+    def _norm(self, name: str, *, attention: bool = False) -> list[WeightShape]:
         shift = self.layer_norm and self.bias
-        more = [WeightShape(f"{name}_shift", self.width)] if shift else []
-        return [WeightShape(name, self.width), *more]
+        names = (name, f"{name}_shift") if shift else (name,)
+        return [WeightShape(n, self.width, attention=attention) for n in names]
 
     def _feed_forward(
         self, hidden: int, *, bias: bool, prefix: str = ""

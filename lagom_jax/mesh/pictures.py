@@ -20,10 +20,10 @@ from lagom_jax.units import in_bytes, in_seconds
 Matrix = npt.NDArray[np.float64]
 _MOST_CELLS: Final = 64
 _CELL: Final = 8
-_PARTS: Final = ("compute", "bubble", "communication")
+_PARTS: Final = ("compute", "contention", "bubble", "communication")
 _STYLE: Final = """
 text{font:11px sans-serif;fill:#222}.ground{fill:#fff}.inside{fill:#f7f7f7}
-.compute{fill:#4878a8}.bubble{fill:#b8b8b8}.communication{fill:#d0743c}
+.compute{fill:#4878a8}.contention{fill:#9a6fb0}.bubble{fill:#b8b8b8}.communication{fill:#d0743c}
 .cell{fill:#b5482a}.edge{stroke:#888;stroke-width:.6}
 .range{stroke:#222;fill:none}
 """
@@ -129,7 +129,7 @@ def matrix_svg(advice: MeshAdvice, choice: MeshChoice, *, styled: bool = True) -
 
 
 def chart_svg(advice: MeshAdvice, most: int = 12, *, styled: bool = True) -> str:
-    """Step time of each choice as a bar: kernels, bubbles and waiting.
+    """Step time of each choice as a bar: kernels, contention, bubbles and waiting.
 
     Args:
         advice: What `choose` returned.
@@ -169,6 +169,7 @@ def _bar(choice: MeshChoice, left: int, top: int, scale: float) -> list[str]:
     found, at = choice.estimate, float(left)
     lengths = {
         "compute": found.compute_seconds,
+        "contention": found.contention_seconds,
         "bubble": found.bubble_seconds,
         "communication": found.exposed_seconds,
     }

@@ -72,12 +72,15 @@ class RunPrediction:
     run: PublishedRun
 
 
-def predicted_run(cells: Cells, *, level: bool = True) -> RunPrediction:
+def predicted_run(
+    cells: Cells, *, level: bool = True, framework: Framework | None = None
+) -> RunPrediction:
     """Predicts the run of one row.
 
     Args:
         cells: Text by column.
         level: Times the framework's constant for the level of published times.
+        framework: In place of the one that the row names.
 
     Raises:
         RowError: The row names no dimensions, or a mesh that cannot be.
@@ -90,7 +93,7 @@ def predicted_run(cells: Cells, *, level: bool = True) -> RunPrediction:
         >>> predicted_run(row).fits
         True
     """
-    framework = _framework(cells)
+    framework = framework or _framework(cells)
     if not level:
         framework = dataclasses.replace(framework, level=1.0)
     shape = _shape(cells)

@@ -124,6 +124,54 @@ def test_routing_widens_the_interval_of_experts():
     assert sizes.devices == 16
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parts_add_up_to_the_step(framework):
+    how, prices = framework_named(framework), MeshPrices(LIKELIEST.likeliest)
+    for sizes in found_by(framework)[1]:
+        step = estimate(LLAMA, sizes, BATCH, how, prices)
+        kernels = step.compute_seconds + step.contention_seconds + step.bubble_seconds
+        assert kernels + step.exposed_seconds == pytest.approx(step.seconds)
+        hidden = sum(step.sent.values()) - step.exposed_seconds
+        assert (step.contention_seconds > 0) == (hidden > 1e-9)
+        assert step.contention_seconds <= hidden
+
+
+def test_xla_hides_nothing_before_hopper():
+    where, how = Cluster.parse("a40-nvlink:4x8"), framework_named("xla")
+    prices = MeshPrices(CostModel.of(where))
+    for sizes in (MeshSizes(fsdp=32), MeshSizes(tensor=2, data=16)):
+        step = estimate(LLAMA, sizes, BATCH, how, prices)
+        assert step.exposed == pytest.approx(step.sent)
+        assert not step.contention_seconds
+
+
+def test_gathers_of_many_arrays_and_many_gathers_take_longer():
+    prices, sizes = MeshPrices(LIKELIEST.likeliest), MeshSizes(fsdp=16)
+    how, shape = framework_named("xla"), published_shape("phi-2")
+    flat, together, usual = (
+        estimate(
+            *(shape, sizes, BATCH),
+            *(dataclasses.replace(how, combined_gather_bytes=limit), prices),
+        ).sent["weights"]
+        for limit in (0, 1 << 40, how.combined_gather_bytes)
+    )
+    assert flat < 0.8 * together
+    assert together < 0.9 * usual
+
+
+def test_an_all_reduce_hides_behind_less_than_a_reduce_scatter():
+    how, prices = framework_named("xla"), MeshPrices(LIKELIEST.likeliest)
+    shape = published_shape("olmoe-1b-7b")
+    summed, scattered = (
+        estimate(shape, sizes, StepBatch(32, 2048), how, prices)
+        for sizes in (MeshSizes(data=2, expert=8), MeshSizes(fsdp=2, expert=8))
+    )
+    share = [
+        one.exposed["gradients"] / one.sent["gradients"] for one in (summed, scattered)
+    ]
+    assert share[0] > 0.3 > 0.2 > share[1]
+
+
 def test_interleaving_divides_the_bubble():
     how = framework_named("megatron")
     prices = MeshPrices(LIKELIEST.likeliest)
