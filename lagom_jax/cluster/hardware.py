@@ -27,19 +27,27 @@ class Gpu:
     compute_capability: str
     """As in `sm_90a`: `9.0a` with the architecture's own features, `8.0` without."""
     sm_count: int
+    """Streaming multiprocessors in use, not those of the whole die."""
     fp32_lanes_per_sm: int
     boost_clock_hz: int
+    """The highest clock of a data sheet, which its peak rates assume."""
     memory_bytes: int
     """Memory that the driver reports, a little below the advertised size."""
     memory_bytes_per_s: int
+    """Peak bandwidth of its own memory."""
     l2_bytes: int
+    """Of the whole second-level cache."""
     shared_memory_bytes_per_sm: int
     shared_memory_bytes_per_block: int
     """Shared memory that a block may have without asking for more."""
     shared_memory_bytes_per_block_optin: int
+    """The most that a block may ask for."""
     shared_memory_bytes_reserved_per_block: int
+    """Kept of each block's by the driver."""
     registers_per_sm: int
+    """Of 32 bits."""
     registers_per_block: int
+    """The most that one block may have."""
     threads_per_sm: int
     threads_per_block: int
     threads_per_warp: int

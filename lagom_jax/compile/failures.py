@@ -50,6 +50,11 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "the step calls a function that is registered in your process only: replace it "
         "for the analysis.",
     ),
+    (
+        r"Expected aliased input .* to have the same size",
+        "what it donates is cut in another way than what it returns: give its "
+        "arguments the shardings that out_shardings has.",
+    ),
 )
 
 _BROKEN_TOOLCHAIN = re.compile(

@@ -150,7 +150,7 @@ class CollectiveTerms:
         return Price(seconds, "latency" if transfer <= latency else alone.bound, share)
 
     def load(self, price: Price, setting: Setting | None = None) -> CollectiveLoad:
-        """What it takes of a GPU.
+        """Load on a GPU while it runs.
 
         Args:
             price: Its price under the setting.

@@ -230,7 +230,7 @@ def load_matmul_record(gpu: str) -> dict[str, Any]:
         raise ClusterError(
             f"there are no kernel constants for the GPU '{gpu}'; known are "
             + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
-            + "; write them with scripts/fit_matmuls.py"
+            + ". How to add one: 'Add a GPU' in CONTRIBUTING.md"
         )
     return json.loads(path.read_text())
 

@@ -164,6 +164,7 @@ def load_record(gpu: str) -> dict[str, Any]:
             f"there are no measured collectives for the GPU '{gpu}', nor a GPU that "
             "stands in for it; known are "
             + ", ".join(sorted(p.name[:-5] for p in folder.iterdir()))
+            + ". How to add one: 'Add a GPU' in CONTRIBUTING.md"
         )
     return json.loads(path.read_text())
 

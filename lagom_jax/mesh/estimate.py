@@ -40,7 +40,7 @@ class MeshEstimate:
     bubble_seconds: float
     """In which a stage of the pipeline has nothing to do."""
     contention_seconds: float
-    """That kernels lose beside communication which they hide."""
+    """Lost by kernels beside communication that they hide."""
     exposed: Mapping[str, float]
     """Seconds of communication that nothing hides, by reason."""
     sent: Mapping[str, float]
@@ -115,7 +115,7 @@ class _LayerSeconds:
     works: tuple[Work, ...]
     """Of all kernels of a layer."""
     key: Hashable
-    """What they follow from."""
+    """The sizes and dimensions that they follow from."""
 
 
 def _kernels(
@@ -367,7 +367,7 @@ class _MeshStep:
 
 
 class _Message(NamedTuple):
-    """What one collective sends at a time."""
+    """Data that one collective sends at a time."""
 
     kind: str
     nbytes: int

@@ -9,6 +9,7 @@ from lagom_jax.cost.loads import KernelLoad
 from lagom_jax.hlo.collective import Collective, plain_name
 from lagom_jax.order.sequence import Order, UnitSequence
 from lagom_jax.program.program import Block, Kernel, Loop, Run
+from lagom_jax.units import in_seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class Displacement:
     """A collective that starts, or is waited for, at another time than before.
 
     Example:
-        >>> print(Displacement("all-gather-start.3", 32, -120e-6, 40e-6))
-        all-gather.3 (x32) starts 120 us earlier, is waited for 40 us later
+        >>> print(Displacement("all-gather-start.3", 32, -120e-6, 0.0))
+        all-gather.3, 32 times a step, starts 120 us earlier, is waited for as before
     """
 
     collective: str
@@ -39,13 +40,14 @@ class Displacement:
         start = _in_words(self.start_change_seconds)
         wait = _in_words(self.wait_change_seconds)
         name = plain_name(self.collective)
-        return f"{name} (x{self.times}) starts {start}, is waited for {wait}"
+        times = f", {self.times} times a step," if self.times > 1 else ""
+        return f"{name}{times} starts {start}, is waited for {wait}"
 
 
 def _in_words(seconds: float) -> str:
     if abs(seconds) < 0.5e-6:
         return "as before"
-    return f"{abs(1e6 * seconds):.0f} us {'earlier' if seconds < 0 else 'later'}"
+    return f"{in_seconds(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
 
 
 def displacements_of(

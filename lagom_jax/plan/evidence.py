@@ -22,6 +22,7 @@ Status: TypeAlias = Literal[
     "over memory",
     "no effect",
     "slower",
+    "no gain",
     "timed out",
     "not tried",
 ]

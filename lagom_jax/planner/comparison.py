@@ -22,11 +22,10 @@ def compared(trial: Trial, best: Trial) -> Trial:
         return dataclasses.replace(trial, status="no effect", reason=reason)
     if not gains(trial, best):
         change = trial.seconds / best.seconds - 1
-        reason = (
-            f"{change:+.1%} beside {best.label}{_each(trial)}"
-            if abs(change) >= BETTER
-            else f"as fast as {best.label}"
-        )
+        if abs(change) < BETTER:
+            reason = f"as fast as {best.label}{_each(trial)}"
+            return dataclasses.replace(trial, status="no gain", reason=reason)
+        reason = f"{change:+.1%} beside {best.label}{_each(trial)}"
         return dataclasses.replace(trial, status="slower", reason=reason)
     return trial
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Final
 
 from lagom_jax.hlo import Module, read_module
 from lagom_jax.options import Idea
@@ -13,6 +14,8 @@ from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.planner.judge import View
 from xla_flags import OptionValue
+
+_USABLE: Final = ("ok", "slower", "no gain", "no effect")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Trial:
     @property
     def usable(self) -> bool:
         """True if a plan may be made of it."""
-        return self.view is not None and self.status in ("ok", "slower", "no effect")
+        return self.view is not None and self.status in _USABLE
 
     @property
     def seconds(self) -> float:

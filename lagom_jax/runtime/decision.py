@@ -247,14 +247,23 @@ def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
     return json.dumps(found)
 
 
+def plan_given(plan: Plan | str | Path) -> Plan:
+    """The plan that a user gives, itself or the name of its file.
+
+    Raises:
+        PlanError: The file cannot be read, or is no plan.
+    """
+    return plan if isinstance(plan, Plan) else load(plan)
+
+
 def _found(
     case: Case, parts: Mapping[str, str], levers: tuple[str, ...], controls: str
 ) -> tuple[Plan, str]:
     options = case.options
     if options.plan is not None:
         given = options.plan
-        plan = given if isinstance(given, Plan) else load(given)
-        return plan, "given" if isinstance(given, Plan) else f"from {given}"
+        how = "given" if isinstance(given, Plan) else f"from {given}"
+        return plan_given(given), how
     plan = case.cache.find(parts)
     if plan is not None:
         try:

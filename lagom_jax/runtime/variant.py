@@ -23,7 +23,7 @@ from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import guard, nccl, place, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import Case, Choice, decide, reasons
+from lagom_jax.runtime.decision import Case, Choice, decide, plan_given, reasons
 from lagom_jax.runtime.executables import Executables, searched
 from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.online_plans import (
@@ -164,10 +164,10 @@ class Variant:
             # The first batch may lie on the CPU where the next ones do not.
             self.leaves_all_alone = not self._on_gpus and not place.any_gpus()
             if self._options.plan is not None and self.leaves_all_alone:
+                made_for = plan_given(self._options.plan).holds_for.cluster
                 raise LagomError(
-                    "the plan is not used, since this process has no NVIDIA GPU; to "
-                    "compile with it here all the same name what it was made for, as "
-                    "in cluster='h100:1x8'"
+                    f"there is no NVIDIA GPU; with cluster={made_for!r}, and as many "
+                    "devices (JAX_NUM_CPU_DEVICES), the plan is compiled here, too"
                 )
             return
         group = ProcessGroup.of(self._devices)

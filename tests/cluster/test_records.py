@@ -33,6 +33,12 @@ def test_every_gpu_and_link_record_belongs_to_a_system() -> None:
         assert names == {path.stem for path in (RECORDS / folder).glob("*.json")}
 
 
+def test_no_two_gpus_are_the_same_device() -> None:
+    gpus = [json.loads(p.read_text()) for p in (RECORDS / "gpus").glob("*.json")]
+    devices = [gpu["xla_device_name"] for gpu in gpus]
+    assert len(devices) == len(set(devices))
+
+
 @pytest.mark.parametrize("name", Cluster.names())
 def test_the_figures_of_a_gpu_agree_with_each_other(name: str) -> None:
     gpu = Cluster.parse(name).gpu

@@ -262,5 +262,5 @@ def test_every_gpu_has_a_record_and_every_figure_a_source():
 
 
 def test_a_gpu_without_kernel_constants_is_refused():
-    with pytest.raises(ClusterError, match=r"no kernel constants.*h100.*fit_matmuls"):
+    with pytest.raises(ClusterError, match=r"no kernel constants.*h100.*CONTRIBUTING"):
         load_kernel_constants("h1000")

@@ -1,6 +1,7 @@
 """Calibrated surfaces against the measurements, and where they must behave."""
 
 import csv
+import json
 import math
 from pathlib import Path
 
@@ -22,6 +23,12 @@ from lagom_jax.hlo.groups import Groups
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured"
 GPUS = ("a100-sxm", "b200", "gb200-nvl72", "h100-sxm", "h200-sxm")
 STREAMED = ("all-gather", "all-reduce", "reduce-scatter")
+
+
+@pytest.mark.parametrize("folder", ["collectives", "constants/kernels"])
+def test_a_record_of_times_names_its_gpu(folder):
+    for path in (MEASURED.parent / folder).glob("*.json"):
+        assert json.loads(path.read_text())["gpu"] == path.stem
 
 
 @pytest.mark.parametrize("gpu", GPUS)
