@@ -12,6 +12,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.mesh.candidates import Asks, Candidates, candidates
 from lagom_jax.mesh.estimate import MeshEstimate, estimate, kernel_bound
+from lagom_jax.mesh.flows import Reason
 from lagom_jax.mesh.frameworks import Framework, framework_named
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError, ModelShape, read_shape
@@ -221,7 +222,7 @@ def _compared(
     return tuple(choices)
 
 
-_ROUTED: Final = "tokens to experts and back"
+_ROUTED: Final[Reason] = "tokens to experts and back"
 
 
 def _routing(shape: ModelShape, framework: Framework) -> float:

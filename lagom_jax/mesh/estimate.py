@@ -12,10 +12,9 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
 
 from lagom_jax.hlo.work import Work
-from lagom_jax.mesh.flows import Flow, flows, layers_here, micro_tokens, turns
+from lagom_jax.mesh.flows import Flow, Reason, flows, layers_here, micro_tokens, turns
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.layer_work import (
     ends_work,
@@ -24,6 +23,7 @@ from lagom_jax.mesh.layer_work import (
 )
 from lagom_jax.mesh.mesh_memory import MeshMemory, held_weights, mesh_memory
 from lagom_jax.mesh.mesh_prices import MeshPrices
+from lagom_jax.mesh.messages import LayerGathers, Message, largest_of
 from lagom_jax.mesh.model_shape import ModelShape
 from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
 
@@ -224,7 +224,7 @@ class _MeshStep:
         )
 
     def _pays(
-        self, reason: str, seconds: float, exposed: float, largest: _Message
+        self, reason: Reason, seconds: float, exposed: float, largest: Message
     ) -> None:
         """Takes what is sent, and what of it nothing hides.
 
@@ -261,7 +261,7 @@ class _MeshStep:
                 free = executed * gradients / 2 - hidden["backward"]
                 hidden["backward"] += min(max(0.0, free), seconds)
             left = seconds - max(0.0, free)
-            self._pays(flow.reason, seconds, left, _Message.of(flow))
+            self._pays(flow.reason, seconds, left, Message.of(flow))
 
     def _weights(self, backward: float) -> None:
         """Weights that are brought together, and gradients that are added up."""
@@ -291,18 +291,18 @@ class _MeshStep:
             rooms = {"reduce-scatter": room, "all-reduce": 2 * first}
         if gathers := [*forward.messages, *again.messages]:
             seconds = forward.seconds + again.seconds
-            self._pays("weights", loops * seconds, loops * late, _largest(gathers))
+            self._pays("weights", loops * seconds, loops * late, largest_of(gathers))
         for kind in rooms:
             if same := [message for message in sums if message.kind == kind]:
                 seconds = sum(message.seconds for message in same)
                 late = max(0.0, seconds - max(0.0, rooms[kind]))
-                self._pays("gradients", loops * seconds, loops * late, _largest(same))
+                self._pays("gradients", loops * seconds, loops * late, largest_of(same))
         for flow in weights:
             if flow.phase == "ends":
                 seconds = flow.times * self.prices.flow(flow, self.sizes)
-                self._pays(flow.reason, seconds, seconds, _Message.of(flow))
+                self._pays(flow.reason, seconds, seconds, Message.of(flow))
 
-    def _gathers(self, found: Iterable[Flow]) -> _Gathers:
+    def _gathers(self, found: Iterable[Flow]) -> LayerGathers:
         """Weights of one layer, as the compiler combines them: in order, up to a limit.
 
         Flat buffers hold all of a layer in one array.
@@ -318,16 +318,16 @@ class _MeshStep:
             bundle.append(flow)
         messages = [self._message(bundle) for bundle in bundles]
         early = [any(flow.attention for flow in bundle) for bundle in bundles]
-        return _Gathers(messages, sum(early))
+        return LayerGathers(messages, sum(early))
 
-    def _messages(self, found: Iterable[Flow]) -> list[_Message]:
+    def _messages(self, found: Iterable[Flow]) -> list[Message]:
         """The flows of one layer, those over the same axes combined."""
         together: defaultdict[tuple[str, Axes], list[Flow]] = defaultdict(list)
         for flow in found:
             together[flow.kind, flow.axes].append(flow)
         return [self._message(flows) for flows in together.values()]
 
-    def _message(self, flows: list[Flow]) -> _Message:
+    def _message(self, flows: list[Flow]) -> Message:
         """Flows that go at once; flat buffers are one array."""
         kind, axes = flows[0].kind, flows[0].axes
         sizes = [flow.nbytes for flow in flows]
@@ -336,17 +336,17 @@ class _MeshStep:
         )
         nbytes = sum(sizes)
         seconds = self.prices.collective(kind, nbytes, axes, self.sizes, arrays)
-        return _Message(kind, nbytes, axes, seconds)
+        return Message(kind, nbytes, axes, seconds)
 
     def _gradients_once(self, weights: list[Flow], backward: float) -> None:
         """All weights' gradients, sent once: behind the last micro batch's backward."""
-        sums: defaultdict[tuple[str, Axes, str], int] = defaultdict(int)
+        sums: defaultdict[tuple[str, Axes, Reason], int] = defaultdict(int)
         for flow in weights:
             sums[flow.kind, flow.axes, flow.reason] += flow.total
         room = self.layers * backward if self.framework.prefetches else 0.0
         for (kind, axes, reason), nbytes in sums.items():
             seconds = self.prices.collective(kind, nbytes, axes, self.sizes)
-            message = _Message(kind, nbytes, axes, seconds)
+            message = Message(kind, nbytes, axes, seconds)
             self._pays(reason, seconds, seconds - room, message)
             room = max(0.0, room - seconds)
 
@@ -363,53 +363,7 @@ class _MeshStep:
                 late = max(0.0, each - self.layers * layer / 2)
                 edges = 2 * (self.sizes.pipeline - 1)
                 exposed = flow.times * late + edges * (each - late)
-            self._pays(flow.reason, seconds, exposed, _Message.of(flow))
-
-
-class _Message(NamedTuple):
-    """Data that one collective sends at a time."""
-
-    kind: str
-    nbytes: int
-    axes: Axes
-    seconds: float = 0.0
-    """Alone, where they are asked for."""
-
-    @classmethod
-    def of(cls, flow: Flow) -> _Message:
-        """One execution of a flow."""
-        return cls(flow.kind, flow.nbytes, flow.axes)
-
-
-def _largest(messages: list[_Message]) -> _Message:
-    return max(messages, key=lambda message: message.nbytes)
-
-
-class _Gathers(NamedTuple):
-    """Weights of one layer on their way, one message after the other."""
-
-    messages: list[_Message]
-    early: int
-    """Messages with weights of attention."""
-
-    @property
-    def seconds(self) -> float:
-        """Of all, one after the other."""
-        return sum(message.seconds for message in self.messages)
-
-    def late(self, entering: float) -> float:
-        """Seconds for which a layer waits, all asked for at its start.
-
-        Args:
-            entering: Seconds of attention, behind which the other weights travel.
-
-        Example:
-            >>> one = _Message("all-gather", 1, ("fsdp",), 1.0)
-            >>> _Gathers([one, one, one], early=1).late(0.5)
-            2.5
-        """
-        early = sum(message.seconds for message in self.messages[: self.early])
-        return max(early, self.seconds - entering)
+            self._pays(flow.reason, seconds, exposed, Message.of(flow))
 
 
 def _gathers(flow: Flow) -> bool:

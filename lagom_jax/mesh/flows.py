@@ -13,13 +13,31 @@ import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.model_shape import ModelShape, WeightShape
 from lagom_jax.mesh.sizes import AXES, Axes, Axis, MeshSizes, StepBatch
 
-Phase = Literal["forward", "backward", "ends", "once"]
+Phase: TypeAlias = Literal["forward", "backward", "ends", "once"]
+Reason: TypeAlias = Literal[
+    "weights",
+    "gradients",
+    "entering matrices",
+    "backward of entering",
+    "leaving matrices",
+    "backward of leaving",
+    "cross entropy",
+    "norms of queries and keys",
+    "keys and values",
+    "tokens to experts and back",
+    "handing on",
+    "into the pipeline and back",
+    "out of it and back",
+    "loss",
+    "balance loss",
+]
+"""Why something is sent, as people read it."""
 COMPUTE_BYTES = 2
 """Of an element of what is multiplied and sent: bfloat16."""
 _SCALAR = 4
@@ -31,7 +49,7 @@ class Flow:
     """Bytes that one reason sends through one kind of collective.
 
     Example:
-        >>> Flow("all-reduce", ("tensor",), 100, 4, "forward", "leaving").total
+        >>> Flow("all-reduce", ("data",), 100, 4, "backward", "gradients").total
         400
     """
 
@@ -45,7 +63,7 @@ class Flow:
     """Executions in a step."""
     phase: Phase
     """In each layer forward or backward, before and after the layers, or once."""
-    reason: str
+    reason: Reason
     attention: bool = False
     """Of a weight of attention, which a layer needs first."""
 

