@@ -28,6 +28,7 @@ from lagom_jax.mesh.model_shape import ModelShape
 from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
 
 _OF_WEIGHTS = frozenset({"weights", "gradients"})
+_SCATTER = "reduce-scatter"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -280,7 +281,8 @@ class _MeshStep:
             late = max(0.0, forward.seconds - self.kernels.forward)
             room = backward - again.seconds
             late += max(0.0, -room)
-            rooms = {"reduce-scatter": room, "all-reduce": room}
+            scattered = sum(one.seconds for one in sums if one.kind == _SCATTER)
+            rooms = {_SCATTER: room, "all-reduce": room - scattered}
         else:
             first = self.kernels.entering
             waits = [gathers.late(first) for gathers in (forward, again)]
@@ -288,15 +290,15 @@ class _MeshStep:
             # XLA moves a reduce-scatter into the loop's next turn. An all-reduce stays,
             # and after it there is the backward of attention: twice its forward.
             room = backward - (again.seconds - waits[-1])
-            rooms = {"reduce-scatter": room, "all-reduce": 2 * first}
+            rooms = {_SCATTER: room, "all-reduce": 2 * first}
         if gathers := [*forward.messages, *again.messages]:
             seconds = forward.seconds + again.seconds
             self._pays("weights", loops * seconds, loops * late, largest_of(gathers))
         for kind in rooms:
             if same := [message for message in sums if message.kind == kind]:
                 seconds = sum(message.seconds for message in same)
-                late = max(0.0, seconds - max(0.0, rooms[kind]))
-                self._pays("gradients", loops * seconds, loops * late, largest_of(same))
+                left = loops * max(0.0, seconds - max(0.0, rooms[kind]))
+                self._pays("gradients", loops * seconds, left, largest_of(same))
         for flow in weights:
             if flow.phase == "ends":
                 seconds = flow.times * self.prices.flow(flow, self.sizes)

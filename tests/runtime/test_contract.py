@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ from lagom_jax.runtime import guard, place, programs, wrapper
 from lagom_jax.runtime.options import OptionError
 from lagom_jax.runtime.say import LagomWarning
 from tests.runtime.planned import OPTION
+
+OLD_PLANS = Path(__file__).parents[1] / "plan" / "old"
 
 
 def plainly(function):
@@ -704,13 +707,18 @@ def test_the_first_arguments_on_the_host(plans, monkeypatch):
 
 
 def test_a_plan_that_is_given_where_there_is_no_gpu():
-    step = lagom_jax.tune(jax.jit(lambda x: x + 1), plan="no_such_plan.json")
-    with pytest.warns(LagomWarning, match="the plan is not used.*name what"):
+    jitted, old = jax.jit(lambda x: x + 1), OLD_PLANS / "format_3.json"
+    made_for = lagom_jax.plan.load(old).holds_for.cluster
+    step = lagom_jax.tune(jitted, plan=old)
+    with pytest.warns(LagomWarning, match=f"no NVIDIA GPU; with cluster='{made_for}'"):
         assert step(1.0) == 2.0
     assert step(1.0) == 2.0
-    strict = lagom_jax.tune(jax.jit(lambda x: x + 1), plan="no_such", strict=True)
-    with pytest.raises(LagomError, match="the plan is not used"):
+    strict = lagom_jax.tune(jitted, plan=old, strict=True)
+    with pytest.raises(LagomError, match="no NVIDIA GPU"):
         strict(1.0)
+    missing = lagom_jax.tune(jitted, plan="no_such_plan.json", strict=True)
+    with pytest.raises(LagomError, match="no_such_plan"):
+        missing(1.0)
 
 
 def test_the_devices_that_the_function_names(plans, monkeypatch):
