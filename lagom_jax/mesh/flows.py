@@ -37,7 +37,7 @@ Reason: TypeAlias = Literal[
     "loss",
     "balance loss",
 ]
-"""Why something is sent, as people read it."""
+"""The reason for which something is sent, as people read it."""
 COMPUTE_BYTES = 2
 """Of an element of what is multiplied and sent: bfloat16."""
 _SCALAR = 4
