@@ -346,7 +346,7 @@ def on_other_memory(record: dict[str, Any], origin: str, gpu: str) -> dict[str, 
         return record
     value = record["value"]
     taken = value["memory_efficiency"] * there.memory_bytes_per_s
-    streams = load_kernel_constants(origin).memory_shares["fusion"]
+    streams = load_kernel_constants(origin).memory_shares["copy"]
     share = min(streams, taken / here.memory_bytes_per_s)
     return {**record, "value": {**value, "memory_efficiency": _rounded(share)}}
 

@@ -214,7 +214,7 @@ class Truth:
     def profile_of(self, program: Program, seed: str) -> bytes:
         """A profile of a few steps of a program, as GPUs write it."""
         timeline = replay(program, self._model, self._model.contention())
-        return profile_of(program, timeline, PROFILE_NOISE, seed)
+        return profile_of(program, timeline, self._model, PROFILE_NOISE, seed)
 
 
 def calibrated(case: PlannedCase, truth: Truth, seed: str) -> PlannedCase:

@@ -62,7 +62,8 @@ def kernel_rows(
         if kernel is None:
             unknown.append(cells)
             continue
-        predicted = model.kernel(kernel).seconds * 1e6
+        price = model.kernel(kernel)
+        predicted = (price.seconds - price.gap_seconds) * 1e6
         found.append(
             Row(
                 kernel.name,

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lagom_jax.compile.schema import message_classes
+from lagom_jax.cost.prices import Prices
+from lagom_jax.cost.replay import price_of
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Program
@@ -94,12 +96,15 @@ def profile(planes: Planes) -> bytes:
     return space.SerializeToString()
 
 
-def profile_of(program: Program, timeline: Timeline, noise: float, seed: str) -> bytes:
+def profile_of(
+    program: Program, timeline: Timeline, prices: Prices, noise: float, seed: str
+) -> bytes:
     """The profile of a few steps of a program on a machine that is stood in for.
 
     Args:
         program: The program.
         timeline: Its step on that machine.
+        prices: Of that machine, of which a profile has kernels without their gaps.
         noise: The share by which each execution may take longer.
         seed: Another one gives other noise.
     """
@@ -111,9 +116,10 @@ def profile_of(program: Program, timeline: Timeline, noise: float, seed: str) ->
         for _ in range(_STEPS):
             for task, times in timeline.tasks.items():
                 runs = max(1, round(times.executions)) if times.seconds > 0 else 0
+                gap = price_of(task, prices).gap_seconds
                 for _ in range(runs):
                     longer = math.exp(abs(chance.gauss(0.0, noise)))
-                    took = 1e6 * longer * times.seconds / times.executions
+                    took = 1e6 * longer * (times.seconds / times.executions - gap)
                     called = isinstance(task, Collective)
                     kernel = "ncclDevKernel" if called else f"kernel_of_{task.name}"
                     told = {"hlo_op": task.name, "hlo_module": program.name}

@@ -94,7 +94,7 @@ def _kernel_load(cells: Cells, model: CostModel) -> KernelLoad:
         load = kernel_load(work, Price(alone, "arithmetic"), gpu)
         return dataclasses.replace(load, tiles=blocks or load.tiles)
     kernels = model.constants.kernels
-    share = max(0.0, 1 - kernels.launch_seconds / alone)
+    share = max(0.0, 1 - kernels.start_seconds / alone)
     if blocks:
         share *= min(1.0, blocks / gpu.sm_count)
     return KernelLoad(share * kernels.memory_shares["fusion"], 0.0, 0, alone)

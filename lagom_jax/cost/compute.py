@@ -1,8 +1,8 @@
 """Seconds of a kernel that has the GPU to itself.
 
 Matmuls have a model of their own (`lagom_jax.cost.matmul`). Every other kernel takes
-the longest of its arithmetic, its memory traffic and its traffic with the host, and a
-launch. Derivation: docs/explanation/model.md.
+the longest of its arithmetic, its memory traffic and its traffic with the host, a
+start, and the gap to the next kernel. Derivation: docs/explanation/model.md.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.kernel_constants import KernelConstants
 from lagom_jax.cost.matmul import matmul_seconds, rate_of
 from lagom_jax.cost.prices import Price
+from lagom_jax.cost.soft import soft_maximum
 from lagom_jax.hlo.work import Work
 
 # Library kernels that keep what lies between their products on the chip, so that the
 # products cannot be priced one by one.
 _ON_TENSOR_CORES = frozenset({"attention", "convolution", "matmul", "stated"})
+# Instructions that a multiprocessor can start in a cycle: four warps of 32 threads.
+_ISSUED_PER_CYCLE = 128
+# What the cache moves for an element that has no neighbours beside it.
+_SECTOR_BYTES = 32
 
 
 def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
@@ -44,24 +49,31 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
         "host link": work.host_bytes / host_rate,
     }
     bound = max(bounds, key=lambda name: bounds[name])
-    start = known.host_link_seconds if work.host_bytes else known.launch_seconds
+    start, gap = known.launch_seconds, known.gap_seconds
+    if work.host_bytes:
+        start, gap = known.host_link_seconds, 0.0
+    elif work.kind == "reduction":
+        start += known.reduction_seconds
     own = known.missed.factor(work) if known.missed else 1.0
-    seconds = own * bounds[bound] + start
+    # A library's kernels on the tensor cores hide the shorter of the two.
+    either = max if work.kind in _ON_TENSOR_CORES else soft_maximum
+    both = either(bounds["arithmetic"], bounds["memory"])
+    seconds = own * max(both, bounds["host link"]) + start
     products = _product_seconds(work, gpu, known)
     if products >= seconds:
-        # The products' own bound, and their own launch.
-        seconds, start = products, known.launch_seconds
+        # The products' own bound, and their own launch, which has the gap in it.
+        seconds, start, gap = products, known.launch_seconds, 0.0
         peak_seconds = _ideal_seconds(work, gpu)
         memory = work.hbm_bytes / gpu.memory_bytes_per_s
         bound = "memory" if memory > peak_seconds else "arithmetic"
     if seconds < 2 * start:
-        return Price(seconds, "launch")
+        return Price(seconds, "launch", gap_seconds=gap)
     ideal = {
         "arithmetic": _ideal_seconds(work, gpu),
         "memory": work.hbm_bytes / gpu.memory_bytes_per_s,
         "host link": work.host_bytes / cluster.to_host.bytes_per_s,
     }
-    return Price(seconds, bound, min(1.0, ideal[bound] / seconds))
+    return Price(seconds, bound, min(1.0, ideal[bound] / seconds), gap)
 
 
 def memory_seconds(
@@ -74,7 +86,8 @@ def memory_seconds(
     always take longer.
 
     Args:
-        kind: What the kernel is, one of `lagom_jax.hlo.work.KINDS`.
+        kind: What the kernel is, one of `lagom_jax.hlo.work.KINDS`, or
+            `reduction by columns`.
         nbytes: Bytes read and written.
         gpu: Whose memory and cache it is.
         constants: What kernels of this kind reach.
@@ -101,7 +114,10 @@ def _traffic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
         rate, _ = rate_of(work.matmuls[0].lhs, gpu)
         share = constants.matmul(rate).memory_efficiency
         return work.hbm_bytes / (gpu.memory_bytes_per_s * share)
-    return memory_seconds(work.kind, work.hbm_bytes, gpu, constants)
+    kind = "reduction by columns" if work.by_columns else work.kind
+    sectors = work.strided * _SECTOR_BYTES
+    across = sectors / (gpu.memory_bytes_per_s * constants.sector_speedup)
+    return memory_seconds(kind, work.hbm_bytes, gpu, constants) + across
 
 
 def _in_products(work: Work) -> bool:
@@ -130,7 +146,9 @@ def _arithmetic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> flo
     if work.kind in _ON_TENSOR_CORES and not work.matmuls:
         peak = _tensor_peak(work, gpu)
         return rest / (peak * constants.convolution_efficiency)
-    return rest / (gpu.vector_flops_per_s["f32"] * constants.vector_efficiency)
+    done = rest if work.executed is None else work.executed
+    issued = gpu.sm_count * gpu.boost_clock_hz * _ISSUED_PER_CYCLE
+    return done * constants.issued_per_operation / issued
 
 
 def _tensor_peak(work: Work, gpu: Gpu) -> float:

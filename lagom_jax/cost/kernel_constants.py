@@ -164,21 +164,34 @@ class KernelConstants:
     """Of a launch, in the times of a published table of matmuls."""
     matmuls: Mapping[str, MatmulConstants]
     """By the name of the rate in `Gpu.dense_flops_per_s`; `other` for the rest."""
-    launch_seconds: float
-    """Start, drain and gap of a kernel that is no matmul."""
+    start_seconds: float
+    """Start and drain of a kernel that is no matmul."""
+    reduction_seconds: float
+    """What a reduction takes beyond that."""
+    gap_seconds: float
+    """From the end of a kernel that is no matmul to the start of the next."""
     memory_shares: Mapping[str, float]
     """Share of the memory's peak by kind of kernel; `other` for the rest."""
     attention_efficiency: float
     convolution_efficiency: float
-    vector_efficiency: float
+    issued_per_operation: float
+    """Issue slots that an operation on one element takes, index arithmetic and loads
+    included."""
     host_link_efficiency: float
     host_link_seconds: float
     cache_speedup: float
     """Speed, over that of memory, of data that fits into `cache_share`."""
     cache_share: float
     """Share of the second-level cache that the next kernel still finds filled."""
+    sector_speedup: float
+    """Rate of single sectors of the second-level cache, over the memory's peak."""
     missed: OwnErrors | None = None
     """Errors of single kernels beside those of their kind; None for none."""
+
+    @property
+    def launch_seconds(self) -> float:
+        """Start, drain and gap of a kernel that is no matmul."""
+        return self.start_seconds + self.gap_seconds
 
     def matmul(self, rate: str) -> MatmulConstants:
         """The constants of matmuls at one of the GPU's rates."""

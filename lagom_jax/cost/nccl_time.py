@@ -15,12 +15,11 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import parts_on
+from lagom_jax.cost.soft import soft_maximum
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.plan.setting import PAYLOAD, Setting, SettingError
 
 _FULL_THREADS = 512
-# How sharply channels run into the link's limit: the p-norm of the two times.
-_SHARPNESS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def structure_of(
     pipeline = _pipeline(kind, nbytes, span, facts, setting)
     channels = min(setting.channels, _filled(kind, nbytes, setting, facts))
     on_channel = pipeline.wire_bytes / channels
-    transfer = _limited(
+    transfer = soft_maximum(
         on_channel / (each * 1e3),
         pipeline.wire_bytes / (pipeline.link_gb_per_s * 1e3),
     )
@@ -193,22 +192,13 @@ def _exchange(
         1e-6 * (base + hops["ring"][setting.protocol] * parts.rounds),
         1e-6
         * (
-            _limited(on_channel, sent / (link * payload * 1e3))
+            soft_maximum(on_channel, sent / (link * payload * 1e3))
             + parts.serial_bytes / chunk * overhead
             + chunk / (each * 1e3)
         ),
         1e-6 * on_channel,
         sent,
     )
-
-
-def _limited(one: float, other: float) -> float:
-    """The longer of two times, with a soft corner."""
-    longest = max(one, other)
-    if longest <= 0:
-        return 0.0
-    ratio = min(one, other) / longest
-    return longest * (1 + ratio**_SHARPNESS) ** (1 / _SHARPNESS)
 
 
 def _thread_share(threads: int, facts: NcclFacts) -> float:

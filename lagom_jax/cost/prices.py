@@ -19,6 +19,9 @@ class Price:
     `nvlink`, `pcie`, `network`, ... : the resource that sets the time."""
     resource_share: float = 0.0
     """The part of that resource's peak rate that the task reaches, from 0 to 1."""
+    gap_seconds: float = dataclasses.field(default=0.0, repr=False)
+    """The part of a kernel's seconds that is over before the next can start, and that
+    a profiler does not count as the kernel's."""
 
 
 class Prices(Protocol):

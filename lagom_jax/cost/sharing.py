@@ -203,9 +203,10 @@ def slowdown(
     """
     if not beside:
         return 1.0
-    together = sm_slowdown(kernel, beside, gpu, constants) * memory_slowdown(
-        kernel, beside, gpu, constants
-    )
+    # What a kernel asks of the memory is spread over the time that fewer SMs take: so
+    # what it waits for its bytes adds to that time, as it would with all of them.
+    waits = memory_slowdown(kernel, beside, gpu, constants) - 1.0
+    together = sm_slowdown(kernel, beside, gpu, constants) + waits
     return together + start_delay(beside, constants) / kernel.seconds
 
 

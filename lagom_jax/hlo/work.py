@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from lagom_jax.hlo.custom_calls import HOST_CALLBACKS, is_silent
+from lagom_jax.hlo.executed import executed
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.movement import transposes
@@ -97,6 +98,13 @@ class Work:
     """The custom call's target, so that a report can name what it does not know."""
     stated_seconds: float | None = None
     """The time of one execution, where the user states it."""
+    executed: float | None = None
+    """Operations of a fused kernel's threads, those of matrix products apart, with
+    what is computed more than once; None for as many as `flops` says."""
+    by_columns: bool = False
+    """True for a reduction that keeps the innermost dimension."""
+    strided: int = 0
+    """Elements that a reduction writes beside its sums, and not as it reads them."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -152,8 +160,10 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         return _host_transfer(computation, instruction)
     tally = Tally()
     outer = Walk(module, computation.instructions, tally)
+    does = None
     if instruction.opcode == "fusion":
         (body,) = module.called(instruction)
+        does = executed(body)
         inner = Walk(module, body.instructions, tally)
         written = inner.seed(body.root, alone=False)
         inner.run(reversed(list(body.instructions.values())))
@@ -172,6 +182,9 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         tuple(tally.matmuls),
         from_host + to_host,
         tally.target,
+        executed=does.operations if does else None,
+        by_columns=does is not None and does.by_columns,
+        strided=does.strided if does else 0,
     )
 
 

@@ -92,7 +92,8 @@ def match(program: Program, step: MeasuredStep, prices: Prices) -> Match:
     seconds: dict[str, float] = {}
     total = known = 0.0
     for task, runs in tasks.items():
-        predicted = price_of(task, prices).seconds * runs
+        price = price_of(task, prices)
+        predicted = price.seconds * runs
         total += predicted
         found = step.instructions.get(task.name)
         if found is None and names[_alias(task.name)] == 1:
@@ -101,7 +102,8 @@ def match(program: Program, step: MeasuredStep, prices: Prices) -> Match:
             # One run of the task may have launched the same kernel several times.
             repeats = max(1, round(found.per_step / runs))
             measured[task] = found
-            seconds[task.name] = found.median * repeats
+            # A profile has kernels without the gaps between them.
+            seconds[task.name] = (found.median + price.gap_seconds) * repeats
             known += predicted
     return Match(measured, seconds, len(tasks), known / total if total else 0.0)
 

@@ -59,14 +59,60 @@ def test_a_convolution_without_a_shape_uses_the_tensor_cores():
     assert found.seconds == pytest.approx(1e13 / peak, rel=1e-3)
 
 
-def test_plain_arithmetic_runs_at_the_plain_rate():
+def test_plain_arithmetic_takes_issue_slots():
     found = price(Work("fusion", 1e12, 1 << 20, 1 << 20))
-    peak = H100.gpu.vector_flops_per_s["f32"] * KNOWN.vector_efficiency
-    assert found.seconds == pytest.approx(1e12 / peak, rel=1e-3)
+    slots = 128 * H100.gpu.sm_count * H100.gpu.boost_clock_hz
+    assert found.seconds == pytest.approx(
+        1e12 * KNOWN.issued_per_operation / slots, rel=1e-3
+    )
+
+
+def test_what_is_computed_again_for_each_element_counts():
+    once = Work("fusion", 1e9, 1 << 20, 1 << 20)
+    again = dataclasses.replace(once, executed=1e12)
+    assert price(again).seconds > 100 * price(once).seconds
+    assert price(again).bound == "arithmetic"
+
+
+def test_arithmetic_and_memory_about_equal_take_longer_than_either():
+    slots = 128 * H100.gpu.sm_count * H100.gpu.boost_clock_hz
+    arithmetic = price(Work("fusion", 1e11, 0, 0)).seconds - KNOWN.launch_seconds
+    assert arithmetic == pytest.approx(1e11 * KNOWN.issued_per_operation / slots)
+    rate = H100.gpu.memory_bytes_per_s * KNOWN.memory_shares["fusion"]
+    both = price(Work("fusion", 1e11, round(arithmetic * rate), 0)).seconds
+    assert both - KNOWN.launch_seconds == pytest.approx(2**0.25 * arithmetic, rel=1e-3)
+
+
+def test_a_reduction_by_columns_is_slower_and_starts_no_later():
+    rows = Work("reduction", 0.0, 1 << 30, 1 << 20)
+    columns = dataclasses.replace(rows, by_columns=True)
+    shares = KNOWN.memory_shares
+    start = KNOWN.launch_seconds + KNOWN.reduction_seconds
+    assert (price(columns).seconds - start) / (
+        price(rows).seconds - start
+    ) == pytest.approx(shares["reduction"] / shares["reduction by columns"])
+
+
+def test_an_element_that_is_written_alone_moves_a_sector():
+    rows = Work("reduction", 0.0, 1 << 30, 1 << 20)
+    across = dataclasses.replace(rows, strided=10_000_000)
+    rate = H100.gpu.memory_bytes_per_s * KNOWN.sector_speedup
+    more = price(across).seconds - price(rows).seconds
+    assert more == pytest.approx(32 * 10_000_000 / rate)
+
+
+def test_the_gap_is_a_part_of_a_kernels_time_and_not_the_products():
+    small = price(Work("copy", 0.0, 64, 64))
+    assert small.gap_seconds == KNOWN.gap_seconds
+    assert small.seconds - small.gap_seconds == pytest.approx(
+        KNOWN.start_seconds, rel=1e-3
+    )
+    product = price(Work("matmul", SQUARE.flops, OPERANDS, OPERANDS // 2, (SQUARE,)))
+    assert product.gap_seconds == 0.0
 
 
 def test_scattered_traffic_is_slower_than_streams():
-    kinds = ("copy", "transpose", "reduction", "scatter")
+    kinds = ("copy", "reduction", "transpose", "scatter")
     found = [price(Work(kind, 0.0, 1 << 29, 1 << 29)).seconds for kind in kinds]
     assert found == sorted(found)
     assert len(set(found)) == len(found)

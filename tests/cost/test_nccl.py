@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.collective import collective_seconds
+from lagom_jax.cost.arrays import Waits, waits_of
+from lagom_jax.cost.collective import CollectiveTerms, collective_seconds
+from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.nccl_default import default_of, nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_seconds
@@ -175,6 +177,34 @@ def test_many_small_arrays_beside_large_ones_cost_a_ring_each():
 
     assert time("2.21.5", arrays) > 4 * time("2.21.5")
     assert time("2.21.5", (nbytes / 2,) * 2) < 1.3 * time("2.21.5")
+    # From 2.22 on tiny ones have a protocol of their own.
+    tiny = (6e3,) * 72 + (2.85e6,) * 24
+    assert time("2.21.5", tiny) > 1.5 * time("2.22.3", tiny)
+
+
+def test_waits_of_arrays_by_hand():
+    """Four channels of 200 bytes: three arrays on the first, one on all others."""
+    old = nccl_facts(Cluster.parse("a100:1x4"), "2.21.5")
+    arrays = [(50.0, 3.0), (50.0, 4.0), (100.0, 5.0), (600.0, 7.0)]
+    assert waits_of(arrays, 4, old) == Waits(longest=7.0, mean=7.0 / 4)
+    # The second array ends on the second channel, beside the third.
+    assert waits_of([(10.0, 1.0), (20.0, 2.0), (10.0, 4.0)], 2, old) == Waits(2.0, 1.5)
+    assert waits_of([(8.0, 7.0)], 4, old) == Waits(0.0, 0.0)
+
+
+def test_channels_that_have_done_their_arrays_hold_no_sm():
+    a100, span = Cluster.parse("a100:1x4"), Span(4, 1, 4)
+    constants = load_constants(a100, "2.21.5")
+
+    def held(arrays):
+        terms = CollectiveTerms.of(
+            "reduce-scatter", 7.2e7, span, a100, constants, arrays
+        )
+        return terms.load(terms.price()).channels
+
+    one, even = held(()), held((7.2e7 / 24,) * 24)
+    assert one == even == 24
+    assert held((100.0,) * 72 + (2.85e6,) * 24) < 8
 
 
 RACK = nccl_facts(Cluster.parse("gb200-nvl72"), "2.28.9")

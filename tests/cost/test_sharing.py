@@ -48,6 +48,15 @@ def test_persistent_kernels_lose_whole_rounds():
     assert sm_slowdown(ten_rounds, [load(16)], H100, CONSTANTS) == pytest.approx(1.2)
 
 
+def test_waits_for_memory_add_to_what_fewer_sms_cost():
+    """Fewer SMs ask the memory for as much over a longer time."""
+    both = KernelLoad(0.5, 0.0, 132)
+    half = load(16, rate=H100.memory_bytes_per_s / 2)
+    assert sm_slowdown(both, [half], H100, CONSTANTS) == 2.0
+    assert memory_slowdown(both, [half], H100, CONSTANTS) == pytest.approx(1.5)
+    assert slowdown(both, [half], H100, CONSTANTS) == pytest.approx(2.5)
+
+
 def test_small_blocks_lose_smoothly():
     found = sm_slowdown(KernelLoad(0.0, 2.0, 10**6), [load(16)], H100, SMOOTH)
     assert found == pytest.approx(132 / 116, rel=1e-3)

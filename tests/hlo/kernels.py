@@ -1,5 +1,7 @@
 """Modules of a few lines, and the work of what is in them."""
 
+import dataclasses
+
 from lagom_jax.hlo.work import work
 from tests.texts import parse
 
@@ -11,7 +13,16 @@ add { a = f32[] parameter(0)
 
 
 def work_of(text, name=None):
-    """The work of the entry computation's root, or of the instruction named."""
+    """The work of a kernel, but for what its threads execute.
+
+    Of the entry computation's root, or of the instruction named.
+    """
+    found = whole_work_of(text, name)
+    return dataclasses.replace(found, executed=None, by_columns=False, strided=0)
+
+
+def whole_work_of(text, name=None):
+    """The work with what the kernel's threads execute."""
     module = parse(text)
     entry = module.entry
     found = [i for i in entry.instructions.values() if i.name == name]

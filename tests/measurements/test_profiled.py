@@ -19,37 +19,40 @@ PROGRAM = build_program(MODULES["fast"])
 MODEL = CostModel.of(H100)
 
 
-def profiled(timeline, folder):
+def profiled(timeline, prices, folder):
     file = folder / "host.xplane.pb"
-    file.write_bytes(profile_of(PROGRAM, timeline, 0.0, "0"))
+    file.write_bytes(profile_of(PROGRAM, timeline, prices, 0.0, "0"))
     return read_profile(file)
 
 
 @dataclasses.dataclass(frozen=True)
 class Slower:
-    """A machine whose collectives take twice as long, and whose kernels half."""
+    """A machine whose collectives take 2.5 times as long, and whose kernels half."""
 
     def kernel(self, kernel):
         price = MODEL.kernel(kernel)
-        return dataclasses.replace(price, seconds=price.seconds / 2)
+        gap = price.gap_seconds / 2
+        return dataclasses.replace(price, seconds=price.seconds / 2, gap_seconds=gap)
 
     def collective(self, collective):
         price = MODEL.collective(collective)
-        return dataclasses.replace(price, seconds=price.seconds * 2)
+        return dataclasses.replace(price, seconds=price.seconds * 2.5)
 
 
 def test_the_models_own_run_corrects_nothing(tmp_path):
     timeline = replay(PROGRAM, MODEL, MODEL.contention())
     slowed = [one.seconds / one.alone_seconds for one in timeline.tasks.values()]
     assert max(slowed) > 1.05, "contention is there to be taken out"
-    found = calibration_of_run(PROGRAM, profiled(timeline, tmp_path), H100, MODEL)
+    run = profiled(timeline, MODEL, tmp_path)
+    found = calibration_of_run(PROGRAM, run, H100, MODEL)
     for one in found.corrections:
         assert one.curve.range == pytest.approx((1.0, 1.0), abs=0.01)
 
 
 def test_a_step_is_predicted_by_what_its_own_run_took(tmp_path):
     timeline = replay(PROGRAM, Slower(), MODEL.contention())
-    found = calibration_of_run(PROGRAM, profiled(timeline, tmp_path), H100, MODEL)
+    run = profiled(timeline, Slower(), tmp_path)
+    found = calibration_of_run(PROGRAM, run, H100, MODEL)
     prices = found.apply(MODEL, H100, MODEL.digest)
     assert isinstance(prices, Calibrated)
     before = replay(PROGRAM, MODEL, MODEL.contention()).step_seconds
