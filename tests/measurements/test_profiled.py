@@ -27,7 +27,7 @@ def profiled(timeline, prices, folder):
 
 @dataclasses.dataclass(frozen=True)
 class Slower:
-    """A machine whose collectives take 2.5 times as long, and whose kernels half."""
+    """A machine whose collectives take 2.05 times as long, and whose kernels half."""
 
     def kernel(self, kernel):
         price = MODEL.kernel(kernel)
@@ -36,7 +36,7 @@ class Slower:
 
     def collective(self, collective):
         price = MODEL.collective(collective)
-        return dataclasses.replace(price, seconds=price.seconds * 2.5)
+        return dataclasses.replace(price, seconds=price.seconds * 2.05)
 
 
 def test_the_models_own_run_corrects_nothing(tmp_path):
