@@ -48,18 +48,35 @@ from xla_flags import known
 _OF_THE_HOST: Final = ("xla_cpu_", "xla_force_host_")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """A plan that all processes of a step have built the program of."""
 
     plan: Plan
     rules: Rules | None
     """None where NCCL gets no rules."""
-    built: Built
+    collectives: str
+    """A hash of what its program communicates."""
     how: str
     """Its origin, in words."""
     parts: Mapping[str, str]
     """The key that it is kept under."""
+
+    @functools.cached_property
+    def program(self) -> str:
+        """The same for plans that ask the compiler for the same program."""
+        return program_of(self.plan)
+
+
+def program_of(plan: Plan | None) -> str:
+    """The same for plans that ask the compiler for the same program.
+
+    Args:
+        plan: A plan; None for the step as it is.
+    """
+    options = {} if plan is None else plan.compiler_options()
+    text = repr((sorted(options.items()), None if plan is None else plan.order))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Allowance:
@@ -200,21 +217,20 @@ def _built(
     build: Callable[[Plan], Built],
     tell: Callable[[Rules | None], None],
 ) -> Choice:
-    built: list[Built] = []
+    rules, collectives = None, ""
     try:
         check_plan(plan, case)
-        image = base64.b64decode(found["rules"])
-        rules = unpack(image, "what the first process said") if image else None
-        built.append(build(plan))
-        word = Word(f"collectives {built[0].collectives}")
+        rules = rules_in(found["rules"])
+        collectives = build(plan).collectives
+        word = Word(f"collectives {collectives}")
     except Exception as error:
         if talk.group.coordinator is None:
             raise
         LOG.debug("the plan's program is not built", exc_info=True)
-        word, rules = Word("", told(error), refuses=True), None
+        word = Word("", told(error), refuses=True)
     talk.agree(word, lambda words: "")
     tell(rules)
-    return Choice(plan, rules, built[0], found["how"], found["parts"])
+    return Choice(plan, rules, collectives, found["how"], found["parts"])
 
 
 def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
@@ -316,6 +332,12 @@ def rules_image(case: Case, plan: Plan) -> str:
             LOG.info("the plan: %s", note)
         rules = made.rules
     return base64.b64encode(pack(rules)).decode()
+
+
+def rules_in(text: str) -> Rules | None:
+    """The rules that `rules_image` has made text of."""
+    image = base64.b64decode(text)
+    return unpack(image, "what the first process said") if image else None
 
 
 def check_plan(plan: Plan, case: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,27 +13,29 @@ from lagom_jax.planner import Planner
 from lagom_jax.runtime import nccl, place, programs
 from lagom_jax.runtime.arguments import settled_sharding
 from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.decision import Case, Choice, memory_limit, reasons
+from lagom_jax.runtime.decision import Case, Choice, memory_limit, program_of, reasons
 from lagom_jax.runtime.options import Options
-from lagom_jax.runtime.programs import ArgumentForm, Built, Stages
+from lagom_jax.runtime.programs import Built, Stages
 
 
 class Executables:
-    """The executables of a program, as it is and as a plan asks for.
-
-    Forms that are called alike share what was compiled for one of them.
-    """
+    """What plans ask for of a program, compiled once for all arguments of a kind."""
 
     def __init__(self, devices: tuple[Any, ...]) -> None:
         """Takes all devices that the program runs on; nothing is compiled yet."""
         self._devices, self.on_gpus = devices, place.on_gpus(devices)
         self.several = len({device.process_index for device in devices}) > 1
-        self._forms: list[ArgumentForm] = []
         self._most_bytes = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all, which is traced and lowered again where it comes."""
+        self._stages: dict[Any, Stages] = {}
+        self._built: dict[tuple[str, Stages], Built] = {}
 
     def case_for(
         self,
-        form: ArgumentForm,
+        stages: Stages,
         cluster: Cluster,
         options: Options,
         cache: Cache,
@@ -44,7 +45,7 @@ class Executables:
         """The step as a decision about it has it.
 
         Args:
-            form: The arguments that are there.
+            stages: The step, for the arguments that are there.
             cluster: The cluster to plan for.
             options: The user's.
             cache: The place of earlier decisions.
@@ -52,7 +53,7 @@ class Executables:
             compiler: The compiler that it uses.
         """
         planner = kind(
-            form.stages.traced,
+            stages.traced,
             cluster=cluster,
             compiler=compiler,
             kernels=options.kernels,
@@ -63,58 +64,37 @@ class Executables:
         self._most_bytes = budget.memory(cluster.gpu.memory_bytes)
         return Case(planner, options, budget, cache, compiler, told)
 
-    def form(self, variant: Any, stages: Stages) -> ArgumentForm:
-        """Another kind of arguments.
+    def known(self, stages: Stages) -> Stages:
+        """Those of the same kind that were there first."""
+        return self._stages.setdefault(stages.kind, stages)
 
-        Args:
-            variant: The program that they lead to.
-            stages: As they were traced and lowered.
-        """
-        # On one device it is in the results whether arguments were committed to it.
-        for other in self._forms if len(self._devices) > 1 else ():
-            if other.stages.is_called_as(stages):
-                stages = dataclasses.replace(other.stages, facts=stages.facts)
-                break
-        form = ArgumentForm(variant, stages)
-        self._forms.append(form)
-        return form
+    def build(self, stages: Stages, plan: Plan) -> Built:
+        """The program that a plan asks for; see `programs.build`."""
+        key = program_of(plan), stages
+        if key not in self._built:
+            limit = memory_limit(self._most_bytes, plan) if self.on_gpus else None
+            self._built[key] = programs.build(
+                stages, plan, on_gpus=self.on_gpus, memory_limit=limit
+            )
+        return self._built[key]
 
-    def usual(self, form: ArgumentForm) -> Built:
-        """The program as it was, compiled if that is still to be done."""
-        if form.usual is None:
-            shared = self._shared(form, "usual")
-            form.usual = shared or programs.usual(form.stages)
-        return form.usual
+    def built(self, stages: Stages, choice: Choice) -> Built | None:
+        """The program of a plan, if it is there."""
+        return self._built.get((choice.program, stages))
 
-    def build(self, form: ArgumentForm, plan: Plan) -> Built:
-        """Compiles the program that a plan asks for; see `programs.build`."""
-        limit = memory_limit(self._most_bytes, plan) if self.on_gpus else None
-        return programs.build(
-            form.stages, plan, on_gpus=self.on_gpus, memory_limit=limit
-        )
-
-    def planned(self, choice: Choice, form: ArgumentForm) -> Built:
-        """The program of a plan, compiled again where nothing is left of it.
-
-        Raises:
-            InDoubtError: It cannot be, and the other processes run it.
-        """
-        if form.planned is None:
-            shared = self._shared(form, "planned")
-            form.planned = shared or self.again(choice, form)
-        return form.planned
-
-    def again(self, choice: Choice, form: ArgumentForm) -> Built:
-        """Compiles a plan's program again, or for other arguments.
+    def planned(self, stages: Stages, choice: Choice) -> Built:
+        """The program of a plan that runs, compiled where nothing is left of it.
 
         All have agreed to run it, so that nobody is asked, and nobody may go back.
 
         Raises:
-            InDoubtError: It cannot be, and the other processes run it.
+            InDoubtError: It cannot be compiled, and the other processes run it.
         """
+        if (found := self.built(stages, choice)) is not None:
+            return found
         try:
-            built = self.build(form, choice.plan)
-            if built.collectives != choice.built.collectives:
+            built = self.build(stages, choice.plan)
+            if built.collectives != choice.collectives:
                 raise PlanError("it communicates otherwise than before")
         except Exception as error:
             if self.several:
@@ -125,22 +105,12 @@ class Executables:
             raise
         return built
 
-    def _shared(self, form: ArgumentForm, kind: str) -> Built | None:
-        for other in self._forms:
-            built: Built | None = getattr(other, kind)
-            if built is not None and other.stages.lowered is form.stages.lowered:
-                return programs.adapted(built, form.stages)
-        return None
-
-    def clear(self) -> None:
-        """Forgets all forms, which are traced and lowered again where they come."""
-        self._forms.clear()
-
-    def forget(self, *, usual: bool = False, planned: bool = False) -> None:
-        """Gives the memory of programs back."""
-        for form in self._forms:
-            form.usual = None if usual else form.usual
-            form.planned = None if planned else form.planned
+    def keep(self, choice: Choice | None) -> None:
+        """Gives back the memory of all programs but those of a plan."""
+        kept = choice.program if choice is not None else None
+        for key in tuple(self._built):
+            if key[0] != kept:
+                del self._built[key]
 
     def serve(self, stages: Stages) -> bool:
         """True if what was compiled here takes other arguments as they are.
@@ -152,10 +122,15 @@ class Executables:
         Args:
             stages: As the other arguments were lowered.
         """
-        return len(self._devices) > 1 and any(
-            form.stages.differs_in_shardings(stages) and _takes(form, stages)
-            for form in self._forms
-        )
+        ours = self._stages.get(stages.kind)
+        # One program, but for the shardings of arguments.
+        same = ours is not None and ours.inner == stages.inner
+        if ours is None or not same or len(self._devices) < 2:
+            return False
+        # Another thread may be building one.
+        built = (one.run for (_, of), one in tuple(self._built.items()) if of is ours)
+        # jax has the program as it is, if that is what runs.
+        return _takes(next(built, None) or ours.compile(), ours, stages)
 
 
 def searched(
@@ -176,12 +151,10 @@ def searched(
     return work, compiler.close
 
 
-def _takes(form: ArgumentForm, stages: Stages) -> bool:
-    built = form.planned or form.usual
-    if built is None or form.stages.facts is None or stages.facts is None:
+def _takes(compiled: Any, form: Stages, stages: Stages) -> bool:
+    if form.facts is None or stages.facts is None:
         return False
-    (ours, context), (others, other_context) = form.stages.facts, stages.facts
-    compiled: Any = built.compiled
+    (ours, context), (others, other_context) = form.facts, stages.facts
     # None for what the program does not use.
     chosen = compiled.in_tree.flatten_up_to(compiled.input_shardings)
     if context != other_context or not len(ours) == len(others) == len(chosen):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import os
@@ -12,20 +11,19 @@ from typing import Any, Final
 
 from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
-from lagom_jax.nccl_plugin import Rules, unpack
+from lagom_jax.nccl_plugin import Rules
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json, to_json
-from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.runtime import decision, say
 from lagom_jax.runtime.agenda import OnlineCandidate
 from lagom_jax.runtime.cache import Cache, digest_of
 from lagom_jax.runtime.coordination import ProcessGroup, Talk, told
-from lagom_jax.runtime.decision import Case, Choice, decide
+from lagom_jax.runtime.decision import Case, Choice, decide, program_of
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online import OnlineSteps
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan, step_candidate
 from lagom_jax.runtime.planning_process import MODULE
-from lagom_jax.runtime.programs import ArgumentForm, Built, collectives_of
+from lagom_jax.runtime.programs import Built, Stages, collectives_of
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_profile import StepProfile
@@ -44,7 +42,8 @@ def online_steps(
     cache: Cache,
     case_of: Callable[[Compiler], Case],
     programs: Executables,
-    first: ArgumentForm,
+    first: Stages,
+    usual: Callable[..., Any],
     tell: Callable[[Rules | None], None],
     warn: Callable[[BaseException], None],
     *,
@@ -60,6 +59,7 @@ def online_steps(
         case_of: The step as planning has it; called in a thread.
         programs: Its programs.
         first: The arguments of its first step.
+        usual: The step as it was.
         tell: Lets rules of NCCL hold in all processes.
         warn: Says why nothing comes of it.
         profiles: Whether steps are profiled first, by a profiler that times what the
@@ -73,7 +73,7 @@ def online_steps(
     source = OnlinePlans(talk, cache, case_of, programs, first, profile)
     meetings = group.begin(f"{name} steps", patience)
     steps = OnlineSteps(
-        *(name, meetings, source, source.build, tell, cache, warn, profile)
+        *(name, meetings, source, programs, usual, tell, cache, warn, profile)
     )
     return meetings, steps
 
@@ -138,7 +138,7 @@ class OnlinePlans:
         cache: Cache,
         case_of: Callable[[Compiler], Case],
         programs: Executables,
-        first: ArgumentForm,
+        first: Stages,
         profile: StepProfile | None = None,
     ) -> None:
         """Sets it up; nothing is planned yet.
@@ -153,18 +153,11 @@ class OnlinePlans:
         """
         self._talk, self._cache, self._case_of = talk, cache, case_of
         self._programs, self._first, self._profile = programs, first, profile
-        self._known: dict[str, Built] = {}
+        self._known: dict[str, str] = {}
+        """What the programs that were built communicate."""
         self._case: Case | None = None
         self._parts: Mapping[str, str] = {}
         self._closed = False
-
-    def build(self, choice: Choice | None, form: Any) -> Built:
-        """The program of a candidate, for one kind of arguments."""
-        if choice is None:
-            return self._programs.usual(form)
-        if form is self._first:
-            return choice.built
-        return self._programs.again(choice, form)
 
     def find(self) -> list[OnlineCandidate]:
         """Finds what a job could run, and builds it in every process.
@@ -199,8 +192,7 @@ class OnlinePlans:
         if profile is None or profile.folder is None:
             return
         assert isinstance(planner, PlannerBeside)
-        text = _text(self._programs.usual(self._first))
-        (profile.folder / MODULE).write_text(text, encoding="utf-8")
+        (profile.folder / MODULE).write_text(self._first.text(), encoding="utf-8")
         planner.profile = profile.folder
 
     def _found(self, case: Case) -> list[OnlineCandidate]:
@@ -217,21 +209,16 @@ class OnlinePlans:
         )
         offered = json.loads(content)
         usual = StepCandidate(AS_IT_WAS, offered["seconds"], tuple(offered["by_model"]))
-        found = [
-            self._candidate(one, case, choice, self._built) for one in offered["plans"]
-        ]
-        own = [_communicates(one) for one in found]
+        found = [self._candidate(one, case, choice) for one in offered["plans"]]
+        own = [one.choice.collectives if one and one.choice else "" for one in found]
         content = self._talk.agree(Word("built", json.dumps(own)), _built_by_all)
         alike = json.loads(content)
         kept = [one for one, by_all in zip(found, alike, strict=True) if by_all and one]
         self._parts = choice.parts if choice is not None else {}
         # Settings may be all that is worth changing.
-        self._known.setdefault(_program_of({}, None), self._usual())
+        communicated = collectives_of(self._first.text())
+        self._known.setdefault(program_of(None), communicated)
         return [OnlineCandidate(None, usual), *kept]
-
-    def _usual(self) -> Built:
-        built = self._programs.usual(self._first)
-        return dataclasses.replace(built, collectives=collectives_of(_text(built)))
 
     def around(self, candidates: list[OnlineCandidate], base: int) -> str:
         """Settings around those of a candidate, as text; empty where there are none.
@@ -249,7 +236,7 @@ class OnlinePlans:
         plans = [
             {**_timed(one), "plan": to_json(one.plan), "rules": _rules(case, one.plan)}
             for one in found
-            if _program(one.plan) in self._known
+            if program_of(one.plan) in self._known
             and not case.cache.ended_a_job(one.plan)
         ]
         for one in plans:
@@ -268,10 +255,10 @@ class OnlinePlans:
         found: list[OnlineCandidate] = []
         for one in json.loads(text)["plans"]:
             plan = from_json(one["plan"], "settings of the first process")
-            built = self._known.get(_program(plan))
-            if built is None:
+            collectives = self._known.get(program_of(plan))
+            if collectives is None:
                 raise PlanError(f"the program of {one['name']} is not built here")
-            found.append(_candidate_of(one, plan, built, self._parts))
+            found.append(_candidate_of(one, plan, collectives, self._parts))
         return found
 
     def close(self) -> None:
@@ -281,17 +268,12 @@ class OnlinePlans:
             self._case.planner.close()
 
     def _built(self, plan: Plan) -> Built:
-        key = _program(plan)
-        if key not in self._known:
-            self._known[key] = self._programs.build(self._first, plan)
-        return self._known[key]
+        built = self._programs.build(self._first, plan)
+        self._known[program_of(plan)] = built.collectives
+        return built
 
     def _candidate(
-        self,
-        offered: Mapping[str, Any],
-        case: Case,
-        choice: Choice | None,
-        build: Callable[[Plan], Built],
+        self, offered: Mapping[str, Any], case: Case, choice: Choice | None
     ) -> OnlineCandidate | None:
         """An alternative, built here; None where that cannot be."""
         if not offered["plan"]:
@@ -300,34 +282,20 @@ class OnlinePlans:
         try:
             plan = from_json(offered["plan"], "a plan of the first process")
             decision.check_plan(plan, case)
-            return _candidate_of(offered, plan, build(plan), choice.parts)
+            collectives = self._built(plan).collectives
+            return _candidate_of(offered, plan, collectives, choice.parts)
         except Exception as error:
             LOG.info("%s is not built: %s", offered["name"], error)
             return None
 
 
 def _candidate_of(
-    offered: Mapping[str, Any], plan: Plan, built: Built, parts: Mapping[str, str]
+    offered: Mapping[str, Any], plan: Plan, collectives: str, parts: Mapping[str, str]
 ) -> OnlineCandidate:
     """An alternative with the rules that the first process made for it."""
-    image = base64.b64decode(offered["rules"])
-    rules = unpack(image, "what the first process said") if image else None
-    choice = Choice(plan, rules, built, offered["name"], parts)
+    rules = decision.rules_in(offered["rules"])
+    choice = Choice(plan, rules, collectives, offered["name"], parts)
     return OnlineCandidate(choice, step_candidate(offered))
-
-
-def _text(built: Built) -> str:
-    """A compiled program as text; empty where jax has none."""
-    return getattr(built.compiled, "compiled", built.compiled).as_text() or ""
-
-
-def _program(plan: Plan) -> str:
-    """The same for plans that ask the compiler for the same program."""
-    return _program_of(plan.compiler_options(), plan.order)
-
-
-def _program_of(options: Mapping[str, Any], order: ScheduleEdit | None) -> str:
-    return repr((sorted(options.items()), order))
 
 
 def _rules(case: Case, plan: Plan) -> str:
@@ -342,13 +310,6 @@ def give_way() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
     except (OSError, AttributeError) as error:
         LOG.debug("planning has the job's own priority: %s", error)
-
-
-def _communicates(one: OnlineCandidate | None) -> str:
-    """A hash of what a built candidate communicates; empty where it is not built."""
-    if one is None or one.choice is None:
-        return ""
-    return one.choice.built.collectives
 
 
 def _offered(case: Case, choice: Choice | None) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Hashable
+from typing import Any, Final, NamedTuple
 
 import jax
 
@@ -32,11 +31,7 @@ _STREAM: Final = re.compile(rf'{STREAM_ATTRIBUTE}="(\w*)"')
 _GROUPS: Final = re.compile(r"(?:replica_groups|source_target_pairs)=(\S+?),? ")
 
 
-class UnknownArgumentsError(Exception):
-    """A program was called with what it was not compiled for; nothing has run."""
-
-
-REFUSALS: Final = (UnknownArgumentsError, TypeError, ValueError)
+REFUSALS: Final = (TypeError, ValueError)
 """The errors by which a program refuses arguments, before it takes any of them. An
 error of a step that runs is none of these: jax hands it on as a JaxRuntimeError."""
 
@@ -52,7 +47,27 @@ NAN_FOUND: Final = _nan_found()
 """Errors of programs with `jax_debug_nans` that jax catches in calls of its own."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Call(NamedTuple):
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    rest: tuple[Any, ...]
+    """Those of `args` that are not static: what a compiled program takes."""
+    named: dict[str, Any]
+    """Likewise of `kwargs`."""
+
+    def of(self, program: Built) -> Any:
+        """Runs a compiled program."""
+        return program.run(*self.rest, **self.named)
+
+    def deleted(self) -> bool:
+        """True if it cannot be made again, since donated arguments are gone."""
+        arrays = jax.tree.leaves((self.rest, self.named))
+        return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Stages:
     """A function, traced and lowered for one set of arguments by the jax that runs it.
 
@@ -62,6 +77,8 @@ class Stages:
     traced: Any
     """As `lagom_jax.compile.lower` takes it."""
     lowered: Any
+    devices: tuple[Any, ...]
+    """All devices that the program runs on, in the order of their ids."""
     facts: tuple[tuple[Any, ...], Hashable] | None
     """Of the arrays among the arguments, and of jax's configuration in the caller's
     thread; None where a wrapper sorts its arguments itself."""
@@ -69,6 +86,8 @@ class Stages:
     """A hash of the program."""
     inner: str
     """A hash of it without the shardings of its arguments."""
+    kind: Hashable
+    """Equal for those of one program that can share what is compiled for it."""
 
     @classmethod
     def of(
@@ -84,82 +103,58 @@ class Stages:
                 knows what is static.
         """
         if isinstance(function, jax.stages.Lowered):
-            return cls(function, function, None, *_digests(function.as_text()))
-        # Some, as eqx.filter_jit, have no stage before this.
-        traced = getattr(function, "trace", function.lower)(*args, **kwargs)
-        lowered = traced.lower() if hasattr(traced, "lower") else traced
-        facts = None
+            traced = lowered = function
+        else:
+            # Some, as eqx.filter_jit, have no stage before this.
+            traced = getattr(function, "trace", function.lower)(*args, **kwargs)
+            lowered = traced.lower() if hasattr(traced, "lower") else traced
+        devices = _devices(lowered, (args, kwargs))
+        facts, kind = None, object()
         if rest is not None:
             # Afterwards: the first trace of a process changes its context.
             facts = (facts_of(jax.tree.leaves(rest)), trace_context())
-        return cls(traced, lowered, facts, *_digests(lowered.as_text()))
-
-    def devices(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All devices that the program runs on, in the order of their ids."""
-        try:
-            # A mesh that only the function knows is among the arguments nowhere.
-            found = lowered_devices(getattr(self.lowered, "lowered", self.lowered))
-        except ToolchainError as error:
-            LOG.debug("devices are those of the arguments: %s", error)
-            leaves = jax.tree.leaves((args, kwargs))
-            found = devices_of(getattr(leaf, "sharding", None) for leaf in leaves)
-        # Nobody has said where: where jax puts things.
-        return found or tuple(jax.devices()[:1])
-
-    def is_called_as(self, other: Stages) -> bool:
-        """True if calls of both, and their results, have one structure and types."""
-        if self.facts is None or other.facts is None:
-            return False
-        return self._signature() == other._signature()
-
-    def _signature(self) -> Hashable:
-        # A module does not say which numbers are weakly typed, and which are keys.
-        jaxpr, trees = self.traced.jaxpr, (self.lowered.in_tree, self.lowered.out_tree)
-        types = [
-            (one.dtype, getattr(one, "weak_type", False))
-            for one in (*jaxpr.in_avals, *jaxpr.out_avals)
-        ]
-        return trees, tuple(types)
-
-    def differs_in_shardings(self, other: Stages) -> bool:
-        """True if both are one program, but for the shardings of arguments."""
-        return self.inner == other.inner and self.is_called_as(other)
+            # On one device results say whether arguments were committed to it.
+            kind = _signature(traced, lowered), len(devices) > 1 or facts
+        return cls(traced, lowered, devices, facts, *_digests(lowered.as_text()), kind)
 
     def compile(self, options: dict[str, Any] | None = None) -> Any:
         """Compiles the program, with more options than its user gave it."""
         return self.lowered.compile(compiler_options=options or None)
 
+    def text(self) -> str:
+        """The compiled program as it is, as text; empty where jax has none."""
+        return text_of(self.compile())
 
-def _gone(*_: Any, **__: Any) -> Any:
-    raise UnknownArgumentsError
+
+def _devices(lowered: Any, arguments: Any) -> tuple[Any, ...]:
+    try:
+        # A mesh that only the function knows is among the arguments nowhere.
+        found = lowered_devices(getattr(lowered, "lowered", lowered))
+    except ToolchainError as error:
+        LOG.debug("devices are those of the arguments: %s", error)
+        leaves = jax.tree.leaves(arguments)
+        found = devices_of(getattr(leaf, "sharding", None) for leaf in leaves)
+    # Nobody has said where: where jax puts things.
+    return found or tuple(jax.devices()[:1])
+
+
+def _signature(traced: Any, lowered: Any) -> Hashable:
+    # A module does not say which numbers are weakly typed, and which are keys.
+    types = [
+        (one.dtype, getattr(one, "weak_type", False))
+        for one in (*traced.jaxpr.in_avals, *traced.jaxpr.out_avals)
+    ]
+    return lowered.in_tree, lowered.out_tree, tuple(types)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
     """A program that is ready to run."""
 
-    run: Callable[..., Any]
-    """Takes arguments without static ones; raises one of `REFUSALS` for others."""
-    exact: bool
-    """True if it refuses all that jax.jit would compile another program for."""
-    compiled: Any
+    run: Any
+    """As jax has compiled it; it takes arguments without static ones."""
     collectives: str = ""
     """A hash of what is communicated, and in which order."""
-
-    def described(self) -> Built:
-        """The description of it, without the program and its memory."""
-        return dataclasses.replace(self, run=_gone, compiled=None)
-
-
-@dataclasses.dataclass(eq=False)
-class ArgumentForm:
-    """One kind of arguments that a program takes: numpy arrays, or jax's, say."""
-
-    variant: Any
-    """The program of a step that it leads to."""
-    stages: Stages
-    usual: Built | None = None
-    planned: Built | None = None
 
 
 _ENTRY: Final = "  func.func public @main("
@@ -189,17 +184,6 @@ def _digests(text: str) -> tuple[str, str]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def usual(stages: Stages) -> Built:
-    """Compiles a program as it is."""
-    return _callable(stages, stages.compile())
-
-
-def adapted(built: Built, stages: Stages) -> Built:
-    """A compiled program for other arguments that it takes as they are."""
-    made = _callable(stages, built.compiled)
-    return dataclasses.replace(made, collectives=built.collectives)
 
 
 def build(
@@ -247,52 +231,7 @@ def build(
             f"the program of the plan needs {in_bytes(needed)} on a device, and may "
             f"take {in_bytes(memory_limit)}"
         )
-    built = _callable(stages, compiled)
-    text = inner.as_text() or ""
-    return dataclasses.replace(built, collectives=collectives_of(text))
-
-
-def _callable(stages: Stages, compiled: Any) -> Built:
-    if stages.facts is None or not isinstance(compiled, jax.stages.Compiled):
-        return Built(compiled, False, compiled)
-    try:
-        parameters: Any = internal(compiled, "_params")
-        strict = _Strict(internal(parameters, "executable"), stages.facts)
-        parameters = internal(parameters, "_replace")(executable=strict)
-        run = internal(compiled, "_executable.create_cpp_call")(parameters)
-    except (ToolchainError, AttributeError, TypeError, ValueError) as error:
-        LOG.debug("each call is looked at: %s", error)
-        return Built(compiled, False, compiled)
-    if run is None:
-        # jax has no fast way for what calls back into Python.
-        return Built(functools.partial(_called, parameters), True, compiled)
-    return Built(run, True, compiled)
-
-
-def _called(parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
-    return jax.stages.Compiled.call(parameters, *args, **kwargs)[0]
-
-
-class _Strict:
-    """An executable that takes only what it was compiled for.
-
-    `jax.stages.Compiled` looks at shapes, types and shardings, and at no more: it takes
-    a weakly typed number for any, and a committed array for one that is not, although
-    results are then of another kind. jax asks an executable once for each kind of
-    arguments, and then goes its own fast way.
-    """
-
-    def __init__(self, executable: Any, facts: Hashable) -> None:
-        self._executable = executable
-        self._facts = facts
-
-    def call(self, *args: Any) -> Any:
-        if (facts_of(args), trace_context()) != self._facts:
-            raise UnknownArgumentsError
-        return self._executable.call(*args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executable, name)
+    return Built(compiled, collectives_of(text_of(compiled)))
 
 
 def collectives_of(text: str) -> str:
@@ -317,30 +256,42 @@ def collectives_of(text: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def text_of(compiled: Any) -> str:
+    """A compiled program as text; empty where jax has none."""
+    return getattr(compiled, "compiled", compiled).as_text() or ""
+
+
 def first_step(
     plan: Plan,
-    run: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    program: Built,
+    call: Call,
+    usual: Callable[..., Any] | None,
     cache: Cache | None,
-) -> Any:
+) -> tuple[Any, Exception | None]:
     """Runs the first step of a plan's program, with a mark for the next job.
 
     Args:
         plan: The plan.
-        run: Its program.
-        args: What it is called with.
-        kwargs: Likewise by keyword.
+        program: Its program.
+        call: What it is called with.
+        usual: The step as it was, which runs instead where the program fails at once;
+            None where it must not.
         cache: Where the mark is left if the job ends meanwhile; None for nowhere.
+
+    Returns:
+        The results, and the error that the program has failed with.
     """
     if cache is not None:
         cache.mark(plan)
     try:
-        result = run(*args, **kwargs)
+        result = call.of(program)
         # What fails on a device is not known before.
         jax.block_until_ready(result)
-    except (LagomError, jax.errors.JaxRuntimeError):
-        raise
+    except (LagomError, jax.errors.JaxRuntimeError) as error:
+        if usual is None or call.deleted():
+            raise
+        # If that fails, too, it is not the plan's fault.
+        return usual(*call.args, **call.kwargs), error
     except BaseException:
         # Not the plan's fault: arguments, or somebody calls the process away.
         if cache is not None:
@@ -348,10 +299,4 @@ def first_step(
         raise
     if cache is not None:
         cache.survived(plan)
-    return result
-
-
-def some_deleted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if the step cannot be run again, since donated arguments are gone."""
-    arrays = jax.tree.leaves((args, kwargs))
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays)
+    return result, None

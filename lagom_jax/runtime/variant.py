@@ -8,7 +8,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import jax
@@ -24,21 +24,13 @@ from lagom_jax.runtime import guard, nccl, place, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, plan_given, reasons
+from lagom_jax.runtime.dispatch import NOT_KNOWN, Answer, answer_of, asked_of
 from lagom_jax.runtime.executables import Executables, searched
 from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.online_plans import (
-    measured_before,
-    online_steps,
-)
+from lagom_jax.runtime.online_plans import measured_before, online_steps
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
-from lagom_jax.runtime.programs import (
-    ArgumentForm,
-    Built,
-    Stages,
-    first_step,
-    some_deleted,
-)
+from lagom_jax.runtime.programs import Built, Call, Stages, first_step
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.views import tell
@@ -54,11 +46,17 @@ class Variant:
     """
 
     def __init__(
-        self, name: str, options: Options, cache: Cache, devices: tuple[Any, ...]
+        self,
+        name: str,
+        options: Options,
+        cache: Cache,
+        usual: Callable[..., Any],
+        devices: tuple[Any, ...],
     ) -> None:
         """Sets it up for all devices that it runs on; nothing happens yet."""
         self._name, self._options, self._cache = name, options, cache
-        self._devices, self._programs = devices, Executables(devices)
+        self._usual, self._devices = usual, devices
+        self._programs = Executables(devices)
         self._on_gpus, self._several = self._programs.on_gpus, self._programs.several
         self._choice: Choice | None = None
         self._turns: guard.Turns | None = None
@@ -75,9 +73,13 @@ class Variant:
         """True if no arguments whatever could have a plan here."""
 
     @property
+    def _runs(self) -> Choice | None:
+        return self._online.running if self._online is not None else self._choice
+
+    @property
     def plan(self) -> Plan | None:
         """The plan in use."""
-        choice = self._online.running if self._online is not None else self._choice
+        choice = self._runs
         return choice.plan if choice is not None else None
 
     @property
@@ -94,44 +96,58 @@ class Variant:
         if self._doubt:
             raise InDoubtError(self._doubt)
 
-    def settled(self, form: ArgumentForm) -> Built | None:
-        """The program that runs from now on; None while that is open."""
+    @property
+    def settled(self) -> bool:
+        """True if what runs is there to stay."""
         if self._online is not None:
-            usual, run = self._programs.usual(form), self._online.run
-            return Built(functools.partial(run, form), usual.exact, usual.compiled)
-        if self._turns is not None or (self._choice is not None and not self._tried):
-            return None
-        return form.usual if self._choice is None else form.planned
+            return self._online.over and not self._doubt
+        # Whoever has run only once may have been for a first step.
+        tried = self._choice is None or (self._tried and self.runs > 1)
+        return tried and self._turns is None and not self._doubt
 
-    def program(self, form: ArgumentForm) -> Built:
-        """The program that runs, compiled if that is still to be done.
+    def answer(self, stages: Stages, call: Call) -> Answer:
+        """Runs what has settled, and says how the next calls get to it."""
+        if not self.settled:
+            return NOT_KNOWN
+        choice = self._runs
+        if choice is None:
+            return asked_of(self._usual)(*call.args, **call.kwargs)
+        built = self._programs.built(stages, choice)
+        if built is None:
+            return NOT_KNOWN
+        return answer_of(built.run)(*call.rest, **call.named)
+
+    def program(self, stages: Stages) -> Built | None:
+        """The program of the plan, compiled if that is still to be done.
+
+        Args:
+            stages: The arguments that are there.
+
+        Returns:
+            None where the step runs as it was.
 
         Raises:
             InDoubtError: It cannot be built again, and other processes run it.
         """
-        if self._choice is not None:
-            try:
-                return self._programs.planned(self._choice, form)
-            except InDoubtError:
-                raise
-            except Exception as error:
-                # No reason to stop a training that has come so far, strict or not.
-                self._leave(error)
-        return self._programs.usual(form)
+        choice = self._runs
+        try:
+            return self._programs.planned(stages, choice) if choice else None
+        except InDoubtError:
+            raise
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self._leave(error)
+            return None
 
     def clear_cache(self) -> None:
         """Forgets what was compiled; what was decided stays."""
-        if self._online is None:
-            self._programs.clear()
-        else:
-            self._programs.forget(usual=True, planned=True)
-            self._online.forget()
+        self._programs.clear()
 
-    def decide(self, form: ArgumentForm, others: Iterable[Variant]) -> None:
+    def decide(self, stages: Stages, others: Iterable[Variant]) -> None:
         """Looks for a plan and builds its program; nothing is executed.
 
         Args:
-            form: The arguments that are there.
+            stages: The arguments that are there.
             others: Variants of the same function.
 
         Raises:
@@ -141,11 +157,13 @@ class Variant:
         self._raise_in_doubt()
         # Those that ran once were for a first step; NCCL can forget them.
         gone = [other for other in others if other.runs < 2 and other is not self]
-        search = functools.partial(self._decide, form, gone)
+        search = functools.partial(self._decide, stages, gone)
         error = self._work.error(functools.partial(searched, search, self._cache))
         if isinstance(error, InDoubtError):
             self._doubt = str(error)
             raise error
+        if self._online is None:
+            self._programs.keep(self._choice)
         if error is None:
             self._decided = True
             return
@@ -156,9 +174,7 @@ class Variant:
         LOG.debug("no plan is used", exc_info=error)
         self._warn(error)
 
-    def _decide(
-        self, form: ArgumentForm, gone: list[Variant], compiler: Compiler
-    ) -> None:
+    def _decide(self, stages: Stages, gone: list[Variant], compiler: Compiler) -> None:
         cluster = place.cluster_asked(self._options.cluster, self._devices)
         if cluster is None:
             # The first batch may lie on the CPU where the next ones do not.
@@ -174,29 +190,30 @@ class Variant:
         if self._options.mode == "report":
             # Nothing is changed, so nobody has to agree.
             if group.leads:
-                traced = form.stages.traced
-                known = self._options.kernels
                 report = analyze(
-                    traced, cluster=cluster, compiler=compiler, kernels=known
+                    stages.traced,
+                    cluster=cluster,
+                    compiler=compiler,
+                    kernels=self._options.kernels,
                 )
                 tell(report, self._options.html, self._options.trace)
             return
         tells = functools.partial(self._tell, gone=gone)
         case_for = functools.partial(
-            self._programs.case_for, form, cluster, self._options, self._cache
+            self._programs.case_for, stages, cluster, self._options, self._cache
         )
-        build = functools.partial(self._programs.build, form)
+        build = functools.partial(self._programs.build, stages)
         if self._options.verify == "online":
             case_of = functools.partial(case_for, PlannerBeside)
             patience = self._options.patience
             self._talk = group.begin(f"{self._name} before", patience)
             choice = measured_before(self._talk, self._cache, case_of, build, tells)
             if choice is not None:
-                self._take(choice, form)
+                self._take(choice)
                 return
             self._talk, self._online = online_steps(
                 *(self._name, group, patience, self._cache, case_of),
-                *(self._programs, form, tells, self._warn),
+                *(self._programs, stages, self._usual, tells, self._warn),
                 profiles=self._on_gpus,
             )
             return
@@ -206,14 +223,12 @@ class Variant:
             case = case_for(Planner, compiler)
         except Exception as error:
             case = error
-        self._take(decide(case, self._talk, build, tells), form)
+        self._take(decide(case, self._talk, build, tells))
 
-    def _take(self, choice: Choice | None, form: ArgumentForm) -> None:
+    def _take(self, choice: Choice | None) -> None:
         if choice is None:
             return
-        form.planned = choice.built
-        # From here on the programs belong to forms, which can forget them.
-        self._choice = dataclasses.replace(choice, built=choice.built.described())
+        self._choice = choice
         measured = choice.plan.evidence.measured is not None
         if self._options.verify == "measure" and not measured:
             if self._talk.returned:
@@ -245,88 +260,58 @@ class Variant:
             return False
         return True
 
-    def form(self, stages: Stages) -> ArgumentForm:
-        """Another kind of arguments."""
-        return self._programs.form(self, stages)
+    def known(self, stages: Stages) -> Stages:
+        """Arguments of the same kind that were there first."""
+        return self._programs.known(stages)
 
-    def serves(self, stages: Stages, devices: tuple[Any, ...]) -> bool:
+    def serves(self, stages: Stages) -> bool:
         """True if other arguments need no decision, and no program, of their own."""
-        known = self._decided and not self.open and devices == self._devices
+        known = self._decided and not self.open and stages.devices == self._devices
         return known and self._programs.serve(stages)
 
-    def run_step(
-        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Runs the step; arguments are without static ones."""
+    def run_step(self, stages: Stages, call: Call) -> Any:
+        """Runs the step."""
         self._raise_in_doubt()
         self.runs += 1
         try:
-            return self._step(form, args, kwargs)
+            return self._step(stages, call)
         except InDoubtError as error:
             self._doubt = str(error)
             raise
 
-    def run_known(
-        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Runs the step with arguments that are known in another context of jax."""
+    def _step(self, stages: Stages, call: Call) -> Any:
         if self._online is not None:
-            return self._online.run(form, *args, **kwargs, lagom_lenient=True)
-        return self.program(form).compiled(*args, **kwargs)
-
-    def _step(
-        self, form: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if self._online is not None:
-            return self._online.run(form, *args, **kwargs)
+            return self._online.run(stages, call)
         # Two at a time tell nothing of how long one takes. Nobody waits for the other:
         # a step may call itself from the host.
         if self._turns is not None and self._measuring.acquire(blocking=False):
             try:
                 if self._turns is not None:
-                    return self._measured(self._turns, form, args, kwargs)
+                    return self._measured(self._turns, stages, call)
             finally:
                 self._measuring.release()
-        return self._run(self._turns is None, form, args, kwargs)
+        return self._run(self._turns is None, stages, call)
 
-    def _run(
-        self,
-        tuned: bool,
-        form: ArgumentForm,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        if tuned and self._choice is not None:
-            return self._tuned(self._choice, form, args, kwargs)
-        return self._programs.usual(form).run(*args, **kwargs)
-
-    def _tuned(
-        self,
-        choice: Choice,
-        form: ArgumentForm,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Runs the plan's program, or that as it was where it fails at once."""
-        run = self.program(form).run
-        if self._tried or self._choice is None:
-            return run(*args, **kwargs)
-        cache = self._cache if self._leads else None
-        try:
-            result = first_step(choice.plan, run, args, kwargs, cache)
-        except (LagomError, jax.errors.JaxRuntimeError) as error:
-            # Other processes may be inside a collective, and wait there for this one.
-            last = self._several or self._options.strict
-            if last or some_deleted(args, kwargs):
-                raise
-            result = self._programs.usual(form).run(*args, **kwargs)
-            # Had that failed, too, it would not be the plan's fault.
-            self._leave(error)
-            return result
+    def _run(self, tuned: bool, stages: Stages, call: Call) -> Any:
+        """Runs the plan's program, or the step as it was where that fails at once."""
+        program = self.program(stages) if tuned else None
+        choice = self._choice
+        if program is None or choice is None:
+            return self._usual(*call.args, **call.kwargs)
+        if self._tried:
+            return call.of(program)
+        # Other processes may be inside a collective, and wait there for this one.
+        last = self._several or self._options.strict
+        usual, cache = (None if last else self._usual), self._first_cache
+        result, error = first_step(choice.plan, program, call, usual, cache)
         self._tried = True
-        if self._turns is None:
-            form.usual = None
+        if error is not None:
+            self._leave(error)
         return result
+
+    @property
+    def _first_cache(self) -> Cache | None:
+        return self._cache if self._leads else None
 
     def _warn(self, error: BaseException) -> None:
         say.warn_once(
@@ -338,7 +323,7 @@ class Variant:
         if error is not None:
             self._warn(error)
         self._choice = self._turns = None
-        self._programs.forget(planned=True)
+        self._programs.keep(None)
 
     @contextlib.contextmanager
     def _leaving(self) -> Generator[None, None, None]:
@@ -350,24 +335,18 @@ class Variant:
         except LagomError as error:
             self._leave(error)
 
-    def _measured(
-        self,
-        turns: guard.Turns,
-        form: ArgumentForm,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _measured(self, turns: guard.Turns, stages: Stages, call: Call) -> Any:
         """Runs the step, and takes its time."""
         choice, side = self._choice, turns.side
         assert choice is not None
         with self._leaving():
             self._tell(None if side == "baseline" else choice.rules)
         if self._turns is not turns:
-            return self._run(True, form, args, kwargs)
+            return self._run(True, stages, call)
         # What earlier steps still do is not this one's.
-        jax.block_until_ready((args, kwargs))
+        jax.block_until_ready((call.rest, call.named))
         start = time.perf_counter()
-        result = self._run(side == "tuned", form, args, kwargs)
+        result = self._run(side == "tuned", stages, call)
         jax.block_until_ready(result)
         turns.times.append((side, time.perf_counter() - start))
         if turns.complete and self._turns is turns:
@@ -397,4 +376,3 @@ class Variant:
             return
         self._choice = dataclasses.replace(choice, plan=plan)
         self._turns = None
-        self._programs.forget(usual=True)

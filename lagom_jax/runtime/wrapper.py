@@ -7,33 +7,26 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 
 from lagom_jax.plan import Plan
 from lagom_jax.runtime import say
-from lagom_jax.runtime.arguments import (
-    Statics,
-    StaticsApart,
-    trace_is_clean,
-    variant_of,
-)
+from lagom_jax.runtime.arguments import Statics, trace_is_clean, variant_of
 from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
-from lagom_jax.runtime.programs import (
-    NAN_FOUND,
-    REFUSALS,
-    ArgumentForm,
-    Stages,
-    UnknownArgumentsError,
-    some_deleted,
+from lagom_jax.runtime.dispatch import (
+    JITTED,
+    NOT_KNOWN,
+    UNKNOWN,
+    Answer,
+    dispatcher,
 )
-from lagom_jax.runtime.shortcuts import Shortcuts
+from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
+from lagom_jax.runtime.programs import NAN_FOUND, REFUSALS, Call, Stages
 from lagom_jax.runtime.variant import Variant
 
 _config: Any = jax.config
-_JITTED: Final = type(jax.jit(lambda: None))
 
 
 class _Sentinel:
@@ -58,6 +51,13 @@ def _caches_were_cleared() -> None:
 
 
 _watched: list[bool] = []
+
+
+class _Known(NamedTuple):
+    """The program that a kind of arguments leads to."""
+
+    variant: Variant
+    stages: Stages
 
 
 class Tuned:
@@ -87,51 +87,57 @@ class Tuned:
         self._jitted = _jitted_of(function, off=self._options.mode == "off")
         # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
         # whatever is no array, and do not look whether it is still the same.
-        self._own = isinstance(self._jitted, _JITTED)
-        statics = Statics.of(self._jitted) if self._own else Statics()
-        self._apart = StaticsApart(statics) if statics != Statics() else None
+        self._own = isinstance(self._jitted, JITTED)
+        self._statics = Statics.of(self._jitted) if self._own else Statics()
         self._lock = threading.RLock()
-        self._forget()
-
-    def _forget(self) -> None:
         self._begun = self._alone = False
         self._cache = Cache(None)
         self._variants: dict[Hashable, Variant] = {}
-        self._known: dict[Hashable, ArgumentForm] = {}
-        self._shortcuts = Shortcuts(self._apart)
-        self._run: Callable[..., Any] | None = None
+        self._known: dict[Hashable, _Known] = {}
+        self._calls = self._dispatched()
+
+    def _dispatched(self) -> Callable[..., Any]:
+        """Calls the program of arguments that are known, and returns `UNKNOWN`."""
+        self._settled = False
+        if not self._own:
+            return lambda *_, **__: UNKNOWN
+        here = weakref.WeakMethod(self._answer)
+
+        def ask(*args: Any, **kwargs: Any) -> Answer:
+            answer = here()
+            return NOT_KNOWN if answer is None else answer(args, kwargs)
+
+        return dispatcher(self._jitted, ask)
 
     def _forget_programs(self) -> None:
-        self._shortcuts.forget()
-        self._run = None
         self._known = {}
+        self._calls = self._dispatched()
         for variant in self._different:
             variant.clear_cache()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the step."""
-        if self._alone:
+        try:
+            result = self._calls(*args, **kwargs)
+            return self._decided(args, kwargs) if result is UNKNOWN else result
+        except NAN_FOUND as error:
+            # jax looks for what `jax_debug_nans` has met in calls of its own.
+            deleted = self._call(args, kwargs).deleted()
+            if jax.process_count() > 1 or deleted:
+                raise FloatingPointError(
+                    f"invalid value encountered in the output of {_name(self)}: "
+                    f"{error}; with mode='off' jax looks for the operation"
+                ) from error
             return self._jitted(*args, **kwargs)
-        if (run := self._run) is not None and trace_is_clean():
-            try:
-                return run(*args, **kwargs)
-            except REFUSALS:
-                # Nothing has run.
-                pass
-            except NAN_FOUND as error:
-                return self._look_for_nan(error, args, kwargs)
-        return self._decided(args, kwargs)
 
-    def _look_for_nan(
-        self, found: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Lets jax find what `jax_debug_nans` has met, as it does for its own calls."""
-        if jax.process_count() > 1 or some_deleted(args, kwargs):
-            raise FloatingPointError(
-                f"invalid value encountered in the output of {_name(self)}: "
-                f"{found}; with mode='off' jax looks for the operation"
-            ) from found
-        return self._jitted(*args, **kwargs)
+    def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+        """The answer to jax's dispatcher, which does not know these arguments."""
+        if not self._settled or not trace_is_clean():
+            return NOT_KNOWN
+        _, known = self._look_up(args, kwargs)
+        if known is None:
+            return NOT_KNOWN
+        return known.variant.answer(known.stages, self._call(args, kwargs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy decides for itself."""
@@ -187,7 +193,7 @@ class Tuned:
         if not self._begun:
             with self._lock:
                 self._options = _options_of(self._given)
-                self._alone = self._options.mode == "off"
+                self._leave_alone(self._options.mode == "off")
                 self._cache = Cache.at(self._options.cache)
                 self._begun = True
         if self._alone or _config.jax_disable_jit:
@@ -211,42 +217,43 @@ class Tuned:
         known = None if "self" in kwargs else self._find(args, kwargs)
         if known is None:
             return self._jitted(*args, **kwargs)
-        variant = known.variant
-        apart, named = self._rest(args, kwargs)
+        variant, stages = known
         try:
-            result = variant.run_step(known, apart, named)
-        except UnknownArgumentsError:
-            # They are known; jax's context has changed since, as with its first trace.
-            return variant.run_known(known, apart, named)
-        except NAN_FOUND as error:
-            return self._look_for_nan(error, args, kwargs)
+            result = variant.run_step(stages, self._call(args, kwargs))
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
-            if not self._own and not isinstance(self._jitted, _Once):
-                return self._jitted(*args, **kwargs)
-            raise
-        if variant.runs > 1 or variant.plan is None:
-            self._settle(known, args, kwargs)
+            wraps = not self._own and not isinstance(self._jitted, _Once)
+            if variant.plan is None or not wraps:
+                raise
+            return self._jitted(*args, **kwargs)
+        self._settled |= variant.settled
         return result
 
-    def _find(
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(args, kwargs, *self._statics.divided(args, kwargs)[1:])
+
+    def _look_up(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ArgumentForm | None:
-        """The decision for arguments, new or known; None for those without a key."""
+    ) -> tuple[Hashable, _Known | None]:
+        """The key of arguments, None for those without, and the decision for them."""
         try:
-            key = variant_of(args, kwargs, self._apart, by_value=not self._own)
-            known = self._known.get(key)
+            key = variant_of(args, kwargs, self._statics, by_value=not self._own)
+            return key, self._known.get(key)
         except Exception:
             # jax says better than we could what is wrong with the arguments.
-            return None
-        if known is None or known.variant.open:
+            return None, None
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
+        """The decision for arguments, new or known; None for those without a key."""
+        key, known = self._look_up(args, kwargs)
+        if key is not None and (known is None or known.variant.open):
             known = self._new(key, args, kwargs)
         return None if self._alone else known
 
     def _new(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ArgumentForm:
+    ) -> _Known:
         with self._lock:
             known = self._known.get(key)
             if known is not None and not known.variant.open:
@@ -255,30 +262,38 @@ class Tuned:
             if not _watched:
                 _watched.append(True)
                 _watch_caches()
-            rest = self._rest(args, kwargs) if self._own else None
+            rest = self._call(args, kwargs)[2:] if self._own else None
             stages = Stages.of(self._function_to_lower, args, kwargs, rest)
-            devices = stages.devices(args, kwargs)
-            program = (stages.digest, devices)
+            program = (stages.digest, stages.devices)
             others = self._different
-            same = (other for other in others if other.serves(stages, devices))
+            same = (other for other in others if other.serves(stages))
             variant = self._variants.get(program) or next(same, None)
             new = variant is None
             if variant is None:
-                variant = Variant(_name(self), self._options, self._cache, devices)
+                variant = Variant(
+                    *(_name(self), self._options, self._cache),
+                    *(self._jitted, stages.devices),
+                )
             self._variants[program] = variant
             # The same program may come from other arguments, as numpy arrays.
-            form = variant.form(stages)
+            stages = variant.known(stages)
             if new or variant.open:
                 try:
-                    variant.decide(form, others)
+                    variant.decide(stages, others)
                 except BaseException:
                     if not variant.open:
                         # The next call looks for a plan again.
                         del self._variants[program]
                     raise
-                self._alone = variant.leaves_all_alone
-            self._known[key] = form
-            return form
+                self._leave_alone(variant.leaves_all_alone)
+            known = self._known[key] = _Known(variant, stages)
+            return known
+
+    def _leave_alone(self, alone: bool) -> None:
+        """Lets jax make all calls, if no arguments could have a plan."""
+        self._alone = alone
+        if alone:
+            self._calls = self._jitted
 
     @property
     def _function_to_lower(self) -> Any:
@@ -288,27 +303,8 @@ class Tuned:
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The compiled program for arguments that may be shapes only."""
         known = self._find(args, kwargs)
-        return None if known is None else known.variant.program(known).compiled
-
-    def _rest(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments without static ones."""
-        if self._apart is None:
-            return args, kwargs
-        _, args, kwargs = self._apart.divided(args, kwargs)
-        return args, kwargs
-
-    def _settle(
-        self, known: ArgumentForm, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Lets the next calls with such arguments go straight to their program."""
-        built = known.variant.settled(known)
-        if built is None or not built.exact:
-            return
-        with self._lock:
-            self._shortcuts.add(args, kwargs, built.run)
-            self._run = self._shortcuts.run
+        program = None if known is None else known.variant.program(known.stages)
+        return None if program is None else program.run
 
 
 class LoweredWithPlan:

@@ -681,7 +681,7 @@ def test_measured_in_threads(plans, monkeypatch):
     # Steps at the same time as another were not measured.
     for _ in range(30):
         step(x)
-    assert all(one.variant.settled(one) for one in step._known.values())
+    assert all(one.variant.settled for one in step._known.values())
 
 
 def test_a_program_that_cannot_be_built_again(plans, monkeypatch):

@@ -21,7 +21,7 @@ from lagom_jax.errors import LagomError, ToolchainError
 from lagom_jax.plan import ScheduleEdit, load, save
 from lagom_jax.plan.evidence import COSTS, ORDER
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import arguments, nccl, place, programs, say
+from lagom_jax.runtime import arguments, dispatch, nccl, place, programs, say
 from tests.runtime.planned import made
 
 CLUSTER = "h100:1x1"
@@ -149,7 +149,7 @@ class TestPlanner:
     def test_an_unknown_gpu(self, monkeypatch):
         devices = [type("D", (), {"device_kind": "NVIDIA X", "process_index": 0})] * 2
         monkeypatch.setattr(place, "on_gpus", lambda devices: True)
-        monkeypatch.setattr(programs.Stages, "devices", lambda *_: tuple(devices))
+        monkeypatch.setattr(programs, "lowered_devices", lambda *_: tuple(devices))
         falls_back("NVIDIA X", cluster=None)
 
     def test_no_toolchain(self, monkeypatch):
@@ -246,17 +246,17 @@ class TestJax:
             assert re.search(f"LagomWarning: .*{attribute}", done.stderr), done.stderr
 
     @pytest.mark.parametrize(
-        "part", ["_params", "executable", "_replace", "_executable.create_cpp_call"]
+        "part", ["_params", "_executable.create_cpp_call"]
     )
-    def test_programs_that_cannot_be_made_strict(self, plans, monkeypatch, part):
-        usual = programs.internal
+    def test_programs_that_jax_s_dispatcher_cannot_call(self, plans, monkeypatch, part):
+        usual = dispatch.internal
 
         def internal(owner, path):
             if path == part:
                 raise ToolchainError(f"jax has changed inside: no {path}")
             return usual(owner, path)
 
-        monkeypatch.setattr(programs, "internal", internal)
+        monkeypatch.setattr(dispatch, "internal", internal)
         step = lagom_jax.tune(jax.jit(lambda x: x * 2), cluster=CLUSTER, strict=True)
         for value in (1.0, jnp.float32(1), jnp.bfloat16(1), jnp.ones(3)) * 2:
             found, expected = step(value), jax.jit(lambda x: x * 2)(value)
