@@ -192,16 +192,25 @@ class TestPlanner:
 
 
 class TestJax:
-    @pytest.mark.parametrize("part", ["static_argnums", "static_argnames"])
-    def test_no_static_arguments(self, monkeypatch, part):
-        usual = arguments.internal
+    @pytest.mark.parametrize(
+        ("module", "part"),
+        [
+            (arguments, "static_argnums"),
+            (arguments, "static_argnames"),
+            (dispatch, "__getstate__"),
+            (dispatch, "fun"),
+            (dispatch, "cache_miss"),
+        ],
+    )
+    def test_a_jitted_function_without_a_part(self, monkeypatch, module, part):
+        usual = module.internal
 
         def internal(owner, path):
             if part in path:
                 raise ToolchainError(f"jax has changed inside: no {path}")
             return usual(owner, path)
 
-        monkeypatch.setattr(arguments, "internal", internal)
+        monkeypatch.setattr(module, "internal", internal)
         warned(lambda: lagom_jax.tune(jitted_step(), cluster=CLUSTER), part)
         with pytest.raises(ToolchainError, match=part):
             lagom_jax.tune(jitted_step(), cluster=CLUSTER, strict=True)
@@ -245,9 +254,7 @@ class TestJax:
             # One process has nobody to talk to.
             assert re.search(f"LagomWarning: .*{attribute}", done.stderr), done.stderr
 
-    @pytest.mark.parametrize(
-        "part", ["_params", "_executable.create_cpp_call"]
-    )
+    @pytest.mark.parametrize("part", ["_params", "_executable.create_cpp_call"])
     def test_programs_that_jax_s_dispatcher_cannot_call(self, plans, monkeypatch, part):
         usual = dispatch.internal
 
