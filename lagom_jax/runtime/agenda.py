@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Protocol
 
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.runtime.decision import Choice
+from lagom_jax.typed_json import plain, typed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,28 +16,6 @@ class OnlineCandidate:
 
     choice: Choice | None
     timed: StepCandidate
-
-
-class CandidateSource(Protocol):
-    """The place where candidates come from; it is there in every process."""
-
-    def find(self) -> list[OnlineCandidate]:
-        """The first candidates, all built everywhere, the program as it was first."""
-        ...
-
-    def around(self, candidates: list[OnlineCandidate], base: int) -> str:
-        """More of them, near one, as text that all processes can take; may be empty."""
-        ...
-
-    def taken(
-        self, candidates: list[OnlineCandidate], text: str
-    ) -> list[OnlineCandidate]:
-        """The candidates of that text, all of which need no compile."""
-        ...
-
-    def close(self) -> None:
-        """Ends what was kept to find more."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,11 +58,9 @@ class Agenda:
             >>> Agenda.from_json(Agenda(3, ((1, 2),), 5).to_json())
             Agenda(first=3, runs=((1, 2),), next=5, offered='')
         """
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(plain(self))
 
     @classmethod
     def from_json(cls, content: str) -> Agenda:
         """The agenda of such a text."""
-        found = json.loads(content)
-        runs = tuple((int(one), int(count)) for one, count in found["runs"])
-        return cls(int(found["first"]), runs, int(found["next"]), found["offered"])
+        return typed(cls, json.loads(content))

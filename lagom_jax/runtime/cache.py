@@ -76,13 +76,21 @@ class Cache:
             LOG.info("decisions are kept nowhere: %s; name a folder (cache=)", error)
             return cls(None)
 
-    def find(self, parts: Mapping[str, str]) -> Plan | None:
-        """The plan for a key; None where there is none that can be read."""
+    def find(
+        self, parts: Mapping[str, str], *, measured_only: bool = False
+    ) -> Plan | None:
+        """The plan for a key; None where there is none that can be read.
+
+        Args:
+            parts: The key.
+            measured_only: Only one that was measured and found faster.
+        """
         name = name_of(parts)
-        path = self._path(name)
-        if name in self._here or path is None:
-            return self._here.get(name)
-        return self._read(path)
+        path, plan = self._path(name), self._here.get(name)
+        if plan is None and path is not None:
+            plan = self._read(path)
+        wanted = plan is not None and (not measured_only or _was_faster(plan))
+        return plan if wanted else None
 
     def _read(self, path: Path) -> Plan | None:
         try:
@@ -114,12 +122,6 @@ class Cache:
         except OSError as error:
             LOG.debug("decisions cannot be looked through: %s", error)
             return False
-
-    def of_measured(self) -> Cache:
-        """Its plans that were measured and found faster, to be looked up only."""
-        found = _Measured(self.folder)
-        found._here = {k: p for k, p in self._here.items() if _was_faster(p)}
-        return found
 
     def mark_of(self, plan: Plan) -> Path | None:
         """The file that says that a plan's program makes its first step."""
@@ -167,14 +169,6 @@ class Cache:
     def _path(self, name: str) -> Path | None:
         name = name if "." in name else f"{name}.json"
         return None if self.folder is None else self.folder / name
-
-
-class _Measured(Cache):
-    """Plans of a folder that were measured and found faster."""
-
-    def _read(self, path: Path) -> Plan | None:
-        plan = super()._read(path)
-        return plan if plan is not None and _was_faster(plan) else None
 
 
 def _was_faster(plan: Plan) -> bool:

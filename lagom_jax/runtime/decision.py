@@ -131,6 +131,8 @@ class Case:
     nccl: Nccl | None
     """The means to give NCCL rules here; None where the step does not run on GPUs, and
     the plan is for elsewhere."""
+    measured_only: bool = False
+    """Looks for a plan that was measured and found faster, and for no other."""
 
     @functools.cached_property
     def compared(self) -> dict[str, str]:
@@ -158,7 +160,7 @@ class Case:
 
 
 def decide(
-    case: Case | Exception,
+    case_of: Callable[[], Case],
     talk: Talk,
     build: Callable[[Plan], Built],
     tell: Callable[[Rules | None], None],
@@ -166,7 +168,7 @@ def decide(
     """Finds or makes a plan for a step, and builds its program in every process.
 
     Args:
-        case: The step; an error where this process cannot even say what it is.
+        case_of: The step; fails where this process cannot even say what it is.
         talk: The processes that run it.
         build: Builds a plan's program here.
         tell: Lets rules of NCCL hold in all processes.
@@ -179,10 +181,13 @@ def decide(
         InDoubtError: This process cannot know what the others run.
         LagomError: There is no plan, where there is but one process.
     """
-    if isinstance(case, Exception):
+    try:
+        case = case_of()
+    except Exception as error:
+        # The others are not to wait for this process.
         if talk.group.coordinator is not None:
-            talk.agree(Word("", told(case), refuses=True), lambda words: "")
-        raise case
+            talk.agree(Word("", told(error), refuses=True), lambda words: "")
+        raise
     word, without_order = case.word(), False
     while True:
         offer = functools.partial(_offer, case, without_order=without_order)
@@ -280,7 +285,7 @@ def _found(
         given = options.plan
         how = "given" if isinstance(given, Plan) else f"from {given}"
         return plan_given(given), how
-    plan = case.cache.find(parts)
+    plan = case.cache.find(parts, measured_only=case.measured_only)
     if plan is not None:
         try:
             check_plan(plan, case)
@@ -289,7 +294,7 @@ def _found(
             LOG.warning("a decision that was kept is not used: %s", error)
         else:
             return plan, "kept from before"
-    if options.mode == "load":
+    if options.mode == "load" or case.measured_only:
         raise PlanError(
             "there is no plan to load: name one (plan=, --lagom_plan), or let one be "
             "made first (mode='tune')"

@@ -13,15 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError
 from lagom_jax.nccl_plugin import Rules
 from lagom_jax.runtime import step_profile
-from lagom_jax.runtime.agenda import Agenda, CandidateSource, OnlineCandidate
+from lagom_jax.runtime.agenda import Agenda, OnlineCandidate
 from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.coordination import Talk
-from lagom_jax.runtime.decision import Choice
+from lagom_jax.runtime.coordination import ProcessGroup, Talk
+from lagom_jax.runtime.decision import Case, Choice
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online_leader import USUAL, OnlineLeader
+from lagom_jax.runtime.online_plans import OnlinePlans
 from lagom_jax.runtime.programs import REFUSALS, Built, Call, Stages, first_step
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
@@ -32,6 +34,49 @@ FIRST_MEETING: Final = 4
 """The step before which all processes meet for the first time."""
 
 
+def online_steps(
+    name: str,
+    group: ProcessGroup,
+    patience: float,
+    cache: Cache,
+    case_of: Callable[[Compiler], Case],
+    programs: Executables,
+    first: Stages,
+    usual: Callable[..., Any],
+    tell: Callable[[Rules | None], None],
+    warn: Callable[[BaseException], None],
+    *,
+    profiles: bool,
+) -> tuple[Talk, OnlineSteps]:
+    """The steps of a program that is tuned while it trains.
+
+    Args:
+        name: The step's.
+        group: The processes that run it.
+        patience: For how many seconds they wait for each other.
+        cache: Where decisions are kept.
+        case_of: The step as planning has it; called in a thread.
+        programs: Its programs.
+        first: The arguments of its first step.
+        usual: The step as it was.
+        tell: Lets rules of NCCL hold in all processes.
+        warn: Says why nothing comes of it.
+        profiles: Whether steps are profiled first, by a profiler that times what the
+            plan is for; the same in all processes.
+
+    Returns:
+        The rounds in which its steps are agreed on, and the steps.
+    """
+    profile = StepProfile() if profiles else None
+    talk = group.begin(name, patience)
+    source = OnlinePlans(talk, cache, case_of, programs, first, profile)
+    meetings = group.begin(f"{name} steps", patience)
+    steps = OnlineSteps(
+        *(name, meetings, source, programs, usual, tell, cache, warn, profile)
+    )
+    return meetings, steps
+
+
 class OnlineSteps:
     """The steps of one program while it is tuned."""
 
@@ -39,7 +84,7 @@ class OnlineSteps:
         self,
         name: str,
         talk: Talk,
-        source: CandidateSource,
+        source: OnlinePlans,
         programs: Executables,
         usual: Callable[..., Any],
         tell: Callable[[Rules | None], None],

@@ -18,8 +18,9 @@ from lagom_jax.online.search import Search, SearchEvent, after, turns
 from lagom_jax.online.steps import NEIGHBOURS
 from lagom_jax.plan import MeasuredSteps
 from lagom_jax.runtime import say
-from lagom_jax.runtime.agenda import Agenda, CandidateSource, OnlineCandidate
+from lagom_jax.runtime.agenda import Agenda, OnlineCandidate
 from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.online_plans import OnlinePlans
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_clock import StepClock
 from lagom_jax.runtime.waiting import in_background
@@ -36,7 +37,7 @@ _BETWEEN_STEPS: Final = (4, 256)
 class OnlineLeader:
     """Measures steps, and says what the next ones run."""
 
-    def __init__(self, name: str, source: CandidateSource, cache: Cache) -> None:
+    def __init__(self, name: str, source: OnlinePlans, cache: Cache) -> None:
         """Sets it up.
 
         Args:

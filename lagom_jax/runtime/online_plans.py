@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import threading
@@ -17,65 +18,22 @@ from lagom_jax.plan import Plan, from_json, to_json
 from lagom_jax.runtime import decision, say
 from lagom_jax.runtime.agenda import OnlineCandidate
 from lagom_jax.runtime.cache import Cache, digest_of
-from lagom_jax.runtime.coordination import ProcessGroup, Talk, told
+from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.decision import Case, Choice, decide, program_of
 from lagom_jax.runtime.executables import Executables
-from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan, step_candidate
+from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.programs import Built, Stages, collectives_of
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_profile import StepProfile
+from lagom_jax.typed_json import plain, typed
 
 MOST: Final = 6
 """Alternatives that are built, beside the plan; those that share a program with
 another one cost nothing."""
 _LOW_PRIORITY: Final = 10
 AS_IT_WAS: Final = "the step as it was"
-
-
-def online_steps(
-    name: str,
-    group: ProcessGroup,
-    patience: float,
-    cache: Cache,
-    case_of: Callable[[Compiler], Case],
-    programs: Executables,
-    first: Stages,
-    usual: Callable[..., Any],
-    tell: Callable[[Rules | None], None],
-    warn: Callable[[BaseException], None],
-    *,
-    profiles: bool,
-) -> tuple[Talk, OnlineSteps]:
-    """The steps of a program that is tuned while it trains.
-
-    Args:
-        name: The step's.
-        group: The processes that run it.
-        patience: For how many seconds they wait for each other.
-        cache: Where decisions are kept.
-        case_of: The step as planning has it; called in a thread.
-        programs: Its programs.
-        first: The arguments of its first step.
-        usual: The step as it was.
-        tell: Lets rules of NCCL hold in all processes.
-        warn: Says why nothing comes of it.
-        profiles: Whether steps are profiled first, by a profiler that times what the
-            plan is for; the same in all processes.
-
-    Returns:
-        The rounds in which its steps are agreed on, and the steps.
-    """
-    profile = StepProfile() if profiles else None
-    talk = group.begin(name, patience)
-    source = OnlinePlans(talk, cache, case_of, programs, first, profile)
-    meetings = group.begin(f"{name} steps", patience)
-    steps = OnlineSteps(
-        *(name, meetings, source, programs, usual, tell, cache, warn, profile)
-    )
-    return meetings, steps
 
 
 def measured_before(
@@ -112,15 +70,10 @@ def measured_before(
         if not known:
             return None
         with Compiler(store=cache.folder is not None) as compiler:
-            case: Case | Exception
-            try:
-                case = case_of(compiler)
-                loads = dataclasses.replace(case.options, mode="load")
-                case = dataclasses.replace(
-                    case, options=loads, cache=case.cache.of_measured()
-                )
-            except Exception as error:
-                case = error
+
+            def case() -> Case:
+                return dataclasses.replace(case_of(compiler), measured_only=True)
+
             return decide(case, talk, build, tell)
     except InDoubtError:
         raise
@@ -172,43 +125,36 @@ class OnlinePlans:
             LagomError: There is no plan, where there is but one process.
         """
         with Compiler(store=self._cache.folder is not None) as compiler:
-            try:
-                case = self._case_of(compiler)
-                self._hand_over(case)
-            except Exception as error:
-                # The others are not to wait for this process.
-                if self._talk.group.coordinator is not None:
-                    word = Word("", told(error), refuses=True)
-                    self._talk.agree(word, lambda words: "")
-                raise
-            self._case = case
-            if self._closed:
-                self.close()
-            return self._found(case)
+            return self._found(functools.partial(self._made, compiler))
 
-    def _hand_over(self, case: Case) -> None:
-        """Gives planning the profile of the step that runs, if there is one."""
-        profile, planner = self._profile, case.planner
-        if profile is None or profile.folder is None:
-            return
-        assert isinstance(planner, PlannerBeside)
-        (profile.folder / MODULE).write_text(self._first.text(), encoding="utf-8")
-        planner.profile = profile.folder
+    def _made(self, compiler: Compiler) -> Case:
+        """The step as planning has it, with a profile of it, if there is one."""
+        self._case = case = self._case_of(compiler)
+        if self._closed:
+            self.close()
+        profile = self._profile.folder if self._profile is not None else None
+        if profile is not None:
+            assert isinstance(case.planner, PlannerBeside)
+            (profile / MODULE).write_text(self._first.text(), encoding="utf-8")
+            case.planner.profile = profile
+        return case
 
-    def _found(self, case: Case) -> list[OnlineCandidate]:
+    def _found(self, case_of: Callable[[], Case]) -> list[OnlineCandidate]:
         give_way()
         try:
-            choice = decide(case, self._talk, self._built, lambda rules: None)
-            if isinstance(case.planner, PlannerBeside) and case.planner.calibrated:
-                say.visibly(case.planner.calibrated)
+            choice = decide(case_of, self._talk, self._built, lambda rules: None)
         finally:
             if self._profile is not None:
                 self._profile.forget()
+        case = self._case
+        assert case is not None
+        if isinstance(case.planner, PlannerBeside) and case.planner.calibrated:
+            say.visibly(case.planner.calibrated)
         content = self._talk.agree(
             Word("alternatives"), lambda words: _offered(case, choice), binding=False
         )
         offered = json.loads(content)
-        usual = StepCandidate(AS_IT_WAS, offered["seconds"], tuple(offered["by_model"]))
+        usual = typed(StepCandidate, offered["usual"])
         found = [self._candidate(one, case, choice) for one in offered["plans"]]
         own = [one.choice.collectives if one and one.choice else "" for one in found]
         content = self._talk.agree(Word("built", json.dumps(own)), _built_by_all)
@@ -234,13 +180,13 @@ class OnlinePlans:
         assert isinstance(planner, PlannerBeside)
         found = planner.around(None if choice is None else choice.plan)
         plans = [
-            {**_timed(one), "plan": to_json(one.plan), "rules": _rules(case, one.plan)}
+            _told(one, to_json(one.plan), _rules(case, one.plan))
             for one in found
             if program_of(one.plan) in self._known
             and not case.cache.ended_a_job(one.plan)
         ]
         for one in plans:
-            one["purchase"]["beside"] = base
+            one["timed"]["purchase"]["beside"] = base
         return json.dumps({"plans": plans}) if plans else ""
 
     def taken(
@@ -257,7 +203,8 @@ class OnlinePlans:
             plan = from_json(one["plan"], "settings of the first process")
             collectives = self._known.get(program_of(plan))
             if collectives is None:
-                raise PlanError(f"the program of {one['name']} is not built here")
+                name = one["timed"]["name"]
+                raise PlanError(f"the program of {name} is not built here")
             found.append(_candidate_of(one, plan, collectives, self._parts))
         return found
 
@@ -277,7 +224,7 @@ class OnlinePlans:
     ) -> OnlineCandidate | None:
         """An alternative, built here; None where that cannot be."""
         if not offered["plan"]:
-            return OnlineCandidate(choice, step_candidate(offered))
+            return OnlineCandidate(choice, typed(StepCandidate, offered["timed"]))
         assert choice is not None
         try:
             plan = from_json(offered["plan"], "a plan of the first process")
@@ -285,7 +232,7 @@ class OnlinePlans:
             collectives = self._built(plan).collectives
             return _candidate_of(offered, plan, collectives, choice.parts)
         except Exception as error:
-            LOG.info("%s is not built: %s", offered["name"], error)
+            LOG.info("%s is not built: %s", offered["timed"]["name"], error)
             return None
 
 
@@ -293,9 +240,9 @@ def _candidate_of(
     offered: Mapping[str, Any], plan: Plan, collectives: str, parts: Mapping[str, str]
 ) -> OnlineCandidate:
     """An alternative with the rules that the first process made for it."""
+    timed = typed(StepCandidate, offered["timed"])
     rules = decision.rules_in(offered["rules"])
-    choice = Choice(plan, rules, collectives, offered["name"], parts)
-    return OnlineCandidate(choice, step_candidate(offered))
+    return OnlineCandidate(Choice(plan, rules, collectives, timed.name, parts), timed)
 
 
 def _rules(case: Case, plan: Plan) -> str:
@@ -319,25 +266,23 @@ def _offered(case: Case, choice: Choice | None) -> str:
     plans: list[dict[str, Any]] = []
     if choice is not None:
         known = next((t for t in timed if _same(t.plan, choice.plan)), None)
-        plans.append({"plan": "", **_timed(known or _alone(choice.plan))})
+        plans.append(_told(known or _alone(choice.plan)))
     others = [t for t in timed[1:] if choice is None or not _same(t.plan, choice.plan)]
     parts = choice.parts if choice is not None else {}
     for one in others[:MOST] if parts else ():
         if case.cache.ended_a_job(one.plan):
             continue
-        rules = _rules(case, one.plan)
-        plans.append({"plan": to_json(one.plan), "rules": rules, **_timed(one)})
+        plans.append(_told(one, to_json(one.plan), _rules(case, one.plan)))
     if timed:
-        first = timed[0].timed
-        usual = {"seconds": first.seconds, "by_model": first.by_model}
+        usual = dataclasses.replace(timed[0].timed, name=AS_IT_WAS)
     else:
         seconds = 0.0 if choice is None else _default_seconds(choice.plan)
-        usual = {"seconds": seconds, "by_model": ()}
-    return json.dumps({"plans": plans, **usual})
+        usual = StepCandidate(AS_IT_WAS, seconds)
+    return json.dumps({"plans": plans, "usual": plain(usual)})
 
 
-def _timed(one: TimedPlan) -> dict[str, Any]:
-    return dataclasses.asdict(one.timed)
+def _told(one: TimedPlan, plan: str = "", rules: str = "") -> dict[str, Any]:
+    return {"plan": plan, "rules": rules, "timed": plain(one.timed)}
 
 
 def _alone(plan: Plan) -> TimedPlan:

@@ -16,12 +16,13 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.compile import wire
 from lagom_jax.compile.child import environment
 from lagom_jax.errors import PlanError
-from lagom_jax.online.belief import Purchase, StepCandidate
+from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json
 from lagom_jax.planner import Planner
 from lagom_jax.planner.request import Request
 from lagom_jax.runtime.planning_process import packed_step
 from lagom_jax.runtime.say import LOG
+from lagom_jax.typed_json import typed
 from lagom_jax.units import in_bytes
 
 CORES: Final = 0.25
@@ -132,28 +133,9 @@ class PlannerBeside(Planner):
         return asked, stablehlo
 
 
-def step_candidate(told: Mapping[str, Any]) -> StepCandidate:
-    """A candidate with its times, as another process has told it.
-
-    Args:
-        told: Its fields, and others.
-
-    Example:
-        >>> step_candidate({"name": "a", "seconds": 1.0, "by_model": [1.0, 2.0]})
-        StepCandidate(name='a', seconds=1.0, by_model=(1.0, 2.0), purchase=None)
-    """
-    bought = told.get("purchase")
-    return StepCandidate(
-        told["name"],
-        told["seconds"],
-        tuple(told["by_model"]),
-        Purchase(**bought) if bought else None,
-    )
-
-
 def _timed_plan(told: Mapping[str, Any]) -> TimedPlan:
     plan = from_json(told["plan"], "a plan made beside the job")
-    return TimedPlan(plan, step_candidate(told), told["number"])
+    return TimedPlan(plan, typed(StepCandidate, told["timed"]), told["number"])
 
 
 class PlanningChild:

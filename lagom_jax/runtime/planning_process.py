@@ -27,6 +27,7 @@ from lagom_jax.errors import LagomError, MeasurementError
 from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.measurements import Calibration, read_profile
 from lagom_jax.measurements.profiled import calibration_of_run
+from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.plan import to_json
 from lagom_jax.planner import Budget, Planner
 from lagom_jax.planner.alternatives import chosen
@@ -36,6 +37,7 @@ from lagom_jax.planner.run import Finished
 from lagom_jax.planner.settings_around import settings_around
 from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import read_scheduled
+from lagom_jax.typed_json import plain
 
 LOWEST_PRIORITY = 19
 MODULE = "step.txt"
@@ -155,26 +157,23 @@ class _Known:
         start, self._rounds = program not in self._rounds, self._rounds | {program}
         found = settings_around(self._finished, self._ways[number], start=start)
         told = [
-            {
-                **self._told(one.name, one.way),
-                "purchase": {
-                    "beside": 0,
-                    "saved_seconds": one.saved_seconds,
-                    "added_seconds": one.added_seconds,
-                },
-            }
+            self._told(
+                one.name, one.way, Purchase(0, one.saved_seconds, one.added_seconds)
+            )
             for one in found
         ]
         return {"around": told}
 
-    def _told(self, name: str, way: TimedWay) -> dict[str, Any]:
+    def _told(
+        self, name: str, way: TimedWay, purchase: Purchase | None = None
+    ) -> dict[str, Any]:
         assert self._finished is not None
         self._ways.append(way)
         return {
-            "name": name,
             "plan": to_json(self._finished.plan_of(way)),
-            "seconds": way.scored.seconds,
-            "by_model": way.scored.by_model,
+            "timed": plain(
+                StepCandidate(name, way.scored.seconds, way.scored.by_model, purchase)
+            ),
             "number": len(self._ways) - 1,
         }
 

@@ -23,11 +23,11 @@ from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import guard, nccl, place, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import Case, Choice, decide, plan_given, reasons
+from lagom_jax.runtime.decision import Choice, decide, plan_given, reasons
 from lagom_jax.runtime.dispatch import NOT_KNOWN, Answer, answer_of, asked_of
 from lagom_jax.runtime.executables import Executables, searched
-from lagom_jax.runtime.online import OnlineSteps
-from lagom_jax.runtime.online_plans import measured_before, online_steps
+from lagom_jax.runtime.online import OnlineSteps, online_steps
+from lagom_jax.runtime.online_plans import measured_before
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import Built, Call, Stages, first_step
@@ -218,12 +218,8 @@ class Variant:
             )
             return
         self._talk = group.begin(self._name, self._options.patience)
-        case: Case | Exception
-        try:
-            case = case_for(Planner, compiler)
-        except Exception as error:
-            case = error
-        self._take(decide(case, self._talk, build, tells))
+        case_of = functools.partial(case_for, Planner, compiler)
+        self._take(decide(case_of, self._talk, build, tells))
 
     def _take(self, choice: Choice | None) -> None:
         if choice is None:

@@ -22,7 +22,7 @@ from lagom_jax.runtime.dispatch import (
     Answer,
     dispatcher,
 )
-from lagom_jax.runtime.options import OptionError, Options, OptionTypeError, resolve
+from lagom_jax.runtime.options import OptionError, OptionTypeError, resolve
 from lagom_jax.runtime.programs import NAN_FOUND, REFUSALS, Call, Stages
 from lagom_jax.runtime.variant import Variant
 
@@ -37,6 +37,7 @@ _tuned: weakref.WeakSet[Tuned] = weakref.WeakSet()
 _watch: Final = jax.jit(lambda sentinel: 0.0, static_argnums=0)
 
 
+@functools.cache
 def _watch_caches() -> None:
     """Clears our programs with jax's own caches, as `jax.clear_caches` is meant."""
     sentinel = _Sentinel()
@@ -47,10 +48,7 @@ def _watch_caches() -> None:
 def _caches_were_cleared() -> None:
     for one in tuple(_tuned):
         one._forget_programs()
-    _watched.clear()
-
-
-_watched: list[bool] = []
+    _watch_caches.cache_clear()
 
 
 class _Known(NamedTuple):
@@ -66,13 +64,13 @@ class Tuned:
     It is called, lowered and traced as the function itself would be.
     """
 
-    def __init__(self, function: Any, given: Mapping[str, Any] | Options) -> None:
+    def __init__(self, function: Any, given: Mapping[str, Any]) -> None:
         """Wraps a function; nothing happens before it is called.
 
         Args:
             function: As `lagom_jax.tune` takes it.
             given: The options that were given there; flags and the environment have
-                the rest, unless these are all.
+                the rest.
 
         Raises:
             OptionError: It cannot be tuned, or there is no such option.
@@ -83,7 +81,7 @@ class Tuned:
         functools.update_wrapper(self, function, updated=())
         vars(self).update(_attributes_of(function))
         self._function, self._given = function, given
-        self._options = _options_of(given)
+        self._options = resolve(given)
         self._jitted = _jitted_of(function, off=self._options.mode == "off")
         # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
         # whatever is no array, and do not look whether it is still the same.
@@ -192,7 +190,7 @@ class Tuned:
         """True if this call is jax's alone; flags may be parsed only by now."""
         if not self._begun:
             with self._lock:
-                self._options = _options_of(self._given)
+                self._options = resolve(self._given)
                 self._leave_alone(self._options.mode == "off")
                 self._cache = Cache.at(self._options.cache)
                 self._begun = True
@@ -259,9 +257,7 @@ class Tuned:
             if known is not None and not known.variant.open:
                 return known
             _tuned.add(self)
-            if not _watched:
-                _watched.append(True)
-                _watch_caches()
+            _watch_caches()
             rest = self._call(args, kwargs)[2:] if self._own else None
             stages = Stages.of(self._function_to_lower, args, kwargs, rest)
             program = (stages.digest, stages.devices)
@@ -325,10 +321,6 @@ class LoweredWithPlan:
     def __getattr__(self, name: str) -> Any:
         """Anything else is jax's."""
         return getattr(self._lowered, name)
-
-
-def _options_of(given: Mapping[str, Any] | Options) -> Options:
-    return given if isinstance(given, Options) else resolve(given)
 
 
 def _name(tuned: Tuned) -> str:
