@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,15 @@ from xla_flags import FlagError, join, names_dump, split
 _WORKER = "lagom_jax.compile.worker"
 NO_RULES: Final[Mapping[str, PartitioningRule]] = {}
 """Of a program in which nothing is partitioned by rules of its own."""
+PROGRESS: Final = "progress"
+"""The key of what a process says before its answer."""
+_BEFORE_THE_ANSWER: Final = frozenset((PROGRESS, partitioning.QUESTION))
 # A process that has closed its pipe is about to end, and its status says why.
 _ENDING_S = 10.0
+
+
+def _unheard(line: str) -> None:
+    pass
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,18 +60,19 @@ class Child:
     One thread at a time may ask it.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *words: str) -> None:
         """Starts it.
 
         Args:
             environment: Its environment variables.
+            *words: Its command line, if it is another than the worker.
         """
         # Both end with this object.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._heard = 0
         try:
             self._process = subprocess.Popen(
-                command(),
+                words or command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -73,6 +81,11 @@ class Child:
         except BaseException:
             self._stderr.close()
             raise
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -86,6 +99,7 @@ class Child:
         *,
         timeout_s: float,
         rules: Mapping[str, PartitioningRule] = NO_RULES,
+        progress: Callable[[str], None] = _unheard,
     ) -> WorkerAnswer:
         """Runs one request.
 
@@ -95,6 +109,7 @@ class Child:
             timeout_s: When to kill the process.
             rules: The rules by which calls of the program are partitioned, which the
                 process asks for.
+            progress: Called with each line that the process says before its answer.
 
         Returns:
             What the process answered, or how it ended.
@@ -102,9 +117,13 @@ class Child:
         timed_out, frame = False, None
         try:
             frame = self._exchange(wire.pack(header, payload), timeout_s)
-            while frame is not None and partitioning.QUESTION in frame[0]:
-                answer = partitioning.answered(frame[0], rules)
-                frame = self._exchange(wire.pack(*answer), timeout_s)
+            while frame is not None and not _BEFORE_THE_ANSWER.isdisjoint(frame[0]):
+                more = b""
+                if PROGRESS in frame[0]:
+                    progress(frame[0][PROGRESS])
+                else:
+                    more = wire.pack(*partitioning.answered(frame[0], rules))
+                frame = self._exchange(more, timeout_s)
             if frame is None:
                 self._end()
         except TimeoutError:

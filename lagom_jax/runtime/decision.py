@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import lagom_jax
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Compiler, Toolchain
+from lagom_jax.compile import Toolchain
 from lagom_jax.errors import LagomError, PlanError, RefusedError, TunerError
 from lagom_jax.nccl_plugin import Rules, pack, rules_by_size, rules_of, unpack
 from lagom_jax.nccl_plugin.installed import CONTROL, PLUGIN, is_ours
@@ -127,7 +127,6 @@ class Case:
     """The user's, with the memory that this process's devices have."""
     cache: Cache
     """The place where decisions are kept; only the first process looks."""
-    compiler: Compiler
     nccl: Nccl | None
     """The means to give NCCL rules here; None where the step does not run on GPUs, and
     the plan is for elsewhere."""

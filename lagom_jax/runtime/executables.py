@@ -62,7 +62,7 @@ class Executables:
         budget = place.budget_here(options.budget, devices)
         told = nccl.HERE if self.on_gpus else None
         self._most_bytes = budget.memory(cluster.gpu.memory_bytes)
-        return Case(planner, options, budget, cache, compiler, told)
+        return Case(planner, options, budget, cache, told)
 
     def known(self, stages: Stages) -> Stages:
         """Those of the same kind that were there first."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any, Final
 
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import wire
-from lagom_jax.compile.child import environment
+from lagom_jax.compile.child import Child, environment
 from lagom_jax.errors import PlanError
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json
@@ -147,16 +144,10 @@ class PlanningChild:
         Args:
             cores: On which it runs.
         """
-        command = processes.python(
+        words = processes.python(
             "-m", "lagom_jax.runtime.planning_process", str(os.getpid()), str(cores)
         )
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-        )
+        self._child = Child(environment(), *words)
         self._reason: list[str] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -166,7 +157,7 @@ class PlanningChild:
 
     def ask(
         self,
-        header: Mapping[str, Any],
+        header: dict[str, Any],
         payload: bytes,
         progress: Callable[[str], None],
     ) -> dict[str, Any]:
@@ -176,10 +167,13 @@ class PlanningChild:
             PlanError: It is an error, or the process has ended.
         """
         with self._lock:
-            found = _answer(self._process, wire.pack(header, payload), progress)
+            answer = self._child.ask(
+                header, payload, timeout_s=threading.TIMEOUT_MAX, progress=progress
+            )
+        found = answer.header
         if found is None:
             self.end()
-            why = "".join(self._reason) or f"it ended ({self._process.returncode})"
+            why = "".join(self._reason) or f"it ended ({answer.exit_status})"
             found = {"error": f"the process: {why}"}
         if "error" in found:
             raise PlanError(f"planning beside the job: {found['error']}")
@@ -188,25 +182,23 @@ class PlanningChild:
     def end(self) -> None:
         """Ends the process."""
         self._over.set()
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
-        self._process.wait()
+        self._child.kill()
+        # Whoever asks it hears of it, and is done with it then.
+        with self._lock:
+            self._child.close()
 
     def _keep_small(self) -> None:
         """Ends the process where it takes too much memory."""
         most = int(MEMORY * free_memory())
         while not self._over.wait(_LOOKS_SECONDS):
-            taken = memory_of(self._process.pid)
+            taken = memory_of(self._child.pid)
             if taken > most:
                 self._reason.append(
                     f"it took {in_bytes(taken)} of memory and may take "
                     f"{in_bytes(most)}, a quarter of what was free"
                 )
                 LOG.debug("planning beside the job is ended: %s", self._reason[0])
-                self._process.kill()
+                self._child.kill()
                 return
 
 
@@ -220,22 +212,6 @@ def cores_for(request: Request) -> int:
     """
     own = len(os.sched_getaffinity(0))
     return request.budget.at_once or max(1, int(CORES * own))
-
-
-def _answer(
-    child: subprocess.Popen[bytes], request: bytes, progress: Callable[[str], None]
-) -> dict[str, Any] | None:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(request)
-        child.stdin.flush()
-    while (frame := wire.unpack(child.stdout)) is not None:
-        header, _ = frame
-        if "progress" not in header:
-            return header
-        progress(header["progress"])
-    return None
 
 
 def free_memory() -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Compiler, LoweredStep, wire
+from lagom_jax.compile.child import PROGRESS
 from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.worker import die_with
 from lagom_jax.cost.model import CostModel
@@ -89,7 +90,7 @@ def main() -> None:
         answers.write(wire.pack(header))
         answers.flush()
 
-    known = _Known(lambda line: tell(progress=line))
+    known = _Known(lambda line: tell(**{PROGRESS: line}))
     while (frame := wire.unpack(sys.stdin.buffer)) is not None:
         asked, stablehlo = frame
         try:

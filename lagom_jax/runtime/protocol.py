@@ -113,7 +113,6 @@ class RoundStep(enum.Enum):
 
 
 _LAST: Final = (RoundStep.SETTLED, RoundStep.IN_DOUBT, RoundStep.LEFT)
-_UNHEARD: Final = "the store did not answer"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
