@@ -109,6 +109,7 @@ class OnlinePlans:
         self._known: dict[str, str] = {}
         """What the programs that were built communicate."""
         self._case: Case | None = None
+        self._planner: PlannerBeside | None = None
         self._parts: Mapping[str, str] = {}
         self._closed = False
 
@@ -130,13 +131,14 @@ class OnlinePlans:
     def _made(self, compiler: Compiler) -> Case:
         """The step as planning has it, with a profile of it, if there is one."""
         self._case = case = self._case_of(compiler)
+        assert isinstance(case.planner, PlannerBeside)
+        self._planner = case.planner
         if self._closed:
             self.close()
         profile = self._profile.folder if self._profile is not None else None
         if profile is not None:
-            assert isinstance(case.planner, PlannerBeside)
             (profile / MODULE).write_text(self._first.text(), encoding="utf-8")
-            case.planner.profile = profile
+            self._planner.profile = profile
         return case
 
     def _found(self, case_of: Callable[[], Case]) -> list[OnlineCandidate]:
@@ -146,12 +148,14 @@ class OnlinePlans:
         finally:
             if self._profile is not None:
                 self._profile.forget()
-        case = self._case
+        case, planner = self._case, self._planner
         assert case is not None
-        if isinstance(case.planner, PlannerBeside) and case.planner.calibrated:
-            say.visibly(case.planner.calibrated)
+        assert planner is not None
+        if planner.calibrated:
+            say.visibly(planner.calibrated)
+        offers = functools.partial(_offered, case, planner.timed, choice)
         content = self._talk.agree(
-            Word("alternatives"), lambda words: _offered(case, choice), binding=False
+            Word("alternatives"), lambda words: offers(), binding=False
         )
         offered = json.loads(content)
         usual = typed(StepCandidate, offered["usual"])
@@ -172,12 +176,10 @@ class OnlinePlans:
         Only NCCL's settings differ, which go through the tuner's control page: all
         processes have their program already.
         """
-        case, choice = self._case, candidates[base].choice
+        case, planner, choice = self._case, self._planner, candidates[base].choice
         # Where NCCL has no tuner, settings are options of the compiler.
-        if case is None or self._parts.get("controls") != "tuner":
+        if not case or not planner or self._parts.get("controls") != "tuner":
             return ""
-        planner = case.planner
-        assert isinstance(planner, PlannerBeside)
         found = planner.around(None if choice is None else choice.plan)
         plans = [
             _told(one, to_json(one.plan), _rules(case, one.plan))
@@ -211,8 +213,8 @@ class OnlinePlans:
     def close(self) -> None:
         """Ends the process that planned, and forgets the profile."""
         self._closed = True
-        if self._case is not None and isinstance(self._case.planner, PlannerBeside):
-            self._case.planner.close()
+        if self._planner is not None:
+            self._planner.close()
 
     def _built(self, plan: Plan) -> Built:
         built = self._programs.build(self._first, plan)
@@ -259,39 +261,28 @@ def give_way() -> None:
         LOG.debug("planning has the job's own priority: %s", error)
 
 
-def _offered(case: Case, choice: Choice | None) -> str:
+def _offered(case: Case, timed: tuple[TimedPlan, ...], choice: Choice | None) -> str:
     """Alternatives, as the first process offers them."""
-    planner = case.planner
-    timed = planner.timed if isinstance(planner, PlannerBeside) else ()
     plans: list[dict[str, Any]] = []
+    usual = StepCandidate(AS_IT_WAS, 0.0)
     if choice is not None:
-        known = next((t for t in timed if _same(t.plan, choice.plan)), None)
-        plans.append(_told(known or _alone(choice.plan)))
-    others = [t for t in timed[1:] if choice is None or not _same(t.plan, choice.plan)]
-    parts = choice.parts if choice is not None else {}
-    for one in others[:MOST] if parts else ():
-        if case.cache.ended_a_job(one.plan):
-            continue
-        plans.append(_told(one, to_json(one.plan), _rules(case, one.plan)))
+        parts = choice.plan.evidence
+        usual = StepCandidate(AS_IT_WAS, parts.default.step_seconds)
+        # Of one that was kept nobody here knows what other models say.
+        alone = StepCandidate("the plan", parts.tuned.step_seconds)
+        same = [one for one in timed if _same(one.plan, choice.plan)]
+        plans.append(_told(same[0] if same else TimedPlan(choice.plan, alone)))
+        others = [one for one in timed[1:] if one not in same]
+        for one in others[:MOST] if choice.parts else ():
+            if not case.cache.ended_a_job(one.plan):
+                plans.append(_told(one, to_json(one.plan), _rules(case, one.plan)))
     if timed:
         usual = dataclasses.replace(timed[0].timed, name=AS_IT_WAS)
-    else:
-        seconds = 0.0 if choice is None else _default_seconds(choice.plan)
-        usual = StepCandidate(AS_IT_WAS, seconds)
     return json.dumps({"plans": plans, "usual": plain(usual)})
 
 
 def _told(one: TimedPlan, plan: str = "", rules: str = "") -> dict[str, Any]:
     return {"plan": plan, "rules": rules, "timed": plain(one.timed)}
-
-
-def _alone(plan: Plan) -> TimedPlan:
-    """A plan of which nobody here knows what other models say."""
-    return TimedPlan(plan, StepCandidate("the plan", plan.evidence.tuned.step_seconds))
-
-
-def _default_seconds(plan: Plan) -> float:
-    return plan.evidence.default.step_seconds
 
 
 def _same(one: Plan, other: Plan) -> bool:
