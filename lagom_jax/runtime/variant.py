@@ -298,16 +298,13 @@ class Variant:
             return call.of(program)
         # Other processes may be inside a collective, and wait there for this one.
         last = self._several or self._options.strict
-        usual, cache = (None if last else self._usual), self._first_cache
+        usual = None if last else self._usual
+        cache = self._cache if self._leads else None
         result, error = first_step(choice.plan, program, call, usual, cache)
         self._tried = True
         if error is not None:
             self._leave(error)
         return result
-
-    @property
-    def _first_cache(self) -> Cache | None:
-        return self._cache if self._leads else None
 
     def _warn(self, error: BaseException) -> None:
         say.warn_once(
