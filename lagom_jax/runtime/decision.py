@@ -14,9 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +32,7 @@ from lagom_jax.plan.pinned import Pinned
 from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import say
+from lagom_jax.runtime.allowance import ALLOWANCE
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import Talk, told
 from lagom_jax.runtime.nccl import Nccl
@@ -77,44 +76,6 @@ def program_of(plan: Plan | None) -> str:
     options = {} if plan is None else plan.compiler_options()
     text = repr((sorted(options.items()), None if plan is None else plan.order))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class Allowance:
-    """The time that one job spends on planning, and its one planning at a time.
-
-    Example:
-        >>> with Allowance().rest_of(Budget(seconds=60.0)) as budget:
-        ...     budget.seconds
-        60.0
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds = 0.0
-
-    @contextlib.contextmanager
-    def rest_of(self, budget: Budget) -> Generator[Budget, None, None]:
-        """The rest of a budget; others wait until the block has ended.
-
-        Raises:
-            PlanError: Nothing is left.
-        """
-        with self._lock:
-            left = budget.seconds - self._seconds
-            if left <= 0:
-                raise PlanError(
-                    f"this job has planned for {in_seconds(self._seconds)}, all that "
-                    f"it may (budget, --lagom_seconds: {in_seconds(budget.seconds)})"
-                )
-            begun = time.monotonic()
-            try:
-                yield dataclasses.replace(budget, seconds=left)
-            finally:
-                self._seconds += time.monotonic() - begun
-
-
-ALLOWANCE: Final = Allowance()
-"""The one of this process."""
 
 
 @dataclasses.dataclass(frozen=True)

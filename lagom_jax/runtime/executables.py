@@ -19,7 +19,7 @@ from lagom_jax.runtime.programs import Built, Stages
 
 
 class Executables:
-    """What plans ask for of a program, compiled once for all arguments of a kind."""
+    """The programs that plans ask for, compiled once for all arguments of a kind."""
 
     def __init__(self, devices: tuple[Any, ...]) -> None:
         """Takes all devices that the program runs on; nothing is compiled yet."""

@@ -24,7 +24,7 @@ from lagom_jax.runtime.decision import Case, Choice
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.online_leader import USUAL, OnlineLeader
 from lagom_jax.runtime.online_plans import OnlinePlans
-from lagom_jax.runtime.programs import REFUSALS, Built, Call, Stages, first_step
+from lagom_jax.runtime.programs import REFUSALS, Built, Stages, StepCall, first_step
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_profile import StepProfile
@@ -150,7 +150,7 @@ class OnlineSteps:
             choice = self.candidates[candidate].choice if candidate else None
         return self._programs.planned(stages, choice) if choice is not None else None
 
-    def run(self, stages: Stages, call: Call) -> Any:
+    def run(self, stages: Stages, call: StepCall) -> Any:
         """Runs the step.
 
         Args:
@@ -179,12 +179,14 @@ class OnlineSteps:
             self._work.start()
         return result
 
-    def _called(self, program: Built | None, call: Call) -> Any:
+    def _called(self, program: Built | None, call: StepCall) -> Any:
         if program is not None:
             return call.of(program)
         return self._usual(*call.args, **call.kwargs)
 
-    def _profiled(self, number: int, candidate: int, stages: Stages, call: Call) -> Any:
+    def _profiled(
+        self, number: int, candidate: int, stages: Stages, call: StepCall
+    ) -> Any:
         profile = self._profile
         if profile is None or number > step_profile.LAST:
             return self._run(candidate, stages, call)
@@ -197,7 +199,7 @@ class OnlineSteps:
         profile.after(number, result)
         return result
 
-    def _run(self, candidate: int, stages: Stages, call: Call) -> Any:
+    def _run(self, candidate: int, stages: Stages, call: StepCall) -> Any:
         program = self.program(stages, candidate)
         if candidate != self._told:
             choice = self.candidates[candidate].choice
@@ -219,7 +221,7 @@ class OnlineSteps:
             self._leader.started(candidate, began, result, counts=self._step > 1)
         return result
 
-    def _run_first(self, candidate: int, program: Built, call: Call) -> Any:
+    def _run_first(self, candidate: int, program: Built, call: StepCall) -> Any:
         """The first step of a plan's program, after which it is known to run."""
         choice = self.candidates[candidate].choice
         assert choice is not None

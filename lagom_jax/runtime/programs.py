@@ -47,7 +47,7 @@ NAN_FOUND: Final = _nan_found()
 """Errors of programs with `jax_debug_nans` that jax catches in calls of its own."""
 
 
-class Call(NamedTuple):
+class StepCall(NamedTuple):
     """The arguments of one call."""
 
     args: tuple[Any, ...]
@@ -264,7 +264,7 @@ def text_of(compiled: Any) -> str:
 def first_step(
     plan: Plan,
     program: Built,
-    call: Call,
+    call: StepCall,
     usual: Callable[..., Any] | None,
     cache: Cache | None,
 ) -> tuple[Any, Exception | None]:

@@ -30,7 +30,7 @@ from lagom_jax.runtime.online import OnlineSteps, online_steps
 from lagom_jax.runtime.online_plans import measured_before
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.planned_beside import PlannerBeside
-from lagom_jax.runtime.programs import Built, Call, Stages, first_step
+from lagom_jax.runtime.programs import Built, Stages, StepCall, first_step
 from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.views import tell
@@ -105,7 +105,7 @@ class Variant:
         tried = self._choice is None or (self._tried and self.runs > 1)
         return tried and self._turns is None and not self._doubt
 
-    def answer(self, stages: Stages, call: Call) -> Answer:
+    def answer(self, stages: Stages, call: StepCall) -> Answer:
         """Runs what has settled, and says how the next calls get to it."""
         if not self.settled:
             return NOT_KNOWN
@@ -265,7 +265,7 @@ class Variant:
         known = self._decided and not self.open and stages.devices == self._devices
         return known and self._programs.serve(stages)
 
-    def run_step(self, stages: Stages, call: Call) -> Any:
+    def run_step(self, stages: Stages, call: StepCall) -> Any:
         """Runs the step."""
         self._raise_in_doubt()
         self.runs += 1
@@ -275,7 +275,7 @@ class Variant:
             self._doubt = str(error)
             raise
 
-    def _step(self, stages: Stages, call: Call) -> Any:
+    def _step(self, stages: Stages, call: StepCall) -> Any:
         if self._online is not None:
             return self._online.run(stages, call)
         # Two at a time tell nothing of how long one takes. Nobody waits for the other:
@@ -288,7 +288,7 @@ class Variant:
                 self._measuring.release()
         return self._run(self._turns is None, stages, call)
 
-    def _run(self, tuned: bool, stages: Stages, call: Call) -> Any:
+    def _run(self, tuned: bool, stages: Stages, call: StepCall) -> Any:
         """Runs the plan's program, or the step as it was where that fails at once."""
         program = self.program(stages) if tuned else None
         choice = self._choice
@@ -328,7 +328,7 @@ class Variant:
         except LagomError as error:
             self._leave(error)
 
-    def _measured(self, turns: guard.Turns, stages: Stages, call: Call) -> Any:
+    def _measured(self, turns: guard.Turns, stages: Stages, call: StepCall) -> Any:
         """Runs the step, and takes its time."""
         choice, side = self._choice, turns.side
         assert choice is not None

@@ -23,7 +23,7 @@ from lagom_jax.runtime.dispatch import (
     dispatcher,
 )
 from lagom_jax.runtime.options import OptionError, OptionTypeError, resolve
-from lagom_jax.runtime.programs import NAN_FOUND, REFUSALS, Call, Stages
+from lagom_jax.runtime.programs import NAN_FOUND, REFUSALS, Stages, StepCall
 from lagom_jax.runtime.variant import Variant
 
 _config: Any = jax.config
@@ -51,7 +51,7 @@ def _caches_were_cleared() -> None:
     _watch_caches.cache_clear()
 
 
-class _Known(NamedTuple):
+class _Decided(NamedTuple):
     """The program that a kind of arguments leads to."""
 
     variant: Variant
@@ -91,7 +91,7 @@ class Tuned:
         self._begun = self._alone = False
         self._cache = Cache(None)
         self._variants: dict[Hashable, Variant] = {}
-        self._known: dict[Hashable, _Known] = {}
+        self._known: dict[Hashable, _Decided] = {}
         self._calls = self._dispatched()
 
     def _dispatched(self) -> Callable[..., Any]:
@@ -228,12 +228,12 @@ class Tuned:
         self._settled |= variant.settled
         return result
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        return Call(args, kwargs, *self._statics.divided(args, kwargs)[1:])
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+        return StepCall(args, kwargs, *self._statics.divided(args, kwargs)[1:])
 
     def _look_up(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Hashable, _Known | None]:
+    ) -> tuple[Hashable, _Decided | None]:
         """The key of arguments, None for those without, and the decision for them."""
         try:
             key = variant_of(args, kwargs, self._statics, by_value=not self._own)
@@ -242,7 +242,7 @@ class Tuned:
             # jax says better than we could what is wrong with the arguments.
             return None, None
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Decided | None:
         """The decision for arguments, new or known; None for those without a key."""
         key, known = self._look_up(args, kwargs)
         if key is not None and (known is None or known.variant.open):
@@ -251,7 +251,7 @@ class Tuned:
 
     def _new(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Known:
+    ) -> _Decided:
         with self._lock:
             known = self._known.get(key)
             if known is not None and not known.variant.open:
@@ -282,7 +282,7 @@ class Tuned:
                         del self._variants[program]
                     raise
                 self._leave_alone(variant.leaves_all_alone)
-            known = self._known[key] = _Known(variant, stages)
+            known = self._known[key] = _Decided(variant, stages)
             return known
 
     def _leave_alone(self, alone: bool) -> None:

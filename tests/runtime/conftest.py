@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 # Read once, as jax starts; whoever started it before has as many as it has.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-from lagom_jax.runtime import decision, say
+from lagom_jax.runtime import allowance, decision, say
 from lagom_jax.runtime.options import FLAGS_MODULE
 from tests.runtime.planned import Plans
 
@@ -36,7 +36,7 @@ def flags(no_flags, monkeypatch):
 @pytest.fixture(autouse=True)
 def nothing_was_said_or_planned(monkeypatch):
     say.forget()
-    monkeypatch.setattr(decision, "ALLOWANCE", decision.Allowance())
+    monkeypatch.setattr(decision, "ALLOWANCE", allowance.Allowance())
 
 
 @pytest.fixture(autouse=True)
