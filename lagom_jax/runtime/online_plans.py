@@ -107,7 +107,7 @@ class OnlinePlans:
         self._talk, self._cache, self._case_of = talk, cache, case_of
         self._programs, self._first, self._profile = programs, first, profile
         self._known: dict[str, str] = {}
-        """What the programs that were built communicate."""
+        """A hash of what each program that was built communicates."""
         self._case: Case | None = None
         self._planner: PlannerBeside | None = None
         self._parts: Mapping[str, str] = {}
