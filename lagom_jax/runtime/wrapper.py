@@ -97,6 +97,8 @@ class Tuned:
     def _dispatched(self) -> Callable[..., Any]:
         """Calls the program of arguments that are known, and returns `UNKNOWN`."""
         self._settled = False
+        if self._alone:
+            return self._jitted
         if not self._own:
             return lambda *_, **__: UNKNOWN
         here = weakref.WeakMethod(self._answer)
@@ -289,7 +291,7 @@ class Tuned:
         """Lets jax make all calls, if no arguments could have a plan."""
         self._alone = alone
         if alone:
-            self._calls = self._jitted
+            self._calls = self._dispatched()
 
     @property
     def _function_to_lower(self) -> Any:

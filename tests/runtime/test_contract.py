@@ -485,6 +485,14 @@ def test_all_caches_cleared(wrap):
         jax.clear_caches()
 
 
+def test_what_is_left_to_jax_stays_so_when_caches_are_cleared():
+    step = switched_off(jax.jit(lambda x: x * 2))
+    for clear in (lambda: None, step.clear_cache, jax.clear_caches):
+        clear()
+        assert step(2.0) == 4.0
+        assert step._calls is step._jitted
+
+
 def test_effects_come_once_a_step(wrap):
     seen = []
 
