@@ -5,6 +5,7 @@ in, and its answer goes out: the largest error of every result and gradient besi
 plain form's, as a share of its largest value, or the text of an error.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -56,17 +57,19 @@ class Devices:
         self._process.wait()
 
 
-def mesh_of(ranks):
-    """A mesh of so many devices, with the axis `t`."""
-    kinds = (jax.sharding.AxisType.Auto,)
-    return jax.make_mesh(
-        (ranks,), ("t",), devices=jax.devices()[:ranks], axis_types=kinds
-    )
+def mesh_of(ranks, outer=1):
+    """A mesh of so many devices with the axis `t`, and perhaps another, `d`."""
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    devices = jax.devices()[: outer * ranks]
+    return jax.make_mesh((outer, ranks), ("d", "t"), devices=devices, axis_types=kinds)
 
 
-def plain(kind, axis, dimension):
+ACTIVATIONS = {None: lambda y: y, "tanh": jnp.tanh}
+
+
+def plain(kind, axis, dimension, activation):
     """The forms that the sliced ones have to equal."""
-    return {
+    made = {
         "gather": lambda x, w: lax.all_gather(x, axis, axis=dimension, tiled=True) @ w,
         "scatter": lambda x, w: lax.psum_scatter(
             x @ w, axis, scatter_dimension=dimension, tiled=True
@@ -74,29 +77,42 @@ def plain(kind, axis, dimension):
         "reduce": lambda x, w: lax.psum(x @ w, axis),
         "weight": lambda x, w: x @ lax.all_gather(w, axis, axis=1, tiled=True),
     }[kind]
+    return lambda x, w, b: ACTIVATIONS[activation](made(x, w) + b)
 
 
-def cut(kind, axis, dimension, form):
+def cut(kind, axis, dimension, activation, form):
     """The same in slices."""
-    given = {"dimension": dimension, "form": form}
-    return {
-        "gather": lambda x, w: decompose.all_gather_matmul(x, w, axis, **given),
-        "scatter": lambda x, w: decompose.matmul_reduce_scatter(x, w, axis, **given),
-        "reduce": lambda x, w: decompose.matmul_all_reduce(x, w, axis, **given),
-        "weight": lambda x, w: decompose.gathered_weight_matmul(x, w, axis, form=form),
+    if kind == "weight":
+        return lambda x, w, b: ACTIVATIONS[activation](
+            decompose.gathered_weight_matmul(x, w, axis, form=form) + b
+        )
+    fused = {
+        "gather": decompose.all_gather_matmul,
+        "scatter": decompose.matmul_reduce_scatter,
+        "reduce": decompose.matmul_all_reduce,
     }[kind]
+    return lambda x, w, b: fused(
+        x,
+        w,
+        axis,
+        dimension=dimension,
+        form=form,
+        bias=b,
+        activation=activation and ACTIVATIONS[activation],
+    )
 
 
-def specs(kind, dimension, rank):
-    """How the case's arrays lie on the mesh."""
-    rows = P(*("t" if d == dimension else None for d in range(rank)))
-    last = P(*(None,) * (rank - 1), "t")
+def specs(kind, dimension, rank, first):
+    """How the case's arrays lie on the mesh: what comes in, and the result."""
+    d = (first,) if first else ()
+    rows = P(*d, *("t" if n == dimension else None for n in range(len(d), rank)))
+    last = P(*d, *(None,) * (rank - 1 - len(d)), "t")
     return {
-        "gather": ((rows, P(None, "t")), last),
-        "scatter": ((last, P("t", None)), rows),
-        "reduce": ((last, P("t", None)), P()),
+        "gather": ((rows, P(None, "t"), P("t")), last),
+        "scatter": ((last, P("t", None), P()), rows),
+        "reduce": ((last, P("t", None), P()), P(*d)),
         # Each rank has rows of its own, as under FSDP.
-        "weight": ((P("t"), P(None, "t")), P("t")),
+        "weight": ((rows, P(None, "t"), P()), rows),
     }[kind]
 
 
@@ -106,33 +122,42 @@ def within(transform, f):
         return jax.checkpoint(f)
     if transform == "scan":
 
-        def looped(x, w):
+        def looped(x, w, b):
             def body(carry, one):
-                return carry, f(x, one)
+                return carry, f(x, one, b)
 
             return lax.scan(body, 0.0, jnp.stack([w, 2 * w]))[1].sum(0)
 
         return looped
-    if transform == "vmap":
-        return lambda x, w: jax.vmap(f, (None, 0))(x, jnp.stack([w, 2 * w])).sum(0)
+    if transform == "vmap over rows":
+        return lambda x, w, b: jax.vmap(f, (0, None, None))(
+            jnp.stack([x, 2 * x]), w, b
+        ).sum(0)
+    if transform == "vmap over weights":
+        return lambda x, w, b: jax.vmap(f, (None, 0, None))(
+            x, jnp.stack([w, 2 * w]), b
+        ).sum(0)
     return f
 
 
 def errors(case):
     """The largest errors of results and gradients, by name."""
-    n, kind = case["ranks"], case["kind"]
+    n, kind, outer = case["ranks"], case["kind"], case.get("outer", 1)
     dimension, dtype = case.get("dimension", 0), jnp.dtype(case.get("dtype", "float32"))
     form = decompose.Form(**case.get("form", {}))
     shape = tuple(case["shape"])
-    mesh = mesh_of(n)
-    keys = jax.random.split(jax.random.key(case.get("seed", 0)), 3)
+    mesh, activation = mesh_of(n, outer), case.get("activation")
+    keys = jax.random.split(jax.random.key(case.get("seed", 0)), 4)
     x = jax.random.normal(keys[0], shape, dtype)
+    # Activations then see values that they tell apart.
     w = jax.random.normal(keys[1], (shape[-1], case["outputs"]), dtype)
-    ins, out = specs(kind, dimension, len(shape))
+    w = w / jnp.asarray(shape[-1] ** 0.5, dtype)
+    b = jax.random.normal(keys[3], (case["outputs"],), dtype)
+    ins, out = specs(kind, dimension, len(shape), "d" if outer > 1 else None)
     runs = []
     for make in (
-        plain(kind, "t", dimension),
-        cut(kind, case.get("axis", "t"), dimension, form),
+        plain(kind, "t", dimension, activation),
+        cut(kind, case.get("axis", "t"), dimension, activation, form),
     ):
         f = jax.shard_map(
             within(case.get("transform"), make),
@@ -142,13 +167,13 @@ def errors(case):
             check_vma=case.get("checked", True),
         )
 
-        def both(x, w, f=f):
-            y, back = jax.vjp(f, x, w)
+        def both(x, w, b, f=f):
+            y, back = jax.vjp(f, x, w, b)
             ct = jax.random.normal(keys[2], y.shape, y.dtype)
             return (y, *back(ct))
 
-        runs.append(jax.jit(both)(x, w))
-    named = zip(("y", "dx", "dw"), *runs, strict=True)
+        runs.append(jax.jit(both)(x, w, b))
+    named = zip(("y", "dx", "dw", "db"), *runs, strict=True)
     return {name: _error(one, two) for name, one, two in named}
 
 
@@ -182,60 +207,49 @@ def uneven(case):
     jax.eval_shape(f, jnp.ones((case["rows"], 8)), jnp.ones((8, 8)))
 
 
-def in_slices(case):
-    """A layer of tensor parallelism in slices, with its gradients."""
-    mesh = mesh_of(4)
+def nearer(case):
+    """Mean squared errors of a ring's sums in float32 and in the type itself."""
+    ranks, shape = case["ranks"], tuple(case["shape"])
+    keys = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(keys[0], shape, jnp.bfloat16)
+    w = jax.random.normal(keys[1], (shape[-1], 32), jnp.bfloat16)
+    exact = np.asarray(x, np.float64) @ np.asarray(w, np.float64)
+    found = {}
+    for wide in (True, False):
+        form = decompose.Form(wide_sums=wide)
+        f = jax.shard_map(
+            functools.partial(
+                decompose.matmul_reduce_scatter, axis_name="t", form=form
+            ),
+            mesh=mesh_of(ranks),
+            in_specs=(P(None, "t"), P("t")),
+            out_specs=P("t"),
+        )
+        made = np.asarray(jax.jit(f)(x, w), np.float64)
+        found["wide" if wide else "short"] = float(np.square(made - exact).mean())
+    return found
+
+
+CHANGES = {
+    "sliced": decompose.sliced,
+    "rings": decompose.rings,
+    "half batches": decompose.half_batch_loops,
+}
+
+
+def rewritten(case):
+    """Two gated layers with their gradients, as they are and rewritten."""
     scattered = case["way"] == "tp-sp"
-    rows = P(None, "t") if scattered else P()
-
-    def layer(x, up, down):
-        if scattered:
-            x = lax.all_gather(x, "t", axis=1, tiled=True)
-        y = jax.nn.silu(x @ up) @ down
-        if scattered:
-            return lax.psum_scatter(y, "t", scatter_dimension=1, tiled=True)
-        return lax.psum(y, "t")
-
-    f = jax.shard_map(
-        layer, mesh=mesh, in_specs=(rows, P(None, "t"), P("t")), out_specs=rows
-    )
-
-    def both(*args):
-        y, back = jax.vjp(f, *args)
-        return (y, *back(jnp.cos(y)))
-
-    keys = jax.random.split(jax.random.key(0), 3)
-    args = [
-        jax.random.normal(key, shape)
-        for key, shape in zip(keys, [(4, 8, 8), (8, 16), (16, 8)], strict=True)
-    ]
-    cut = decompose.sliced(both)
-    found = zip(jax.jit(both)(*args), jax.jit(cut)(*args), strict=True)
-    return {
-        "error": max(_error(one, two) for one, two in found),
-        "before": communications(both, args),
-        "after": communications(cut, args),
-    }
-
-
-def communications(f, args):
-    """Collectives of a function."""
-    text = str(jax.make_jaxpr(f)(*args))
-    names = ("psum_invariant[", "all_gather[", "reduce_scatter[")
-    return sum(text.count(name) for name in names)
-
-
-def in_rings(case):
-    """Two layers with tensor and sequence parallelism in rings, with their gradients."""
-    mesh, rows = mesh_of(4), P(None, "t")
+    mesh, rows = mesh_of(case.get("ranks", 4)), P(None, "t") if scattered else P()
     weights = (P(None, None, "t"), P(None, None, "t"), P(None, "t"))
 
     def layer(x, ws):
         gate, up, down = ws
-        full = lax.all_gather(x, "t", axis=1, tiled=True)
-        y = jax.nn.silu(full @ gate) * (full @ up)
-        z = lax.psum_scatter(y @ down, "t", scatter_dimension=1, tiled=True)
-        return x + z
+        full = lax.all_gather(x, "t", axis=1, tiled=True) if scattered else x
+        z = (jax.nn.silu(full @ gate) * (full @ up)) @ down
+        if scattered:
+            return x + lax.psum_scatter(z, "t", scatter_dimension=1, tiled=True)
+        return x + lax.psum(z, "t")
 
     one = jax.checkpoint(layer) if case["remat"] else layer
 
@@ -249,7 +263,7 @@ def in_rings(case):
 
     def both(ws, x):
         value, found = jax.value_and_grad(stack, (0, 1))(ws, x)
-        return lax.psum(value, "t"), *found
+        return lax.psum(value, "t") if scattered else value, *found
 
     f = jax.jit(
         jax.shard_map(
@@ -261,26 +275,31 @@ def in_rings(case):
         )
     )
     dtype = jnp.dtype(case.get("dtype", "float32"))
-    keys = jax.random.split(jax.random.key(0), 4)
+    batch, sequence, width, hidden = case.get("sizes", (2, 20, 8, 12))
+    wide, narrow = (2, width, hidden), (2, hidden, width)
+    keys = jax.random.split(jax.random.key(case.get("seed", 0)), 4)
+    shapes = ((batch, sequence, width), wide, wide, narrow)
     x, *ws = (
         (jax.random.normal(key, shape) / 3).astype(dtype)
-        for key, shape in zip(
-            keys, [(2, 20, 8), (2, 8, 12), (2, 8, 12), (2, 12, 8)], strict=True
-        )
+        for key, shape in zip(keys, shapes, strict=True)
     )
-    cut = decompose.rings(f, **case.get("options", {}))
-    found = zip(
-        jax.tree.leaves(f(tuple(ws), x)),
-        jax.tree.leaves(cut(tuple(ws), x)),
-        strict=True,
-    )
-    text = str(cut.trace(tuple(ws), x).jaxpr)
+    cut = CHANGES[case["change"]](f, **case.get("options", {}))
+    args = (tuple(ws), x)
+    found = zip(jax.tree.leaves(f(*args)), jax.tree.leaves(cut(*args)), strict=True)
+    before, after = str(f.trace(*args).jaxpr), str(cut.trace(*args).jaxpr)
     return {
         "error": max(_error(one, two) for one, two in found),
-        "left": text.count("all_gather[") + text.count("reduce_scatter["),
-        "permutes": text.count("ppermute["),
+        "before": communications(before),
+        "after": communications(after),
+        "permutes": after.count("ppermute["),
         "sites": [site.kind for site in cut.sites],
     }
+
+
+def communications(text):
+    """Collectives of a function, but for messages between two."""
+    names = ("psum_invariant[", "psum[", "all_gather[", "reduce_scatter[")
+    return sum(text.count(name) for name in names)
 
 
 def attend(q, k, v, positions):
@@ -340,8 +359,8 @@ def attention(case):
 
 EXTRA = {
     "uneven": uneven,
-    "sliced": in_slices,
-    "rings": in_rings,
+    "nearer": nearer,
+    "rewritten": rewritten,
     "attention": attention,
 }
 

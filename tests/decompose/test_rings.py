@@ -11,6 +11,9 @@ from lagom_jax import decompose
 from lagom_jax.decompose import DecomposeError
 from tests.decompose.on_devices import Devices
 
+RINGS = {"way": "tp-sp", "change": "rings"}
+LEFT = 1  # The sum of the losses.
+
 
 @pytest.fixture(scope="module")
 def devices():
@@ -22,10 +25,10 @@ def devices():
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("scan", [False, True])
 def test_a_step_with_its_gradients(devices, remat, scan):
-    found = devices.answer(ask="rings", remat=remat, scan=scan)
+    found = devices.answer(ask="rewritten", **RINGS, remat=remat, scan=scan)
     assert found["error"] < 2e-5
     # Gathers of both passes and scatters of both; three messages each.
-    assert found["left"] == 0
+    assert found["after"] == LEFT
     once = 1 if scan else 2
     assert found["permutes"] == 3 * once * (5 if remat else 4)
 
@@ -34,7 +37,8 @@ def test_a_step_with_its_gradients(devices, remat, scan):
 @pytest.mark.parametrize("checked", [False, True])
 def test_in_shorter_types_and_finer(devices, options, checked):
     found = devices.answer(
-        ask="rings",
+        ask="rewritten",
+        **RINGS,
         remat=False,
         scan=True,
         options=options,
@@ -42,11 +46,13 @@ def test_in_shorter_types_and_finer(devices, options, checked):
         checked=checked,
     )
     assert found["error"] < 2e-2
-    assert found["left"] == 0
+    assert found["after"] == LEFT
 
 
 def test_only_the_sites_that_were_asked_for(devices):
-    some = devices.answer(ask="rings", remat=False, scan=True, options={"sites": []})
+    some = devices.answer(
+        ask="rewritten", **RINGS, remat=False, scan=True, options={"sites": []}
+    )
     assert "no ring can be made" in some["error"]
 
 
