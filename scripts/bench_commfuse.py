@@ -40,6 +40,7 @@ WINDOWED = {
 }
 COPIED = {"xla_gpu_collective_permute_mode": "COLLECTIVES_SYMMETRIC_MEMORY"}
 BY_COPY_ENGINES = ", copy engines"
+IN_SLICES = ", weights in slices"
 REWRITTEN = "plain, rewritten as rings"
 FORMS: dict[str, Form | None] = {
     "plain": PLAIN,
@@ -54,6 +55,14 @@ FORMS: dict[str, Form | None] = {
     f"ring{BY_COPY_ENGINES}": Form("ring"),
     f"ring, sums as short{BY_COPY_ENGINES}": Form("ring", wide_sums=False),
     f"{REWRITTEN}{BY_COPY_ENGINES}": PLAIN,
+    f"2 chunks{IN_SLICES}": Form("chunks", slices=2, whole_weights=False),
+    f"4 chunks{IN_SLICES}": Form("chunks", slices=4, whole_weights=False),
+    f"direct, sums as short{IN_SLICES}{BY_COPY_ENGINES}": Form(
+        "direct", wide_sums=False, whole_weights=False
+    ),
+    f"ring, sums in matmuls{IN_SLICES}{BY_COPY_ENGINES}": Form(
+        "ring", wide_sums=False, sums_in_matmul=True, whole_weights=False
+    ),
 }
 # Rows (batch x sequence) of the paper's MLP, 4096 to 4096 to 4096.
 PAPER_ROWS = {"mlp": 32 * 4096, "mlp, short": 32 * 256}

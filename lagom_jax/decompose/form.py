@@ -32,6 +32,12 @@ class Form:
             plain form does; otherwise it is gathered again there, for less memory.
         wide_sums: Whether what the ranks add up is added in float32 where the type is
             shorter; otherwise it is rounded to the type at every rank, as NCCL does.
+        sums_in_matmul: Whether a matmul adds what has arrived to what it makes, in
+            place of a kernel of its own. It then waits for that message, which has to
+            hide behind other work: finer slices, or gradients of weights.
+        whole_weights: Whether the gradient of a weight is one matmul, of all slices put
+            together; otherwise each slice's matmul adds to that of the one before it,
+            in float32, and nothing is put together. Its work stands between messages.
 
     Example:
         >>> Form("ring", slices=2).label
@@ -45,16 +51,19 @@ class Form:
     both_ways: bool = False
     keep_gathered: bool = True
     wide_sums: bool = True
+    sums_in_matmul: bool = False
+    whole_weights: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise DecomposeError(f"no form {self.kind!r}; known are {', '.join(KINDS)}")
         if self.slices < 1:
             raise DecomposeError(f"slices must be 1 or more, not {self.slices}")
-        if self.both_ways and self.kind != "ring":
-            raise DecomposeError(
-                f"both_ways is about rings; leave it out of a form of {self.kind}"
-            )
+        for name in ("both_ways", "sums_in_matmul"):
+            if getattr(self, name) and self.kind != "ring":
+                raise DecomposeError(
+                    f"{name} is about rings; leave it out of a form of {self.kind}"
+                )
 
     @property
     def parts(self) -> int:

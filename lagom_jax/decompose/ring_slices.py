@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,18 +108,16 @@ def gather_slices(
             for piece in own
         ]
     for step in range(ring.steps):
-        coming = held
-        if step < ring.steps - 1:
-            # Not before the last step's work is done: XLA would send all slices first.
+        coming: list[jax.Array] = []
+        for part, piece in enumerate(held):
+            # Not before the last slice's work is done: XLA would send all slices first.
             last = results[-1] if results else None
-            coming = [
-                ring.pass_on(after(piece, last), ring.direction(part))
-                if ring.form.kind == "ring"
-                else ring.pass_on(after(own[part], last), step + 1)
-                for part, piece in enumerate(held)
-            ]
-        for piece in held:
-            last = results[-1] if results else None
+            if step < ring.steps - 1:
+                coming.append(
+                    ring.pass_on(after(piece, last), ring.direction(part))
+                    if ring.form.kind == "ring"
+                    else ring.pass_on(after(own[part], last), step + 1)
+                )
             results.append(work(after(piece, last)))
         slices += held
         held = coming
@@ -136,30 +135,39 @@ def after(x: jax.Array, earlier: object) -> jax.Array:
     return lax.optimization_barrier((x, earlier))[0]
 
 
+def plus(made: jax.Array, total: jax.Array | None) -> jax.Array:
+    """A matmul's result and what it is to be added to.
+
+    In this order XLA lets the matmul add, even where the other is a matmul that does.
+    """
+    return made if total is None else made + total.astype(made.dtype)
+
+
 def scatter_slices(
-    ring: Ring, share: Callable[[int, jax.Array | None], jax.Array], kind: jnp.dtype
+    ring: Ring, share: Callable[[int, object, jax.Array | None], Any], kind: jnp.dtype
 ) -> jax.Array:
     """Adds up all ranks' results for each slice, where the slice belongs.
 
     Args:
         ring: The ranks and their slices.
         share: The rank's own share of the result for the slice of that number, to be
-            computed `after` the one before it; what is more precise than `kind` is
-            added before it is rounded.
+            computed `after` what was computed before it, and added to the third where
+            that is given; what is more precise than `kind` is added before it is
+            rounded. With it comes what else has to be computed before the next share.
         kind: The type of what travels, and of the result.
 
     Returns:
         The sums for the rank's own rows.
     """
     parts = len(ring.cuts)
-    earlier: jax.Array | None = None
+    earlier: object = None
 
-    def work(number: int) -> jax.Array:
+    def work(number: int, came: jax.Array | None = None) -> jax.Array:
         nonlocal earlier
         # Behind a barrier: what arrives would otherwise be an operand of the matmul,
         # which then waits for it instead of hiding it.
-        (made,) = lax.optimization_barrier((share(number, earlier),))
-        earlier = made
+        made, earlier = lax.optimization_barrier(share(number, earlier, came))
+        earlier = (made, earlier)
         return made
 
     if ring.form.kind == "chunks":
@@ -180,23 +188,24 @@ def scatter_slices(
 
 
 def _passed_on(
-    ring: Ring, work: Callable[[int], jax.Array], kind: jnp.dtype
+    ring: Ring, work: Callable[..., jax.Array], kind: jnp.dtype
 ) -> list[jax.Array]:
     """Sums that grow on their way; the rank's own block comes last."""
     parts = len(ring.cuts)
     sums: list[jax.Array] = []
     for step in range(ring.steps):
         block = (step + 1) % ring.ranks
-        made = [work(block * parts + part) for part in range(parts)]
-        if step:
-            came = [
-                ring.pass_on(piece, ring.direction(part))
-                for part, piece in enumerate(sums)
-            ]
-            made = [
-                one.astype(two.dtype) + two for one, two in zip(came, made, strict=True)
-            ]
-        sums = [one.astype(kind) for one in made]
+        for part in range(parts):
+            number = block * parts + part
+            if not step:
+                sums.append(work(number).astype(kind))
+                continue
+            came = ring.pass_on(sums[part], ring.direction(part))
+            if ring.form.sums_in_matmul:
+                sums[part] = work(number, came).astype(kind)
+            else:
+                made = work(number)
+                sums[part] = (came.astype(made.dtype) + made).astype(kind)
     return sums
 
 

@@ -23,6 +23,7 @@ from lagom_jax.decompose.ring_slices import (
     after,
     assembled,
     gather_slices,
+    plus,
     scatter_slices,
     taken_apart,
 )
@@ -112,22 +113,37 @@ def _gather_backward(
         # Behind a barrier, so that it is not merged with that of the forward pass.
         again = lax.optimization_barrier(slices[0])
         slices = tuple(gather_slices(ring, again, lambda piece: None)[1])
-    kind = slices[0].dtype
+    kind, sums = slices[0].dtype, sums_of(ring, slices[0].dtype)
+    dws: list[jax.Array | None] = [None] * len(weights)
 
-    def share(number: int, earlier: jax.Array | None) -> jax.Array:
-        return _total(
-            [
-                times_transposed(after(dy, earlier), w, sums_of(ring, kind))
-                for dy, w in zip(dys[number], weights, strict=True)
-            ]
-        )
+    def share(number: int, earlier: object, came: jax.Array | None) -> object:
+        total = came
+        for dy, w in zip(dys[number], weights, strict=True):
+            total = plus(times_transposed(after(dy, earlier), w, sums), total)
+        assert total is not None
+        if not ring.form.whole_weights:
+            last = total
+            for place, dy in enumerate(dys[number]):
+                piece = after(slices[number], last)
+                last = dws[place] = _added(dws[place], piece, after(dy, last))
+            total, *dws[:] = lax.optimization_barrier((total, *dws))
+        return total, tuple(dws) if not ring.form.whole_weights else ()
 
     dx = scatter_slices(ring, share, kind)
+    if not ring.form.whole_weights:
+        added = cast("list[jax.Array]", dws)
+        return dx, tuple(
+            dw.astype(w.dtype) for dw, w in zip(added, weights, strict=True)
+        )
     x = _joined(ring, slices)
     return dx, tuple(
         weight_gradient(x, _joined(ring, [dy[place] for dy in dys]), w.dtype)
         for place, w in enumerate(weights)
     )
+
+
+def _added(total: jax.Array | None, x: jax.Array, dy: jax.Array) -> jax.Array:
+    return plus(weight_gradient(x, dy, jnp.dtype(jnp.float32)), total)
 
 
 gathered_times.defvjp(_gather_forward, _gather_backward)
@@ -138,8 +154,9 @@ def times_scattered(ring: Ring, slices: Slices, weight: jax.Array) -> jax.Array:
     """The sum over ranks of the slices' products, where each slice belongs."""
     kind = jnp.result_type(slices[0], weight)
 
-    def share(number: int, earlier: jax.Array | None) -> jax.Array:
-        return times(after(slices[number], earlier), weight, sums_of(ring, kind))
+    def share(number: int, earlier: object, came: jax.Array | None) -> object:
+        made = times(after(slices[number], earlier), weight, sums_of(ring, kind))
+        return plus(made, came), ()
 
     return scatter_slices(ring, share, kind)
 
@@ -156,12 +173,25 @@ def _scatter_backward(
     slices, weight = kept
     kind = slices[0].dtype
 
-    def work(piece: jax.Array) -> jax.Array:
-        return times_transposed(piece, weight, kind)
+    dw: jax.Array | None = None
+    number = 0
+
+    def work(piece: jax.Array) -> Several:
+        nonlocal dw, number
+        made = times_transposed(piece, weight, kind)
+        if ring.form.whole_weights:
+            return (made,)
+        dw = _added(dw, slices[number], after(piece, made))
+        number += 1
+        both = lax.optimization_barrier((made, dw))
+        dw = both[1]
+        return both
 
     results, dzs = gather_slices(ring, dz, work)
-    dw = weight_gradient(_joined(ring, slices), _joined(ring, dzs), weight.dtype)
-    return tuple(cast("list[jax.Array]", results)), dw
+    made = tuple(several[0] for several in cast("list[Several]", results))
+    if dw is None:
+        dw = weight_gradient(_joined(ring, slices), _joined(ring, dzs), weight.dtype)
+    return made, dw.astype(weight.dtype)
 
 
 times_scattered.defvjp(_scatter_forward, _scatter_backward)
@@ -245,6 +275,7 @@ def _reduce_backward(
     parts = ring.cuts if ring.form.kind == "chunks" else ((0, x.shape[ring.dimension]),)
     dxs: list[jax.Array] = []
     dys: list[jax.Array] = []
+    dw: jax.Array | None = None
     for start, size in parts:
         aval = list(shape.shape)
         aval[ring.dimension] = size
@@ -252,8 +283,12 @@ def _reduce_backward(
         # jax knows whether the transpose is another sum or only a mark.
         (part,) = jax.linear_transpose(plain, like)(ring.take(dy, start, size))
         dys.append(part)
+        if not ring.form.whole_weights:
+            dw = _added(dw, ring.take(x, start, size), part)
         dxs.append(times_transposed(part, weight, x.dtype))
-    return _joined(ring, dxs), weight_gradient(x, _joined(ring, dys), weight.dtype)
+    if dw is None:
+        dw = weight_gradient(x, _joined(ring, dys), weight.dtype)
+    return _joined(ring, dxs), dw.astype(weight.dtype)
 
 
 def _like(found: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

@@ -23,6 +23,7 @@ from lagom_jax.decompose.ring_slices import (
     after,
     assembled,
     gather_slices,
+    plus,
     ring_of,
     scatter_slices,
     taken_apart,
@@ -131,8 +132,8 @@ class Product:
             there = dataclasses.replace(ring, dimension=d)
             parts.append((step, operands, place, taken_apart(there, operands[place])))
 
-        def share(number: int, earlier: Any) -> Any:
-            total: Any = None
+        def share(number: int, earlier: Any, came: Any) -> Any:
+            total: Any = came
             for step, operands, place, pieces in parts:
                 given = list(operands)
                 given[place] = after(pieces[number], earlier)
@@ -141,8 +142,8 @@ class Product:
                     "preferred_element_type": _sums(kind),
                 }
                 made = self.run(step, given, wide)[0]
-                total = made if total is None else total + made
-            return total
+                total = plus(made, total)
+            return total, ()
 
         return scatter_slices(ring, share, kind)
 

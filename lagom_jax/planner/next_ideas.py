@@ -11,18 +11,20 @@ from lagom_jax.planner.trial import Asked, Trial
 from xla_flags import known
 
 
-def together(ideas: Sequence[Idea]) -> list[Asked]:
-    """All ideas at once, and all about loops at once.
+def together(ideas: Sequence[Idea], begin: Asked) -> list[Asked]:
+    """All ideas at once, and all about loops at once, with what is there already.
 
     The more promising rules the other out.
     """
     first = [idea for idea in reversed(ideas) if idea.first]
     found: list[Asked] = []
     for chosen in (first, [idea for idea in first if idea.loops_only]):
-        together = Asked()
+        together = begin
         for idea in chosen:
-            together = together.with_(idea)
-        if together.ideas:
+            # What keeps a step as it is written is not given up for others at once.
+            if not any(idea.rules_out(other) for other in begin.ideas):
+                together = together.with_(idea)
+        if together.ideas != begin.ideas:
             found.append(together)
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lagom_jax.errors import LagomError
+from lagom_jax.options import Idea
 from lagom_jax.plan import Plan
 from lagom_jax.planner.budget import Budget
 from lagom_jax.settings.controls import Controls
@@ -53,6 +54,9 @@ class Request:
     """Called with a line for each thing that is done."""
     keep: Callable[[Plan], None] | None = None
     """Called with the best plan so far after each candidate."""
+    begin_with: tuple[Idea, ...] = ()
+    """Options that the step is compiled with from the first, because it is written for
+    them; what the user has set stays."""
 
     def __post_init__(self) -> None:
         """Checks the levers."""

@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lagom_jax.errors import LagomError
+from lagom_jax.options import Idea
+from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.rewrite import Rewrite
+from lagom_jax.planner.regret import Scored, nowhere_behind
 from lagom_jax.planner.request import Request
 from lagom_jax.units import in_bytes
 
@@ -44,6 +47,8 @@ WAYS = (
 )
 """Slices of whole steps, along a dimension that their equations treat index by index;
 half batches of the loops over layers alone; and rings of messages."""
+_APART = tuple(COMBINED.values())
+_MESSAGES_APART = ("xla_gpu_collective_permute_combine_threshold_bytes",)
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
@@ -63,7 +68,7 @@ def with_rewrites(
         request: Of the first plan; each way may take half of its compiles.
     """
     chosen, plan = as_written
-    usual = _times(chosen)
+    usual = None if chosen.finished is None else chosen.finished.scored
     best, tried = plan, list(plan.evidence.candidates)
     compiles, seconds = plan.evidence.compiles, plan.evidence.seconds
     budget = request.budget
@@ -81,7 +86,8 @@ def with_rewrites(
         request.progress(f"planning for {name}")
         try:
             planner, lines = planner_of(way)
-            other = planner.plan(share)
+            other = planner.plan(dataclasses.replace(share, begin_with=(apart(way),)))
+            other = _never_behind(planner, other, usual)
         except LagomError as error:
             why = str(error).partition("\n")[0]
             tried.append(_candidate(name, "failed", why, None))
@@ -89,7 +95,7 @@ def with_rewrites(
         compiles += other.evidence.compiles
         seconds += other.evidence.seconds
         status, why = _compared(other, plan, best)
-        if status == "ok" and (behind := _behind(_times(planner), usual)):
+        if status == "ok" and (behind := _behind(planner, usual)):
             status, why = "slower", behind
         tried.append(_candidate(name, status, why, other))
         if status == "ok":
@@ -111,18 +117,49 @@ def with_rewrites(
     return chosen, dataclasses.replace(best, evidence=evidence)
 
 
-def _times(planner: Planner) -> tuple[float, ...]:
-    """A planner's last plan, by all models."""
-    scored = None if planner.finished is None else planner.finished.scored
-    return () if scored is None else scored.by_model
+def apart(way: RewriteWay) -> Idea:
+    """The options without which XLA puts slices of one collective together again.
+
+    Example:
+        >>> apart(WAYS[-1]).options
+        {'xla_gpu_collective_permute_combine_threshold_bytes': 0}
+    """
+    names = _MESSAGES_APART if way.transformation == "rings" else _APART
+    return Idea(
+        "slices stay apart",
+        dict.fromkeys(names, 0),
+        "XLA combines collectives that are ready together, and two slices of one would "
+        "wait for each other again",
+        0.0,
+    )
 
 
-def _behind(own: Sequence[float], usual: Sequence[float]) -> str:
+def _never_behind(planner: Planner, plan: Plan, usual: Scored | None) -> Plan:
+    """The shortest of a planner's candidates that no model finds behind a plan.
+
+    The planner takes the one with the least regret, beside which another may be longer
+    by the likeliest model, and by none longer than the step as it is written.
+    """
+    finished = planner.finished
+    if finished is None or usual is None or finished.scored is None:
+        return plan
+    steady = [w for w in finished.ways if nowhere_behind(w.scored, usual)]
+    if nowhere_behind(finished.scored, usual) or not steady:
+        return plan
+    way = min(steady, key=lambda one: one.scored.seconds)
+    taken = dataclasses.replace(way.trial, view=way.view)
+    planner.finished = dataclasses.replace(finished, taken=taken, scored=way.scored)
+    return finished.plan_of(way)
+
+
+def _behind(planner: Planner, usual: Scored | None) -> str:
     """Words about the models by which a plan loses to the one without it."""
-    count = sum(new > old for new, old in zip(own, usual, strict=True))
-    if not count:
+    own = None if planner.finished is None else planner.finished.scored
+    if own is None or usual is None or nowhere_behind(own, usual):
         return ""
-    return f"behind the plan for the step as it is by {count} of {len(usual)} models"
+    pairs = [*zip(own.by_model, usual.by_model, strict=True)]
+    count = sum(new > old for new, old in pairs)
+    return f"behind the plan for the step as it is by {count} of {len(pairs)} models"
 
 
 def _compared(other: Plan, plan: Plan, best: Plan) -> tuple[Any, str]:

@@ -24,7 +24,7 @@ from lagom_jax.planner.request import Request
 from lagom_jax.planner.stages import search
 from lagom_jax.planner.step_compiler import StepCompiler
 from lagom_jax.planner.sweep import Sweep
-from lagom_jax.planner.trial import Trial
+from lagom_jax.planner.trial import Asked, Trial
 from lagom_jax.settings.controls import Controls, named
 from lagom_jax.units import in_bytes
 from xla_flags import Pin
@@ -88,6 +88,7 @@ class PlannerRun:
             request.budget,
             self._limit,
             orders="order" in request.levers,
+            begin=self._begin(),
             say=request.progress,
         )
 
@@ -121,6 +122,16 @@ class PlannerRun:
         if request.compare_recipes:
             sweep.compare(published(jaxlib, self._step.pins), first)
         return self._plan_of(decision, first), finished
+
+    def _begin(self) -> Asked:
+        """What all candidates have, as far as the user has not decided it."""
+        return Asked(
+            tuple(
+                idea
+                for idea in self._request.begin_with
+                if self._pinned.isdisjoint(idea.options)
+            )
+        )
 
     def _allowed_controls(self) -> Controls:
         asked = self._request.controls

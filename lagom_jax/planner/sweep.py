@@ -65,6 +65,7 @@ class Sweep:
         *,
         orders: bool,
         say: Callable[[str], None],
+        begin: Asked | None = None,
     ) -> None:
         """Sets it up.
 
@@ -75,8 +76,10 @@ class Sweep:
             memory_limit: Bytes on a device that no candidate may exceed.
             orders: Whether another order of instructions may be used.
             say: Called with a line for each thing that is done.
+            begin: What the program as it is is compiled with; by default nothing.
         """
         self._compiler = compiler
+        self._begin = begin or Asked()
         # What is compiled is decided as coarser controls would: finer ones then only
         # add to what those find, instead of leading to another program.
         self._judge, self._finest = judge.coarsest(), judge
@@ -106,7 +109,7 @@ class Sweep:
             LagomError: It cannot be compiled.
         """
         self.compiles += 1
-        made = self._attempt(Asked(), capture=self._orders)
+        made = self._attempt(self._begin, capture=self._orders)
         if made.compiled is not None:
             # A plan that takes no more than the program as it is does no harm.
             peak = made.compiled.memory.peak_bytes or 0
@@ -128,7 +131,7 @@ class Sweep:
         """
         best = first
         assert first.view is not None
-        queue = together(derive(first.view))
+        queue = together(derive(first.view), first.asked)
         asked_for = {key_of(first.asked)}
         while True:
             assert best.view is not None

@@ -44,6 +44,40 @@ def program(function, form, cluster="h100:1x4", ranks=4):
     )
 
 
+def layer(form, cluster="h100:1x4", ranks=4):
+    """A feed-forward layer and its gradients, scheduled."""
+    mesh = AbstractMesh((ranks,), ("t",))
+    ins = (P("t"), P(None, "t"), P("t"))
+
+    def both(*args):
+        y, back = jax.vjp(
+            lambda x, up, down: decompose.feed_forward(
+                x, (up,), down, "t", activation=jax.nn.gelu, form=form
+            ),
+            *args,
+        )
+        return y, *back(jnp.tanh(y))
+
+    f = jax.shard_map(both, mesh=mesh, in_specs=ins, out_specs=(P("t"), *ins))
+    shapes = ((8192, 1024), (1024, 2048), (2048, 1024))
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, ins, strict=True)
+    ]
+    return compile_scheduled(
+        jax.jit(f), *args, cluster=cluster, compiler_options=OPTIONS
+    )
+
+
+def added_to(module):
+    """For each matmul of a program, in order, whether it adds to something."""
+    return [
+        len(one.operand_ids) > 2
+        for one in module.entry.sequence
+        if "matmul" in one.proto.custom_call_target
+    ]
+
+
 def walk(module):
     """What a program does, in order: start, done, matmul; and whether it waits."""
     # jax 0.12 writes a permute as an `async-start` with the permute inside.

@@ -25,11 +25,11 @@ def assert_equal(found, dtype="float32"):
 
 FORMS = [
     {"kind": "ring"},
-    {"kind": "ring", "slices": 3},
+    {"kind": "ring", "slices": 3, "sums_in_matmul": True, "whole_weights": False},
     {"kind": "ring", "slices": 2, "both_ways": True},
     {"kind": "ring", "keep_gathered": False, "wide_sums": False},
     {"kind": "direct", "slices": 2},
-    {"kind": "chunks", "slices": 2},
+    {"kind": "chunks", "slices": 2, "whole_weights": False},
     {"kind": "chunks"},
 ]
 
@@ -74,6 +74,8 @@ def forms():
                 "both_ways": st.booleans(),
                 "keep_gathered": st.booleans(),
                 "wide_sums": st.booleans(),
+                "whole_weights": st.booleans(),
+                "sums_in_matmul": st.booleans(),
             }
         ),
         st.fixed_dictionaries(
@@ -81,6 +83,7 @@ def forms():
                 "kind": st.sampled_from(["direct", "chunks"]),
                 "slices": st.integers(1, 4),
                 "wide_sums": st.booleans(),
+                "whole_weights": st.booleans(),
             }
         ),
     )

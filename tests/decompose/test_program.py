@@ -3,7 +3,7 @@
 import pytest
 
 from lagom_jax.decompose import Form
-from tests.decompose.programs import program, walk
+from tests.decompose.programs import added_to, layer, program, walk
 
 
 @pytest.mark.slow
@@ -25,6 +25,55 @@ def test_nothing_is_sent_after_the_last_slice_of_a_scatter(cluster):
     assert order.count("start") == 3, order
     assert order.count("matmul") == 4
     assert order == ["matmul"] + ["start", "matmul", "done"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["h100:1x4", "b200:1x4"])
+@pytest.mark.parametrize("kind", ["ring", "direct"])
+def test_every_message_of_a_layer_and_its_gradients_has_a_matmul_beside_it(
+    cluster, kind
+):
+    order = walk(layer(Form(kind), cluster).module)
+    # Gathered and scattered in both passes; a matmul for each slice of these four, and
+    # for the gradients of two weights.
+    assert order.count("start") == order.count("done") == 4 * 3, order
+    assert order.count("matmul") == 4 * 4 + 2
+    begun = None
+    for place, what in enumerate(order):
+        if what == "start":
+            assert begun is None
+            begun = place
+        if what == "done":
+            assert "matmul" in order[begun:place], order
+            begun = None
+
+
+@pytest.mark.slow
+def test_matmuls_add_what_arrives_and_what_weights_have_so_far():
+    usual, added = (
+        layer(form).module
+        for form in (
+            Form("ring", wide_sums=False),
+            Form("ring", wide_sums=False, sums_in_matmul=True, whole_weights=False),
+        )
+    )
+    assert not any(added_to(usual))
+    # Three of four slices, scattered in both passes and of two weights.
+    assert sum(added_to(added)) == 4 * 3
+    assert len(added_to(added)) == 6 * 4
+    joined = [
+        sum(one.opcode == "concatenate" for c in computations for one in c)
+        for computations in (_kernels(usual), _kernels(added))
+    ]
+    # The rows and the features of both weights' matmuls, and a slice's worth of none.
+    assert joined == [4, 0]
+
+
+def _kernels(module):
+    for one in module.entry.sequence:
+        yield [one]
+        if one.opcode == "fusion":
+            yield from ([*c.instructions.values()] for c in module.called(one))
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class Known:
     @property
     def finished(self):
         seconds = self.outcome.evidence.tuned.step_seconds
-        return SimpleNamespace(scored=Scored(seconds, self.by_model or (seconds,), 0))
+        scored = Scored(seconds, self.by_model or (seconds,), 0)
+        return SimpleNamespace(scored=scored, ways=())
 
     def plan(self, request):
         assert request.budget.compiles == Budget().compiles // 2
