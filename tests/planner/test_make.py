@@ -13,6 +13,7 @@ from lagom_jax.compile import compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.errors import CompileError, LagomError
+from lagom_jax.options import Idea
 from lagom_jax.plan import load, save, to_json
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.pinned import Pinned
@@ -225,6 +226,26 @@ def test_what_the_user_gives_stays():
     assert never_touched(apart, PINNED)
     (pin,) = apart.holds_for.pinned
     assert (pin.name, pin.value) == (PINNED, "0")
+
+
+@pytest.mark.slow
+def test_what_a_step_begins_with_every_candidate_has():
+    """But for what the user has decided; and the plan says so."""
+    function, arguments = overlapping_step(mesh(16))
+    apart = Idea("apart", {PINNED: 0}, "why", 0.0)
+    budget = dataclasses.replace(BUDGET, compiles=2)
+    request = Request(("options", "settings"), budget=budget, begin_with=(apart,))
+    made = Planner(function, *arguments, cluster=CLUSTER).plan(request)
+    asked = [dict(c.levers) for c in made.evidence.candidates if c.step_seconds]
+    assert len(asked) > 1
+    assert asked[0] == {PINNED: 0}
+    free = chain_plan(levers=("settings",))
+    assert made.evidence.default != free.evidence.default
+    pinned = {PINNED: 1 << 30}
+    again = Planner(
+        function, *arguments, cluster=CLUSTER, compiler_options=pinned
+    ).plan(dataclasses.replace(request, levers=("settings",)))
+    assert never_touched(again, PINNED)
 
 
 @pytest.mark.slow
