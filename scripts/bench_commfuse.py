@@ -90,6 +90,8 @@ class Row:
     """With the best plan for this form; none was made if None."""
     bound_seconds: float | None = None
     """Computation alone, or the busiest link alone, of this form."""
+    planned_exposed_seconds: float | None = None
+    """With that plan."""
 
 
 def sharded(f: Callable[..., Any], mesh: Any, ins: Any, out: Any) -> Any:
@@ -265,6 +267,7 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
             ", ".join(f"{n} {v}" for n, v in sorted(report.versions.items())),
             None if plan is None else plan.evidence.tuned.step_seconds,
             None if plan is None else plan.evidence.bound_seconds,
+            None if plan is None else plan.evidence.tuned.exposed_seconds,
         )
 
 
@@ -276,8 +279,8 @@ def table(rows: list[Row]) -> str:
     """A row for each form of a case."""
     lines = [
         "| case | form | step | exposed | of plain | computation | permutes | peak "
-        "| planned | bound |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| planned | exposed, planned | bound |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     plain = {row.case: row for row in rows if row.form == "plain"}
     for row in rows:
@@ -295,6 +298,7 @@ def table(rows: list[Row]) -> str:
             str(row.permutes),
             "" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB",
             milliseconds(row.planned_seconds),
+            milliseconds(row.planned_exposed_seconds),
             milliseconds(row.bound_seconds),
         )
         lines.append(f"| {' | '.join(cells)} |")
