@@ -6,11 +6,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
+# What of the package's extras goes into it.
+EXTRAS ?= test,docs
 # What a file's tests share is then made once, and not by each worker; tests/conftest.py
 # has put the files in the order in which they are to be begun.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Linear algebra in threads only keeps the other workers waiting.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-# The tests start this package hundreds of times.
+# The tests start this package hundreds of times. What is imported is compiled then, and
+# nothing else is: pip would compile all there is.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -26,7 +30,7 @@ $(STAMP): pyproject.toml hatch_build.py lagom_jax/nccl_plugin/build.py $(wildcar
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo \
 	  "could not make $(VENV): on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
 	@echo "Installing into $(VENV) (about a minute, once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,docs]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$(EXTRAS)]'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install everything into it

@@ -77,7 +77,6 @@ GIVEN = {
     "how-to/own-step.md": "",
     "how-to/tune.md": RUNNING,
     "how-to/training.md": RUNNING,
-    "reference/models.md": "",
     "reference/plan.md": PLAN,
 }
 ELSEWHERE = {
@@ -92,6 +91,7 @@ ELSEWHERE = {
     "how-to/regions.md": "tests/regions/test_several_processes.py",
     "how-to/slices.md": "tests/decompose",
     "reference/flags.md": "tests/xla_flags",
+    "reference/models.md": "tests/models/test_documents.py",
     "reference/tuner.md": "tests/nccl_plugin",
 }
 """Pages whose blocks are parts of something larger, and what runs the whole of it."""

@@ -66,8 +66,20 @@ MESHES = {
 }
 
 
+# Each pair of axes that cut a model. Axes one by one are compiled by day, too, with the
+# same formula asked: tests/models/test_traffic.py, and a model at its real size in
+# tests/house/test_demo.py.
+BY_DAY = {"tp-pp-dp", "tp-sp-pp-fsdp", "tp-sp-ep-fsdp", "tp-ep-pp-fsdp"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", MESHES)
+@pytest.mark.parametrize(
+    "way",
+    [
+        way if way in BY_DAY else pytest.param(way, marks=pytest.mark.nightly)
+        for way in MESHES
+    ],
+)
 def test_bytes_of_a_tiny_model(way):
     sizes = MESHES[way]
     name = "olmoe-1b-7b" if sizes.expert > 1 else "llama-3-8b"
@@ -84,13 +96,19 @@ REAL = {
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REAL)
 def test_bytes_at_real_sizes(name):
     sizes = REAL[name]
     batch = StepBatch(sizes.replicas * sizes.micro_batch, 2048)
     found, shape = compiled_bytes(name, sizes, batch)
-    assert shape == published_shape(name)
     assert found == closed_form(shape, sizes, batch)
+
+
+@pytest.mark.parametrize("name", lagom_models.names())
+def test_the_shape_of_a_model_is_the_published_one(name):
+    step = lagom_models.build(name, devices=16)
+    assert step.model.config.shape == published_shape(name)
 
 
 def totals(name, sizes, batch):
