@@ -7,6 +7,7 @@ Example:
 """
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ __all__ = [
     "tune_all",
 ]
 
-# Most processes need a part of it: one that compiles starts in a third of the time.
+# Each process needs a part of it: one that compiles none of what makes a plan.
 _MODULES = {
     "Budget": "planner",
     "Cluster": "cluster",
@@ -73,13 +74,14 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is first asked for."""
-    if name not in __all__:
+    if name in _MODULES:
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+        globals()[name] = found = getattr(module, name)
+        return found
+    # A room, as if it had been imported with the package.
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,8 @@ def test_the_worker_imports_only_what_compiling_needs():
     result = run_python(
         "import sys; import lagom_jax.compile.worker\n"
         "import lagom_jax.compile._jax_internals, jax.experimental.topologies\n"
-        "heavy = 'rich', 'flax', 'optax', 'google.protobuf', 'matplotlib'\n"
+        "heavy = ['rich', 'flax', 'optax', 'google.protobuf', 'matplotlib']\n"
+        "heavy += ['lagom_jax.planner', 'lagom_jax.report', 'lagom_jax.runtime']\n"
         "print([module for module in heavy if module in sys.modules])"
     )
     assert result.stdout == "[]\n", result.stderr

@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).with_name("train_fused_on_cpu.py")
-STEPS = 50
+# Then it has learned all there is, and no difference is left to grow.
+STEPS = 20
 
 
 @functools.cache
 def losses(way):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), way, str(STEPS)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        # So few steps take less time than what would make them faster.
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -38,9 +44,9 @@ def losses(way):
         pytest.param("half batches", marks=pytest.mark.nightly),
     ],
 )
-def test_fifty_steps(way):
+def test_it_trains_as_the_plain_one(way):
     plain, found = losses("plain"), losses(way)
-    assert plain[-1] < 0.2 * plain[0]
+    assert plain[-1] < 0.01 * plain[0]
     # Alike to the last bits of bfloat16 at first; later small differences grow.
     np.testing.assert_allclose(found[:5], plain[:5], rtol=5e-3)
     np.testing.assert_allclose(found, plain, rtol=0.1, atol=0.05)

@@ -181,7 +181,9 @@ def windowful(seed, most=3):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3))]
+)
 @pytest.mark.parametrize(("grid", "most"), [(COARSE, 6000), (FINE, 1500)])
 def test_groups_that_share_a_window_come_near_the_best(part, grid, most):
     """Within 1 % of the best combination, and not by trying them all."""
