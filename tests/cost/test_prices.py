@@ -132,10 +132,26 @@ def test_the_network_limits_groups_with_few_members_in_a_host():
     assert spread.seconds > 4 * inside.seconds
 
 
-def test_all_to_all_uses_one_card_per_gpu():
-    gather, exchange = price(ranks=range(64)), price("all-to-all", ranks=range(64))
-    assert exchange.bound == "network"
-    assert exchange.seconds > 3 * gather.seconds
+def test_members_of_a_host_share_the_cards_of_the_least():
+    """One member of four is alone in its host, so that one card carries all."""
+    uneven, even = (Groups(np.array([m])) for m in ((0, 1, 2, 8), (0, 1, 8, 9)))
+    assert (span_of(uneven, H100).domains, span_of(uneven, H100).local) == (2, 1)
+    assert span_of(even, H100).local == 2
+    slow, fast = price(ranks=(0, 1, 2, 8)), price(ranks=(0, 1, 8, 9))
+    assert slow.seconds > 1.5 * fast.seconds
+
+
+@pytest.mark.parametrize(("hosts", "leaves"), [(2, 1 / 2), (4, 3 / 4), (8, 7 / 8)])
+def test_all_to_all_uses_one_card_per_gpu(hosts, leaves):
+    """What a GPU sends to other hosts, over its own card; the rest stays inside."""
+    nbytes, cluster = 1 << 34, Cluster.parse(f"h100:{hosts}x8")
+    network = load_constants(cluster).network
+    found = price("all-to-all", nbytes, range(8 * hosts), cluster)
+    assert found.bound == "network"
+    transfer = leaves * nbytes / (cluster.between.bytes_per_s * network.efficiency)
+    ramp = 1e-6 * network.ramp * math.sqrt(1e6 * transfer)
+    # All but the latency, which is small beside so many bytes.
+    assert transfer + ramp < found.seconds < transfer + ramp + 1e-3
 
 
 def test_a_group_of_one_costs_a_launch():
