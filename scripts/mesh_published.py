@@ -16,7 +16,7 @@ from lagom_jax.measurements.table import load_text, parse_table
 from lagom_jax.mesh.candidates import Asks, candidates
 from lagom_jax.mesh.choose import choose
 from lagom_jax.mesh.estimate import estimate
-from lagom_jax.mesh.frameworks import framework_named, frameworks
+from lagom_jax.mesh.frameworks import framework_named
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import published_shape
 from lagom_jax.mesh.pictures import axes_words
@@ -48,7 +48,6 @@ def published(path: Path) -> None:
     print(f"{len(done)} of {len(outcomes)} rows are given by their dimensions")
     _levels(done)
     _ranks(done)
-    _ranks_held_out(done)
     _memory(done)
     _among_best(done)
     _bigscience()
@@ -59,14 +58,13 @@ def _levels(done: list[Any]) -> None:
         "\n| framework | rows | level | left, median | p90 |\n"
         "| --- | --: | --: | --: | --: |"
     )
-    known = {one.published_as: one.level for one in frameworks().values()}
     by_name: defaultdict[str, list[float]] = defaultdict(list)
     for one in done:
         if one.cells["status"] == "ok" and one.cells["step_time_s"]:
             ratio = float(one.cells["step_time_s"]) / one.result.seconds
-            by_name[one.cells["framework"]].append(ratio)
+            by_name[one.result.run.framework.name].append(ratio)
     for name, ratios in by_name.items():
-        level = known.get(name, 1.0) * statistics.median(ratios)
+        level = framework_named(name).level * statistics.median(ratios)
         errors = np.abs(np.array(ratios) / statistics.median(ratios) - 1)
         print(
             f"| {name} | {len(ratios)} | {level:.3f} | {np.median(errors):.1%} "
@@ -89,52 +87,8 @@ def _ranks(done: list[Any]) -> None:
                 found.append(rank)
     print(
         f"\nrank correlation in {len(found)} groups of three and more: median "
-        f"{np.median(found):.2f}, mean {np.mean(found):.2f}, lowest {min(found):.2f}"
-    )
-
-
-def _ranks_held_out(done: list[Any]) -> None:
-    """Ranks of Megatron-DeepSpeed's groups, its two constants fitted to the others.
-
-    To step times, by the mean distance from their median; never to ranks.
-    """
-    name = "megatron-deepspeed"
-    usual = framework_named(name)
-    rows = [
-        one.cells
-        for one in done
-        if one.cells["framework"] == usual.published_as
-        and one.cells["status"] == "ok"
-        and one.cells["step_time_s"]
-    ]
-    said: dict[tuple[float, float], np.ndarray] = {}
-    for short in (0.0, 200.0, 400.0, 600.0, 800.0, 1000.0):
-        for stretch in (1.0, 2.0, 3.0, 4.0, 6.0, 8.0):
-            changed = dataclasses.replace(
-                usual, short_tokens=short, tensor_stretch=stretch
-            )
-            said[short, stretch] = np.array(
-                [predicted_run(cells, framework=changed).seconds for cells in rows]
-            )
-    real = np.array([float(cells["step_time_s"]) for cells in rows])
-    groups = np.array([cells["rank_group"] for cells in rows])
-    found: list[float] = []
-    for group in sorted(set(groups) - {""}):
-        inside = groups == group
-        if inside.sum() < 3:
-            continue
-
-        def distance(key: tuple[float, float], others: np.ndarray = ~inside) -> float:
-            ratios = np.log(real[others] / said[key][others])
-            return float(np.abs(ratios - np.median(ratios)).mean())
-
-        best = min(said, key=distance)
-        rank = rank_correlation(real[inside], said[best][inside], tie=TIE)
-        if not np.isnan(rank):
-            found.append(rank)
-    print(
-        f"{len(found)} groups of {usual.published_as}, constants fitted to the times "
-        f"of the others: median {np.median(found):.2f}"
+        f"{np.median(found):.2f}, mean {np.mean(found):.2f}, lowest {min(found):.2f}; "
+        f"nothing is fitted to them"
     )
 
 
@@ -164,15 +118,13 @@ def _among_best(done: list[Any]) -> None:
     places: list[int] = []
     for one in done:
         cells, found = one.cells, one.result
-        name = {"Megatron-Bridge": "megatron", "MaxText (JAX)": "maxtext"}.get(
-            cells["framework"]
-        )
+        framework = found.run.framework
         key = tuple(cells[c] for c in ("model", "gpu", "num_gpus", "precision"))
-        if name is None or key in seen or cells["status"] != "ok":
+        asked = framework.name in ("megatron-bridge", "maxtext")
+        if not asked or key in seen or cells["status"] != "ok":
             continue
         seen.add(key)
         run = found.run
-        framework = framework_named(name)
         asks = Asks(memory_fraction=1.0)
         options = candidates(run.shape, run.cluster, run.batch, framework, asks).found
         prices = MeshPrices(Ensemble.of(run.cluster, members=0).likeliest)

@@ -62,7 +62,8 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
     )
     zoo = verb.add_argument_group("for a model of the zoo")
     zoo.add_argument(
-        "--parallelism", help="dp, fsdp, tp, tp-sp, tp-sliced, ep, pp (default: fsdp)"
+        "--parallelism",
+        help="dp, fsdp, tp, tp-sp, tp-sliced, cp, ep, pp (default: fsdp)",
     )
     for option, way in (("--tp", "tp"), ("--sp", "tp-sp")):
         zoo.add_argument(

@@ -132,7 +132,7 @@ def limit_of(
     if shape.mixture_layers % parts and (shape.mixture_layers + more) % parts:
         return "model"
     if sizes.fsdp > 1:
-        parts = sizes.fsdp * sizes.expert
+        parts = sizes.fsdp * sizes.sequence * sizes.expert
         parts *= sizes.pipeline if framework.looped_pipeline else 1
         if shape.width % parts:
             return "model"

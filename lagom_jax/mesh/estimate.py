@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 
 from lagom_jax.hlo.work import Work
-from lagom_jax.mesh.flows import Flow, Reason, flows, layers_here, micro_tokens, turns
+from lagom_jax.mesh.flows import Flow, Reason, expert_slices, flows, layers_here, turns
 from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.layer_work import (
     ends_work,
@@ -98,7 +98,7 @@ def kernel_bound(
 ) -> float:
     """Seconds of a step's kernels and bubbles alone: no estimate is below it."""
     kernels = _kernels(shape, sizes, batch, framework, prices)
-    busy, bubble = _kernel_seconds(kernels, layers_here(shape, sizes), sizes, framework)
+    busy, bubble = _kernel_seconds(kernels, shape, sizes, framework)
     return framework.level * (batch.micro_batches(sizes) * busy + bubble)
 
 
@@ -126,6 +126,7 @@ def _kernels(
     framework: Framework,
     prices: MeshPrices,
 ) -> _LayerSeconds:
+    framework = framework.on(_generation(prices))
     key = (
         *(shape, framework, batch.length, batch.products, sizes.tensor, sizes.sequence),
         *(sizes.expert, sizes.micro_batch, sizes.remat, sizes.tensor_sequence),
@@ -137,6 +138,11 @@ def _kernels(
             shape, sizes, batch, framework, prices, key
         )
     return known
+
+
+def _generation(prices: MeshPrices) -> int:
+    """Of the cluster's GPUs, as in compute capability 9.0."""
+    return int(prices.cluster.gpu.compute_capability.partition(".")[0])
 
 
 def _priced_layer(
@@ -153,11 +159,10 @@ def _priced_layer(
         dense = layer_work(shape, sizes, batch, framework, dense=True)
         every = (*dense.forward, *dense.backward, *dense.again)
         ends += shape.dense_layers * prices.kernels(every)
-    longer = 1 + framework.short_tokens / micro_tokens(sizes, batch)
     return _LayerSeconds(
-        entering=longer * prices.kernels(work.entering),
-        forward=longer * prices.kernels(work.forward),
-        backward=longer * prices.kernels((*work.backward, *work.again)),
+        entering=prices.kernels(work.entering),
+        forward=prices.kernels(work.forward),
+        backward=prices.kernels((*work.backward, *work.again)),
         products=prices.kernels(one for one in work.backward if one.matmuls),
         ends=ends,
         works=(*work.forward, *work.backward, *work.again),
@@ -166,16 +171,24 @@ def _priced_layer(
 
 
 def _kernel_seconds(
-    kernels: _LayerSeconds, layers: int, sizes: MeshSizes, framework: Framework
+    kernels: _LayerSeconds, shape: ModelShape, sizes: MeshSizes, framework: Framework
 ) -> tuple[float, float]:
     """Of one micro batch on the slowest stage, and of all bubbles."""
+    layers = layers_here(shape, sizes)
     stage = layers * (kernels.forward + kernels.backward)
     stages = sizes.pipeline
     if framework.looped_pipeline:
         return stage + kernels.ends / stages, (stages - 1) * stage
-    # The last stage has the head, and the others wait for it.
-    fill = (stages - 1) / sizes.interleave
-    return stage + kernels.ends, fill * (stage + kernels.ends / stages)
+    # The last stage has the head, and the others wait for it; where layers do not
+    # divide, it has one less.
+    spared = layers * stages > shape.mixture_layers
+    last = stage * (1 - spared / layers) + kernels.ends
+    return max(stage, last), _fill(sizes) * (stage + kernels.ends / stages)
+
+
+def _fill(sizes: MeshSizes) -> float:
+    """Turns of a stage, forward and backward, in which a pipeline fills and drains."""
+    return (sizes.pipeline - 1) / sizes.interleave
 
 
 class _MeshStep:
@@ -199,16 +212,18 @@ class _MeshStep:
         self.exposed: defaultdict[str, float] = defaultdict(float)
         self.sent: defaultdict[str, float] = defaultdict(float)
         self.lost = 0.0
-        capability = prices.cluster.gpu.compute_capability
-        self.overlaps = int(capability.partition(".")[0]) >= framework.overlaps_from
+        self.overlaps = _generation(prices) >= framework.overlaps_from
 
     def estimate(self) -> MeshEstimate:
         busy, bubble = _kernel_seconds(
-            self.kernels, self.layers, self.sizes, self.framework
+            self.kernels, self.shape, self.sizes, self.framework
         )
         busy *= self.count
         backward = self.kernels.backward
         self._activations()
+        if not self.framework.looped_pipeline:
+            # A turn of a stage lasts as long as what it waits for, too.
+            bubble += _fill(self.sizes) * sum(self.exposed.values()) / self.count
         self._weights(backward)
         self._once(self.kernels.forward + backward)
         _, states = held_weights(self.shape, self.sizes, self.framework)
@@ -254,13 +269,16 @@ class _MeshStep:
             if flow.reason in _OF_WEIGHTS or flow.phase == "once":
                 continue
             seconds = flow.times * self.prices.flow(flow, self.sizes)
-            if flow.axes == ("tensor",):
-                seconds *= self.framework.tensor_stretch
             free = 0.0
-            if flow.reason == "backward of entering":
+            if flow.reason == "backward of entering" and self.framework.hides_sums:
                 # The products that give the weights' gradients do not wait for it.
                 free = executed * gradients / 2 - hidden["backward"]
                 hidden["backward"] += min(max(0.0, free), seconds)
+            if flow.axes == ("expert",) and expert_slices(self.framework) > 1:
+                # One part's tokens travel while the other's are worked on, but for
+                # the first to leave or the last to come back.
+                one = getattr(self.kernels, flow.phase)
+                free = min(executed * one, seconds * 3 / 4)
             left = seconds - max(0.0, free)
             self._pays(flow.reason, seconds, left, Message.of(flow))
 
@@ -363,7 +381,7 @@ class _MeshStep:
             if flow.reason == "handing on" and self.framework.prefetches:
                 # Behind another micro batch's layers, but for filling and draining.
                 late = max(0.0, each - self.layers * layer / 2)
-                edges = 2 * (self.sizes.pipeline - 1)
+                edges = self.sizes.pipeline - 1
                 exposed = flow.times * late + edges * (each - late)
             self._pays(flow.reason, seconds, exposed, Message.of(flow))
 

@@ -41,7 +41,8 @@ Reason: TypeAlias = Literal[
 COMPUTE_BYTES = 2
 """Of an element of what is multiplied and sent: bfloat16."""
 _SCALAR = 4
-_REPLICAS: Axes = ("data", "fsdp", "expert")
+_REPLICAS: Axes = ("data", "fsdp", "sequence", "expert")
+"""Axes whose devices read a weight for data of their own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,7 +230,8 @@ def _of_weight(
         yield Flow("all-reduce", rest, part, times, backward, "gradients")
         rest = ()
     if framework.optimizer_sharded and not cut:
-        yield Flow("reduce-scatter", rest, summed, times, "once", "gradients")
+        how = framework.sums_gradients
+        yield Flow(how, rest, summed, times, "once", "gradients")
         yield Flow("all-gather", rest, whole, times, "once", "weights")
         rest = ()
     yield Flow("all-reduce", rest + along, summed, times, backward, "gradients")
@@ -268,14 +270,21 @@ def _of_tensor(
                 *("reduce-scatter", axis, bytes_, times),
                 *(backward, "backward of entering"),
             )
+            summed = times + (again if framework.recomputes_whole else 0)
             yield Flow(
-                "reduce-scatter", axis, bytes_, times, forward, "leaving matrices"
+                "reduce-scatter", axis, bytes_, summed, forward, "leaving matrices"
             )
             yield Flow(
                 "all-gather", axis, bytes_, times, backward, "backward of leaving"
             )
         else:
-            yield Flow("all-reduce", axis, bytes_, times, forward, "leaving matrices")
+            again = 0
+            if sizes.remat == "full" and framework.name != "xla" and forward != "ends":
+                # What comes over the axis last is in no gradient.
+                needed = each if framework.recomputes_whole else each - 1
+                again = times // each * needed
+            summed = times + again
+            yield Flow("all-reduce", axis, bytes_, summed, forward, "leaving matrices")
             yield Flow(
                 "all-reduce", axis, bytes_, times, backward, "backward of entering"
             )
@@ -349,8 +358,13 @@ def _of_pipeline(
     nbytes = micro_tokens(sizes, batch) * shape.width * COMPUTE_BYTES
     if sizes.tensor_sequence:
         nbytes //= sizes.tensor
-    rounds = 2 * turns(sizes, batch, framework) * sizes.interleave
-    yield Flow("collective-permute", axis, nbytes, rounds, "once", "handing on")
+    rounds = turns(sizes, batch, framework) * sizes.interleave
+    part = nbytes
+    if framework.hands_on_parts and not sizes.tensor_sequence:
+        part //= sizes.tensor
+        yield Flow("all-gather", ("tensor",), nbytes, rounds, "once", "handing on")
+    for each in (part, nbytes):
+        yield Flow("collective-permute", axis, each, rounds, "once", "handing on")
     if framework.looped_pipeline:
         everything = nbytes * batch.micro_batches(sizes)
         yield Flow(
@@ -362,7 +376,7 @@ def _of_pipeline(
 def _of_loss(
     shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
 ) -> Iterator[Flow]:
-    axes: Axes = (*_REPLICAS, "sequence")
+    axes: Axes = _REPLICAS
     if framework.looped_pipeline:
         axes = (*axes, "pipeline")
     looped = framework.looped_pipeline and sizes.pipeline > 1

@@ -6,10 +6,15 @@ import dataclasses
 import functools
 import json
 from importlib import resources
-from typing import Literal
+from typing import Final, Literal
 
 from lagom_jax.mesh.model_shape import MeshError
 from lagom_jax.typed_json import typed
+
+_HOPPER: Final = 9
+# FlashAttention 2 reaches 60 % of an A100's peak (50 to 73 in its paper), and on the
+# H100, for which it was not written, 35 % (the paper of FlashAttention 3).
+_OLD_ATTENTION: Final = 0.60 / 0.35
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +38,10 @@ class Framework:
     """Of one weight's gradient on its way."""
     fused_attention: bool
     """Attention in one kernel, which keeps no scores."""
+    attention_times: float
+    """Times that its fused attention takes what FlashAttention 2 takes on Ampere."""
+    attention_from: int
+    """The generation of GPUs that its fused attention is written for."""
     fused_norms: bool
     """Norms, activations and dropouts in few passes over memory."""
     looped_pipeline: bool
@@ -52,12 +61,25 @@ class Framework:
     is under way beside kernels."""
     recomputes: Literal["scores", "feed-forward"]
     """Part of a layer that the selective remat computes again."""
-    short_tokens: float
-    """Tokens by which each micro batch of a device is longer for the kernels: gaps
-    between launches, short products, and gradients added to those before."""
-    tensor_stretch: float
-    """Times that collectives of the tensor axis take what they take alone: their ranks
-    arrive apart."""
+    recomputes_whole: bool
+    """A layer that is computed again is computed to its end, with its last product and
+    its last sum over the tensor axis, which no gradient needs."""
+    cuts_sequence: bool
+    """Its recipes cut activations between matrices over the tensor axis."""
+    hides_sums: bool
+    """Backward, sums before matrices are under way beside the products that give the
+    weights' gradients."""
+    sums_gradients: Literal["reduce-scatter", "all-reduce"]
+    """Of gradients whose optimizer state is cut over the replicas."""
+    added_bytes: float
+    """That pass through memory for each weight and micro batch, beside its products,
+    to add its gradient to those of the micro batches before."""
+    hands_on_parts: bool
+    """Forward, the ranks of the tensor axis hand on a part of the activations each, and
+    gather them in the next stage."""
+    multiplies: Literal["bf16", "fp16", "16-bit"]
+    """Type of what is multiplied: GPUs before Ampere have no bfloat16, and tables do
+    not always tell."""
     reserved_bytes: float
     """Memory that the runtime takes for itself."""
     level: float
@@ -65,6 +87,19 @@ class Framework:
     published_as: str
     """Its name in tables of published runs; empty if there are none."""
     source: str
+
+    def on(self, generation: int) -> Framework:
+        """The same on GPUs of a generation, on which its kernels may be old.
+
+        Args:
+            generation: As in compute capability 9.0.
+        """
+        if not self.fused_attention or self.attention_from >= min(generation, _HOPPER):
+            return self
+        times = self.attention_times * _OLD_ATTENTION
+        return dataclasses.replace(
+            self, attention_times=times, attention_from=generation
+        )
 
 
 @functools.cache

@@ -35,6 +35,17 @@ _SCORES_BACKWARD: Final = {"reduction": 14.0, "fusion": 5.0, "copy": 4.0}
 _SCORES_KEPT: Final = {"copy": 16.0, "transpose": 24.0, "fusion": 10.0}
 _SHARED_KEYS: Final = {"transpose": 4.0}
 _SCORES_FUSED: Final = ({"fusion": 8.0}, {"fusion": 14.0})
+# Times that tokens on their way to experts and back pass over memory, in each of two
+# passes forward and two backward; where experts are cut, put into another order for
+# each exchange.
+_SLOTS_WHOLE: Final = {"scatter": 0.9, "reduction": 1.0, "transpose": 0.8}
+_SLOTS_CUT: Final = {
+    "scatter": 0.65,
+    "reduction": 0.85,
+    "transpose": 2.75,
+    "copy": 2.0,
+}
+_SLOTS_FUSED: Final = {"scatter": 1.0, "fusion": 2.0}
 # Times that norms and residuals pass over the activations of a layer.
 _NORM_PASSES: Final = 8.0
 
@@ -75,6 +86,8 @@ def layer_work(
         framework: How the step is built.
         dense: A layer without experts.
     """
+    parts = _parts(shape, sizes, framework)
+    sizes = dataclasses.replace(sizes, micro_batch=sizes.micro_batch // parts)
     attention = tuple(_attention(shape, sizes, batch, framework))
     back_attention = tuple(_attention_backward(shape, sizes, batch, framework))
     tokens = micro_tokens(sizes, batch)
@@ -84,22 +97,37 @@ def layer_work(
     entering = (*map(_product, projections[:1]), *attention)
     entering += tuple(map(_product, projections[1:]))
     leaving = (*map(_product, feeding), *around)
+    if batch.products != _BF16:
+        entering += (_narrowed([(one.m, one.k, one.batch) for one in projections]),)
+        leaving += (_narrowed([(one.m, one.k, one.batch) for one in feeding]),)
     backward = tuple(
         _product(matmul)
         for product in (*feeding, *projections)
         for matmul in _gradients(product)
     )
     backward += (*back_attention, *around, *around)
-    backward += tuple(_around_weights(shape, sizes, tokens, framework))
+    if batch.products != _BF16:
+        products = (*feeding, *projections)
+        backward += (_narrowed([(one.m, one.n, one.batch) for one in products]),)
     again: tuple[Work, ...] = ()
     if sizes.remat == "full":
         # The last product of all is not needed to find the gradients.
-        again = (*entering, *map(_product, feeding[:-1]), *around)
+        fed = feeding if framework.recomputes_whole else feeding[:-1]
+        again = (*entering, *map(_product, fed), *around)
     elif sizes.remat == "selective":
         again = (*attention, *around) if not framework.fused_attention else around
         if framework.recomputes == "feed-forward":
             again = (*map(_product, feeding[:-1]), *around)
-    return LayerWork(entering, leaving, backward, again)
+    weights = tuple(_around_weights(shape, sizes, parts * tokens, framework))
+    whole = (parts * one for one in (entering, leaving, backward, again))
+    entering, leaving, backward, again = whole
+    return LayerWork(entering, leaving, (*backward, *weights), again)
+
+
+def _parts(shape: ModelShape, sizes: MeshSizes, framework: Framework) -> int:
+    """Parts of a micro batch that a layer works on by themselves."""
+    cut = shape.experts is not None and sizes.expert > 1
+    return min(expert_slices(framework), sizes.micro_batch) if cut else 1
 
 
 @functools.lru_cache(maxsize=1 << 10)
@@ -138,6 +166,12 @@ def _product(matmul: Matmul) -> Work:
 
 def _moved(kind: str, nbytes: float) -> Work:
     return Work(kind, 0.0, int(nbytes / 2), int(nbytes / 2))
+
+
+def _narrowed(operands: list[tuple[int, int, int]]) -> Work:
+    """Operands put into a narrow type: read in bfloat16 and written in both orders."""
+    elements = sum(rows * columns * batch for rows, columns, batch in operands)
+    return _moved("fusion", 4.0 * elements)
 
 
 def _gradients(product: Matmul) -> tuple[Matmul, Matmul]:
@@ -183,8 +217,7 @@ def _feeding(
         return dense_products(shape.hidden)
     here = max(1, experts.count // sizes.expert)
     if framework.name == "xla":
-        slices = expert_slices(framework) if sizes.expert > 1 else 1
-        rows = experts.slots(tokens // slices) * slices * sizes.expert
+        rows = experts.slots(tokens) * sizes.expert
     else:
         rows = tokens * experts.top_k * sizes.expert // experts.count
     rows, hidden = max(1, rows), max(1, experts.hidden // cut)
@@ -207,7 +240,7 @@ def _attention(
 ) -> Iterator[Work]:
     scores, head = _scores(shape, sizes, batch), shape.head_width
     if framework.fused_attention:
-        yield _fused(shape, sizes, batch, 2)
+        yield _fused(shape, sizes, batch, framework, 2)
         return
     # Heads that share keys are rows of one product.
     pairs = max(1, shape.kv_heads // sizes.tensor) * sizes.micro_batch
@@ -229,7 +262,7 @@ def _attention_backward(
 ) -> Iterator[Work]:
     scores, head = _scores(shape, sizes, batch), shape.head_width
     if framework.fused_attention:
-        yield _fused(shape, sizes, batch, 5)
+        yield _fused(shape, sizes, batch, framework, 5)
         return
     pairs = max(1, shape.kv_heads // sizes.tensor) * sizes.micro_batch
     rows = batch.length // sizes.sequence * (shape.heads // shape.kv_heads)
@@ -262,10 +295,15 @@ def _passes(shape: ModelShape, framework: Framework, backward: int) -> dict[str,
 
 
 def _fused(
-    shape: ModelShape, sizes: MeshSizes, batch: StepBatch, products: int
+    shape: ModelShape,
+    sizes: MeshSizes,
+    batch: StepBatch,
+    framework: Framework,
+    products: int,
 ) -> Work:
     """Attention in one kernel: half of the scores, the rest is behind the mask."""
     flops = products * 2 * _scores(shape, sizes, batch) * shape.head_width / 2
+    flops *= framework.attention_times
     tokens = micro_tokens(sizes, batch)
     moved = tokens * (2 * shape.width + 2 * shape.kv_width) * COMPUTE_BYTES
     moved = moved * products // 2 // sizes.tensor
@@ -282,8 +320,8 @@ def _around(
 ) -> tuple[Work, ...]:
     """Norms, residuals, activations, and the way of tokens to their experts."""
     cut = sizes.tensor if sizes.tensor_sequence else 1
-    passes = _NORM_PASSES * (0.75 if framework.fused_norms else 1.0)
-    outside = passes * tokens * shape.width * COMPUTE_BYTES / cut
+    norms = _NORM_PASSES * (0.75 if framework.fused_norms else 1.0)
+    outside = norms * tokens * shape.width * COMPUTE_BYTES / cut
     hidden = shape.hidden
     experts = shape.experts
     more: tuple[Work, ...] = ()
@@ -292,9 +330,12 @@ def _around(
         rows = tokens * experts.top_k * share
         hidden = round(rows / tokens * experts.hidden)
         hidden += experts.shared * experts.hidden
-        more = (
-            _moved("scatter", rows * shape.width * COMPUTE_BYTES),
-            _moved("fusion", 2 * rows * shape.width * COMPUTE_BYTES),
+        passes = _SLOTS_CUT if sizes.expert > 1 else _SLOTS_WHOLE
+        if framework.fused_norms:
+            passes = _SLOTS_FUSED
+        more = tuple(
+            _moved(kind, each * rows * shape.width * COMPUTE_BYTES)
+            for kind, each in passes.items()
         )
     inside = 4.0 if shape.gated else 3.0
     inside *= tokens * hidden / sizes.tensor * COMPUTE_BYTES
@@ -308,10 +349,12 @@ def _around(
 def _around_weights(
     shape: ModelShape, sizes: MeshSizes, tokens: int, framework: Framework
 ) -> Iterator[Work]:
-    """Work of a step as XLA compiles it, beside the products, for each micro batch."""
-    if framework.name != "xla":
-        return
+    """Work on weights and their gradients beside the products, for each micro batch."""
     weights, _, _ = _cut_weights(shape, sizes.tensor, sizes.expert)
+    if framework.name != "xla":
+        if framework.added_bytes:
+            yield _moved("fusion", framework.added_bytes * weights)
+        return
     if sizes.pipeline > 1:
         # Cast each time in both passes, and gradients added up in float32.
         yield _moved("fusion", 24.0 * weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
 from lagom_jax.mesh.flows import (
     COMPUTE_BYTES,
@@ -14,6 +15,9 @@ from lagom_jax.mesh.frameworks import Framework
 from lagom_jax.mesh.layer_work import expert_weights, weights_here
 from lagom_jax.mesh.model_shape import ModelShape
 from lagom_jax.mesh.sizes import MeshSizes, StepBatch
+
+_OPERAND_BYTES: Final = {"f8e4m3fn": 1.0, "f4e2m1fn": 0.5}
+"""Of an element that narrow products read; others read bfloat16."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,11 +48,11 @@ def held_weights(
         outer /= 2
     kept = inner + outer
     if sizes.sharded:
-        more = sizes.expert
+        alike = sizes.fsdp * sizes.sequence
         if framework.looped_pipeline:
             outer /= sizes.pipeline
         experts = _expert_weights(shape, sizes)
-        kept = ((inner - experts) + outer) / (sizes.fsdp * more) + experts / sizes.fsdp
+        kept = ((inner - experts) + outer) / (alike * sizes.expert) + experts / alike
     states = kept
     if framework.optimizer_sharded and not sizes.sharded:
         states = kept / (sizes.data * sizes.sequence)
@@ -122,6 +126,9 @@ def _layer_bytes(
     """Everything of a layer that its gradients are found with."""
     tokens, cut = micro_tokens(sizes, batch), sizes.tensor
     outside = 10 if not framework.fused_norms else 8
+    # What products read is kept as they read it; attention's output twice, then.
+    operand = _OPERAND_BYTES.get(batch.products, COMPUTE_BYTES)
+    outside -= 2 * (COMPUTE_BYTES - operand)
     hidden = float(shape.hidden)
     if shape.experts is not None:
         share = shape.experts.capacity_factor if framework.name == "xla" else 1.0
@@ -129,7 +136,8 @@ def _layer_bytes(
         hidden += shape.experts.shared * shape.experts.hidden
         hidden += 2 * shape.experts.top_k * share * shape.width * cut / 3
     inside = 4 * shape.width + 4 * shape.kv_width
-    inside += hidden * COMPUTE_BYTES * (3 if shape.gated else 2)
+    inside += operand % COMPUTE_BYTES * shape.width
+    inside += hidden * (COMPUTE_BYTES * (2 if shape.gated else 1) + operand)
     edges = tokens * shape.width * outside
     edges /= cut if sizes.tensor_sequence else 1
     scores = _score_bytes(shape, sizes, batch, framework)

@@ -22,6 +22,8 @@ RUN_COLUMNS: Final = ("framework", "model", "gpu", "num_gpus", "gbs_seqs", "seq_
 """Columns that a table of training runs must have."""
 _VOCABULARY: Final = 51200
 """Of GPT-2, padded: where a row names none."""
+_MOST_WORDS: Final = 262144
+"""Of the largest vocabularies in use."""
 _SYSTEMS: Final = {
     "A100": "a100",
     "H100": "h100",
@@ -34,6 +36,7 @@ _SYSTEMS: Final = {
     "V100": "a100",
 }
 _PRODUCTS: Final = {"fp8": "f8e4m3fn", "mxfp8": "f8e4m3fn", "nvfp4": "f4e2m1fn"}
+_TOLD: Final = ("bf16", "fp16")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])\b", re.IGNORECASE)
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*Gb(?:ps|/s|it/s)")
 # GPU memory by the size in its name: what is left of it for a program.
@@ -48,7 +51,7 @@ _V100: Final = {
     "l2_bytes": 6 << 20,
 }
 _V100_RATE: Final = 125_000_000_000_000
-_V100_LINK: Final = 50e9
+_V100_LINK: Final = 150e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class PublishedRun:
     cluster: Cluster
     batch: StepBatch
     sizes: MeshSizes
+    framework: Framework
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ def predicted_run(
         True
     """
     framework = framework or _framework(cells)
+    if _text(cells, "kernel") == "no Transformer Engine":
+        framework = dataclasses.replace(framework, fused_attention=False)
     if not level:
         framework = dataclasses.replace(framework, level=1.0)
     shape = _shape(cells)
@@ -106,7 +112,7 @@ def predicted_run(
         whole(cells, "seq_len"),
         _PRODUCTS.get(_text(cells, "precision").split("-")[0], "bf16"),
     )
-    sizes = _sizes(cells, cluster, batch)
+    sizes = _sizes(cells, cluster, framework)
     if batch.micro_batches(sizes) < 1:
         raise RowError(
             f"{batch.sequences} sequences do not divide over {sizes.replicas} replicas "
@@ -119,7 +125,7 @@ def predicted_run(
             break
     found = estimate(shape, sizes, batch, framework, _prices(cluster))
     needed = found.memory.total
-    run = PublishedRun(shape, cluster, batch, sizes)
+    run = PublishedRun(shape, cluster, batch, sizes, framework)
     return RunPrediction(found.seconds, needed, needed <= room, found, run)
 
 
@@ -148,12 +154,19 @@ def _count(cells: Cells, column: str, default: int) -> int:
 
 def _framework(cells: Cells) -> Framework:
     name = _text(cells, "framework")
-    for known in frameworks().values():
-        if known.published_as and known.published_as == name:
-            return known
+    same = [one for one in frameworks().values() if name and one.published_as == name]
+    if same:
+        told = _text(cells, "precision")
+        kind = "fp16" if _kind(cells) == "V100" else told if told in _TOLD else "16-bit"
+        return next((one for one in same if one.multiplies == kind), same[0])
     cut = _count(cells, "fsdp", 1) > 1 or _text(cells, "zero") == "3"
     jax = "jax" in name.lower() or "maxtext" in name.lower()
-    return framework_named("maxtext" if jax else "fsdp" if cut else "megatron")
+    return framework_named("maxtext" if jax else "fsdp" if cut else "megatron-bridge")
+
+
+def _kind(cells: Cells) -> str:
+    """The GPU's name without its memory."""
+    return _text(cells, "gpu").split("-")[0].upper()
 
 
 def _shape(cells: Cells) -> ModelShape:
@@ -164,7 +177,7 @@ def _shape(cells: Cells) -> ModelShape:
     """
     name = _text(cells, "model")
     width, layers = _count(cells, "hidden", 0), _count(cells, "layers", 0)
-    words = _count(cells, "vocab", 0) or _VOCABULARY
+    words = _count(cells, "vocab", 0) or _words(name, layers, width)
     if not width:
         return _known(name, layers)
     if not layers:
@@ -188,6 +201,18 @@ def _shape(cells: Cells) -> ModelShape:
         bias=not gated,
         tied=not gated,
     )
+
+
+def _words(name: str, layers: int, width: int) -> int:
+    """Vocabulary that the size in a model's name leaves beside its layers.
+
+    Sizes are rounded, so that only larger ones than GPT-2's are told from it.
+    """
+    found = _SIZE.search(name)
+    if not (found and layers and width):
+        return _VOCABULARY
+    left = _billions({}, name) * 1e9 - 12 * layers * width**2
+    return min(max(round(left / width), _VOCABULARY), _MOST_WORDS)
 
 
 def _known(name: str, layers: int) -> ModelShape:
@@ -257,7 +282,7 @@ def _prices(cluster: Cluster) -> MeshPrices:
     return MeshPrices(CostModel.of(cluster))
 
 
-def _sizes(cells: Cells, cluster: Cluster, batch: StepBatch) -> MeshSizes:
+def _sizes(cells: Cells, cluster: Cluster, framework: Framework) -> MeshSizes:
     tensor, pipeline = _count(cells, "tp", 1) or 1, _count(cells, "pp", 1) or 1
     sequence, expert = _count(cells, "cp", 1) or 1, _count(cells, "ep", 1) or 1
     replicas = cluster.devices // (tensor * pipeline * sequence)
@@ -276,7 +301,7 @@ def _sizes(cells: Cells, cluster: Cluster, batch: StepBatch) -> MeshSizes:
         fsdp = given
     micro = _count(cells, "mbs_seqs", 0) or 1
     along = _text(cells, "sp_megatron").lower() in ("1", "true")
-    along = along or (not _text(cells, "sp_megatron") and batch.products != "bf16")
+    along = along or (framework.cuts_sequence and not _text(cells, "sp_megatron"))
     return MeshSizes(
         data=rest // fsdp,
         fsdp=fsdp,

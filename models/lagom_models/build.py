@@ -21,12 +21,13 @@ def parallelisms(name: str) -> tuple[str, ...]:
     - `tp`: matrices cut over the model axis; `tp-sp`: activations between them cut
       along the sequence; `tp-sliced`: the batch in two parts, so that one part's
       collectives can travel while the other computes;
+    - `cp`: sequences cut over the model axis, keys and values brought together;
     - `ep`: experts cut over the model axis, the batch in two parts likewise;
     - `pp`: the layers in stages along the model axis.
 
     Example:
         >>> parallelisms("mpt-7b")
-        ('dp', 'fsdp', 'tp', 'tp-sp', 'tp-sliced', 'pp')
+        ('dp', 'fsdp', 'tp', 'tp-sp', 'tp-sliced', 'cp', 'pp')
     """
     dense = config_for(name).experts is None
     return tuple(p for p in PARALLELISMS if not (dense and p == "ep"))
@@ -116,6 +117,8 @@ def build(
                 f"{name} has ALiBi positions, a bias as large as the scores: its "
                 "attention is plain"
             )
+        if parallelism == "cp":
+            raise ModelError("cp is built with plain attention")
         config = dataclasses.replace(config, attention="cudnn")
     elif attention != "plain":
         raise ModelError(f"attention is plain or cudnn, not {attention!r}")
@@ -182,11 +185,12 @@ def build_on(
         >>> step.batch, step.model.accumulate
         (16, 2)
     """
-    inner = [n for n in ("tensor", "expert", "pipeline") if getattr(sizes, n) > 1]
+    names = ("sequence", "tensor", "expert", "pipeline")
+    inner = [name for name in names if getattr(sizes, name) > 1]
     other = [
         words
         for words, met in (
-            ("sequence above 1", sizes.sequence > 1),
+            ("sequence beside another axis", sizes.sequence > 1 and len(inner) > 1),
             ("both data and fsdp above 1", sizes.data > 1 and sizes.fsdp > 1),
             ("interleaved stages", sizes.interleave > 1),
             ("the selective remat", sizes.remat == "selective"),
@@ -202,6 +206,7 @@ def build_on(
             f"with micro batches of {sizes.micro_batch}"
         )
     ways = {"tensor": "tp-sp" if sizes.tensor_sequence else "tp", "expert": "ep"}
+    ways["sequence"] = "cp"
     alone = "fsdp" if sizes.sharded else "dp"
     way = ways.get(inner[0], "pp") if inner else alone
     # The first has the model axis, the others have axes of their own.
@@ -318,7 +323,8 @@ def _check(
     if layout.tensor:
         wanted.append(("key-value heads", config.kv_heads, axis, "model_axis"))
         wanted.append(("vocabulary", config.vocabulary, axis, "model_axis"))
-    if layout.sequence or (layout.tensor and layout.fused is not None):
+    fused = layout.tensor and layout.fused is not None
+    if layout.context or layout.sequence or fused:
         wanted.append(("sequence", sequence, axis, "model_axis"))
     if layout.expert and config.experts is not None:
         parts = layout.size((layout.expert_axis,))

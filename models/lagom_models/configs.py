@@ -129,8 +129,8 @@ class ModelConfig:
         return self.norm == "layer" and self.bias
 
 
-_DENSE = {"dp": 1, "fsdp": 1, "tp": 4, "pp": 1}
-_MIXTURE = {"dp": 2, "fsdp": 2, "tp": 2, "ep": 2, "pp": 2}
+_DENSE = {"dp": 1, "fsdp": 1, "tp": 4, "cp": 1, "pp": 1}
+_MIXTURE = {"dp": 2, "fsdp": 2, "tp": 2, "cp": 2, "ep": 2, "pp": 2}
 
 
 def _config(name: str, micro_batch: dict[str, int], **more: Any) -> ModelConfig:

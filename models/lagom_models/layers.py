@@ -127,18 +127,23 @@ class Attention(nnx.Module):
         if self.norms is not None:
             query, key = self.norms(query, key, layout)
         query, key, value = (self._heads(t) for t in (query, key, value))
-        bias = None
-        if (rotary := self.config.rotary) is None:
-            bias = alibi(self.config.heads, query.shape[2], shape[1], layout)
-        else:
-            base = self.config.rotary_base
-            query, key = (rotate(t, rotary, base) for t in (query, key))
+        rotary, base = self.config.rotary, self.config.rotary_base
+        here = layout.positions(shape[1])
+        if rotary is not None:
+            query, key = (rotate(t, rotary, base, here) for t in (query, key))
+        key, value = layout.whole(key), layout.whole(value)
+        bias = mask = None
+        if rotary is None:
+            bias = alibi(self.config.heads, query.shape[2], here, key.shape[1], layout)
+        if layout.context:
+            mask = (here[:, None] >= jnp.arange(key.shape[1]))[None, None]
         mixed = jax.nn.dot_product_attention(
             query,
             key,
             value,
             bias,
-            is_causal=True,
+            mask,
+            is_causal=mask is None,
             implementation=None if self.config.attention == "plain" else "cudnn",
         )
         return layout.rows(mixed.reshape(shape), self.out[...])
@@ -183,39 +188,42 @@ def _add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
     return x if bias is None else x + bias[...]
 
 
-def rotate(x: jax.Array, fraction: float, base: float) -> jax.Array:
+def rotate(x: jax.Array, fraction: float, base: float, where: jax.Array) -> jax.Array:
     """Rotary positions on the first part of each head of `[batch, time, head, width]`.
 
     Example:
         >>> x = jnp.ones((1, 2, 1, 128))
-        >>> bool((rotate(x, 0.4, 10_000.0)[0, 0] == x[0, 0]).all())
+        >>> turned = rotate(x, 0.4, 10_000.0, jnp.arange(2))
+        >>> bool((turned[0, 0] == x[0, 0]).all())
         True
     """
     half = int(x.shape[-1] * fraction) // 2
     rates = base ** -(jnp.arange(half, dtype=jnp.float32) / half)
-    angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * rates
+    angles = where.astype(jnp.float32)[:, None, None] * rates
     sine, cosine = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     return jnp.concatenate([*turned, rest], axis=-1)
 
 
-def alibi(heads: int, local_heads: int, time: int, layout: Layout) -> jax.Array:
-    """Attention biases that fall linearly with distance: `[1, head, time, time]`.
+def alibi(
+    heads: int, local_heads: int, where: jax.Array, time: int, layout: Layout
+) -> jax.Array:
+    """Attention biases that fall linearly with distance: `[1, head, query, key]`.
 
     Args:
         heads: The heads of the whole model, which set the slopes.
         local_heads: The heads that this device has.
+        where: The places of the queries.
         time: The length of the sequence.
         layout: Says which of the heads these are.
 
     Example:
         >>> layout = Layout("dp", data=1, model=1, shard_data=False)
-        >>> alibi(8, 8, 4, layout).shape
+        >>> alibi(8, 8, jnp.arange(4), 4, layout).shape
         (1, 8, 4, 4)
     """
     first = jax.lax.axis_index("model") * local_heads if layout.tensor else 0
     slopes = 2.0 ** (-8.0 * (first + jnp.arange(local_heads) + 1) / heads)
-    positions = jnp.arange(time)
-    distance = positions[:, None] - positions[None, :]
+    distance = where[:, None] - jnp.arange(time)[None, :]
     return (-slopes[:, None, None] * distance)[None].astype(jnp.bfloat16)

@@ -4,8 +4,9 @@ The step runs under `jax.shard_map`: every device runs the same program on its o
 shards, and each collective below is one that the code asks for. Mesh axes:
 
 - `data`: batches are cut over it, and under FSDP every weight as well;
-- `model`: what the parallelism names. Tensor parallelism cuts weights over it,
-  expert parallelism cuts the experts, a pipeline cuts the layers into stages;
+- `model`: what the parallelism names. Tensor parallelism cuts weights over it, context
+  parallelism sequences, expert parallelism the experts, a pipeline the layers into
+  stages;
 - `experts` and `stage`: experts or stages beside another parallelism's model axis.
 
 An axis of one device does not exist. Backward collectives are written nowhere: they
@@ -26,7 +27,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from lagom_jax import decompose
 from lagom_models.configs import ModelError
 
-PARALLELISMS = ("dp", "fsdp", "tp", "tp-sp", "tp-sliced", "ep", "pp")
+PARALLELISMS = ("dp", "fsdp", "tp", "tp-sp", "tp-sliced", "cp", "ep", "pp")
 COMPUTE = jnp.bfloat16
 
 # Rematerialisation keeps what came out of these collectives: repeating arithmetic is
@@ -116,6 +117,11 @@ class Layout:
     def sequence(self) -> bool:
         """True if activations between the layers are cut along the sequence."""
         return self.parallelism == "tp-sp" and self.model > 1
+
+    @property
+    def context(self) -> bool:
+        """True if sequences are cut over the model axis from the first layer on."""
+        return self.parallelism == "cp" and self.model > 1
 
     @property
     def expert(self) -> bool:
@@ -217,7 +223,8 @@ class Layout:
             owned.add(axis)
         # A replica's weights are cut over all devices that have data of their own,
         # except along the axes that already cut them.
-        replicas = tuple(axis for axis in self.batch_axes if axis not in owned)
+        sharing = self.batch_axes + (self.model_axis if self.context else ())
+        replicas = tuple(axis for axis in sharing if axis not in owned)
         gather = replicas if self.shard_data else ()
         dimension = 0
         if gather:
@@ -262,6 +269,23 @@ class Layout:
         # Marked once per layer: the transpose is one all-reduce of the gradient,
         # however many times the layer reads the weight.
         return vary(weight, placement.varying)
+
+    def own(self, x: jax.Array) -> jax.Array:
+        """The part of sequences `[batch, time]` that this device works on."""
+        if not self.context:
+            return x
+        length = x.shape[1] // self.model
+        first = lax.axis_index("model") * length
+        return lax.dynamic_slice_in_dim(x, first, length, axis=1)
+
+    def whole(self, x: jax.Array) -> jax.Array:
+        """Keys or values of the whole sequence, from every device's part."""
+        return lax.all_gather(x, "model", axis=1, tiled=True) if self.context else x
+
+    def positions(self, length: int) -> jax.Array:
+        """Where the tokens of this device's part stand in their sequence."""
+        first = lax.axis_index("model") * length if self.context else 0
+        return first + jnp.arange(length)
 
     def enter(self, x: jax.Array, *, fused: bool = False) -> jax.Array:
         """Before matrices cut by columns: every device needs all of `x`.

@@ -115,7 +115,7 @@ class Model:
 
     def loss(self, weights: Tree, tokens: jax.Array) -> jax.Array:
         """The loss of this device's sequences, averaged over all devices."""
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        inputs, targets = map(self.layout.own, (tokens[:, :-1], tokens[:, 1:]))
         outer = nnx.merge(self.graphs["outer"], self.fetch("outer", weights["outer"]))
         # Stages of a pipeline take their micro batches apart themselves.
         slices = 1 if self.layout.pipeline else self.layout.slices

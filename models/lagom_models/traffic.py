@@ -31,6 +31,7 @@ def mesh_sizes(step: TrainingStep) -> MeshSizes:
         data=1 if layout.shard_data else layout.data,
         fsdp=layout.data if layout.shard_data else 1,
         tensor=layout.model if layout.tensor else 1,
+        sequence=layout.model if layout.context else 1,
         expert=layout.size((layout.expert_axis,)),
         pipeline=layout.stages,
         micro_batch=step.batch // replicas // count,

@@ -62,6 +62,9 @@ MESHES = {
     ),
     "ep-pp-dp": MeshSizes(data=4, expert=2, pipeline=2, micro_batch=2),
     "ep-pp-fsdp": MeshSizes(fsdp=4, expert=2, pipeline=2, micro_batch=2),
+    "cp-dp": MeshSizes(data=4, sequence=4),
+    "cp-fsdp": MeshSizes(fsdp=4, sequence=4),
+    "cp": MeshSizes(sequence=16),
     "tp-ep-pp-fsdp": MeshSizes(fsdp=2, tensor=2, expert=2, pipeline=2, micro_batch=2),
 }
 

@@ -117,6 +117,7 @@ KINDS = {
     "tp": {"all-reduce"},
     "tp-sp": {"all-gather", "reduce-scatter", "all-reduce"},
     "tp-sliced": {"all-reduce"},
+    "cp": {"all-gather", "reduce-scatter", "all-reduce"},
     "ep": {"all-to-all", "all-gather", "reduce-scatter", "all-reduce"},
     "pp": {"collective-permute", "all-gather", "reduce-scatter", "all-reduce"},
 }
