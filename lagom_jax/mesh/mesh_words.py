@@ -70,4 +70,4 @@ def in_signed_percent(value: float, of: float) -> str:
         >>> in_signed_percent(1.2, 1.0)
         '+20 %'
     """
-    return f"{100 * (value / of - 1):+.0f} %"
+    return f"{round(100 * (value / of - 1)):+d} %"

@@ -154,14 +154,22 @@ def _count(cells: Cells, column: str, default: int) -> int:
 
 def _framework(cells: Cells) -> Framework:
     name = _text(cells, "framework")
-    same = [one for one in frameworks().values() if name and one.published_as == name]
+    titles = {one: _short_title(one) for one in frameworks().values()}
+    inside = [title for title in titles.values() if title and title in name.lower()]
+    longest = max(inside, key=len, default="")
+    same = [one for one, title in titles.items() if inside and title == longest]
     if same:
         told = _text(cells, "precision")
         kind = "fp16" if _kind(cells) == "V100" else told if told in _TOLD else "16-bit"
         return next((one for one in same if one.multiplies == kind), same[0])
     cut = _count(cells, "fsdp", 1) > 1 or _text(cells, "zero") == "3"
     jax = "jax" in name.lower() or "maxtext" in name.lower()
-    return framework_named("maxtext" if jax else "fsdp" if cut else "megatron-bridge")
+    return framework_named("maxtext" if jax else "fsdp" if cut else "megatron")
+
+
+def _short_title(framework: Framework) -> str:
+    """Its name in tables, without release or library; other releases have it, too."""
+    return framework.published_as.partition(" (")[0].lower()
 
 
 def _kind(cells: Cells) -> str:
