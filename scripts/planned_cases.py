@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from unseen_steps import UNSEEN, Step
+from unseen_steps import SEEN_SINCE, UNSEEN, Step
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
@@ -60,7 +60,7 @@ ONE_HOST: dict[str, Step] = {
     for how in ("fsdp", "tp", "tp-sliced")
 }
 """Steps of which all collectives stay inside one host."""
-STEPS: dict[str, Step] = {**CASES, **ONE_HOST, **UNSEEN}
+STEPS: dict[str, Step] = {**CASES, **ONE_HOST, **SEEN_SINCE, **UNSEEN}
 """Those that the planner was developed beside, and those that it was not."""
 # Without a GPU XLA cannot autotune its own matmul kernels, and refuses some shapes.
 OPTIONS = {"xla_gpu_enable_triton_gemm": False}

@@ -1,10 +1,12 @@
 """Five steps drawn by lot, on which nothing is planned while the planner is changed.
 
-    python scripts/unseen_steps.py          # prints the draw
+    python scripts/unseen_steps.py          # prints the draws
 
-The lot is drawn from model, parallelism, cluster and batch, with the release as its
-seed, so that it cannot be chosen: another release draws others. `bench_levers.py
---unseen` plans for them once the work is done.
+The lot is drawn from model, parallelism, cluster and batch, with the release and the
+number of the draw as its seed, so that it cannot be chosen. Once people have looked at
+what a plan makes of a draw, and changed the planner, its steps count as seen, and
+another is added to `DRAWS` before anybody plans for it. `bench_levers.py --unseen`
+plans for the last draw once the work is done.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import random
 from typing import Any, Final
 
 RELEASE: Final = "0.1.0"
-"""The seed of the draw: the package's version."""
+"""The package's version."""
+DRAWS: Final = 2
+"""Of this release. The planner was changed with the results of the first in view."""
 DRAWN: Final = 5
 MODELS: Final = {
     "llama-3-8b": ("fsdp", "tp", "tp-sliced"),
@@ -33,12 +37,17 @@ CUT_IN_TWO: Final = ("tp-sliced", "ep")
 Step = tuple[str, str, dict[str, Any]]
 
 
-def drawn(release: str, seen: frozenset[tuple[str, str, str]]) -> dict[str, Step]:
-    """The steps of a release, by name.
+Seen = frozenset[tuple[str, str, str]]
+"""Model, cluster and parallelism of steps that were planned on before."""
+
+
+def drawn(release: str, seen: Seen, draw: int = 1) -> dict[str, Step]:
+    """The steps of a draw, by name; their numbers go on from draw to draw.
 
     Args:
         release: The seed.
-        seen: Model, cluster and parallelism of steps that were planned on before.
+        seen: What is not drawn.
+        draw: The number of the draw, a part of the seed from the second on.
     """
     lots: list[tuple[str, str, str, int]] = [
         (model, parallelism, cluster, batch)
@@ -49,7 +58,8 @@ def drawn(release: str, seen: frozenset[tuple[str, str, str]]) -> dict[str, Step
         if (model, cluster, parallelism) not in seen
     ]
     # A generator that is seeded with a text is the same everywhere.
-    lot = random.Random(f"unseen steps of {release}")
+    again = f", draw {draw}" if draw > 1 else ""
+    lot = random.Random(f"unseen steps of {release}{again}")
     keyed = [
         one
         for one in sorted(lots, key=lambda one: (lot.random(), one))
@@ -62,12 +72,27 @@ def drawn(release: str, seen: frozenset[tuple[str, str, str]]) -> dict[str, Step
             {"parallelism": parallelism, "batch": batch},
         )
         for number, (model, parallelism, cluster, batch) in enumerate(
-            keyed[:DRAWN], start=1
+            keyed[:DRAWN], start=DRAWN * (draw - 1) + 1
         )
     }
 
 
-SEEN: Final = frozenset(
+def all_drawn(release: str, draws: int) -> list[dict[str, Step]]:
+    """All draws of a release; what one has drawn is seen by the next.
+
+    Args:
+        release: The seed.
+        draws: How many.
+    """
+    seen, found = DEVELOPED_BESIDE, list[dict[str, Step]]()
+    for draw in range(1, draws + 1):
+        steps = drawn(release, seen, draw)
+        found.append(steps)
+        seen |= {(model, on, of["parallelism"]) for model, on, of in steps.values()}
+    return found
+
+
+DEVELOPED_BESIDE: Final[Seen] = frozenset(
     {
         ("llama-3-8b", "h100:8x8", "fsdp"),
         ("llama-3-8b", "h100:2x8", "tp"),
@@ -77,14 +102,17 @@ SEEN: Final = frozenset(
         ("llama-3-8b", "a40-nvlink:2x8", "fsdp"),
     }
 )
-"""Of the eight that the planner was developed beside."""
-UNSEEN: Final = drawn(RELEASE, SEEN)
+"""The eight that the planner was developed beside."""
+*_BEFORE, UNSEEN = all_drawn(RELEASE, DRAWS)
+SEEN_SINCE: Final = {name: step for draw in _BEFORE for name, step in draw.items()}
+"""Of the draws before the last."""
 
 
 def main() -> None:
-    for name, (model, cluster, asked) in UNSEEN.items():
+    for name, (model, cluster, asked) in {**SEEN_SINCE, **UNSEEN}.items():
         words = ", ".join(f"{key} {value}" for key, value in asked.items())
-        print(f"{name}: {model} on {cluster}, {words}")
+        since = "" if name in UNSEEN else " (seen since)"
+        print(f"{name}: {model} on {cluster}, {words}{since}")
 
 
 if __name__ == "__main__":
