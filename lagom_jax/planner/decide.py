@@ -12,6 +12,7 @@ from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
+from lagom_jax.settings.policy import Found
 from lagom_jax.settings.stage import Stage
 
 FINALISTS: Final = 5
@@ -106,6 +107,7 @@ class Timing:
         """Takes what looked at the candidates."""
         self._judge = judge
         self._doubts: dict[tuple[Stage, str], Doubt] = {}
+        self._decisions: dict[View, Found] = {}
 
     def untouched(self, trial: Trial) -> TimedWay:
         """A candidate with everything left to NCCL."""
@@ -141,12 +143,16 @@ class Timing:
         # Settings that drown each by itself must not take the others down with them.
         own = taken.trial.view
         assert own is not None
-        settled = self._doubt(own).settled(own.found)
-        rest = self.way(taken.trial, self._judge.restated(own, settled))
+        rest = self.way(taken.trial, self._judge.restated(own, self._decided(own)))
         if taken.view is own or rest.scored.is_better_than(taken.scored):
             taken = rest
         better = taken.scored.is_better_than(untouched.scored)
         return taken if better else untouched
+
+    def _decided(self, view: View) -> Found:
+        if view not in self._decisions:
+            self._decisions[view] = self._doubt(view).decided(view.found)
+        return self._decisions[view]
 
     def _doubt(self, view: View) -> Doubt:
         key = view.stage, view.policy

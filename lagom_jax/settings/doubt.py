@@ -1,7 +1,8 @@
 """A choice of settings under all models of an ensemble: its times, and what is left.
 
 A setting stays if by no more than one model in twenty the step is longer with it. Where
-the gain drowns in what nobody knows, NCCL's own choice stays.
+the gain drowns in what nobody knows, NCCL's own choice stays, or another setting takes
+its place whose gain does not.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from typing import Final, NamedTuple
 
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
-from lagom_jax.plan.interval import Interval, StepIntervals, Uncertainty, drowns
+from lagom_jax.plan.interval import (
+    SAME,
+    Interval,
+    StepIntervals,
+    Uncertainty,
+    drowns,
+)
 from lagom_jax.program.program import Program
 from lagom_jax.settings.policy import Found, replaced, scenes_of
+from lagom_jax.settings.robust import robust
 from lagom_jax.settings.space import Choice, Space
 from lagom_jax.settings.stage import Stage
 
@@ -77,6 +85,21 @@ class Doubt:
             self.step_seconds(untouched),
             self.step_seconds(choice),
         )
+
+    def decided(self, found: Found) -> Found:
+        """A policy's choice, or what all models make of it where that costs less.
+
+        Args:
+            found: The policy's.
+        """
+        settled = self.settled(found)
+        asked = self.settled(robust(self._stage, self.stages, settled))
+        before, after = (self.step_seconds(one.choice) for one in (settled, asked))
+        shares = [
+            own / usual if usual else 1.0
+            for own, usual in zip(after, before, strict=True)
+        ]
+        return asked if sum(shares) < (1 - SAME) * len(shares) else settled
 
     def settled(self, found: Found) -> Found:
         """A policy's choice, without the settings whose gain drowns.

@@ -214,7 +214,7 @@ def tune_program(
     stage = Stage(program, space, model, correct)
     found, doubt = policies[0].choose(stage), Doubt(stage, members)
     if isinstance(policies[0], Lagom):
-        found = doubt.settled(found)
+        found = doubt.decided(found)
     return describe(
         stage,
         found,
