@@ -34,6 +34,7 @@ from lagom_jax.cost.draws import Draws
 from lagom_jax.cost.ensemble import MEMBERS, Ensemble
 from lagom_jax.cost.matmul import predicted
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.prices import Price
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.spread import TENTH_BEYOND, Spread
@@ -264,7 +265,7 @@ def step(folder: Path, cluster: Cluster, nccl: str) -> Iterator[Covered]:
         if isinstance(task, Kernel):
             kind = "matmuls" if task.work.kind == "matmul" else "other kernels"
             measured = float(cells["median_us"]) * 1e-6
-            times = by_model(lambda model, task=task: model.kernel(task).seconds)
+            times = by_model(lambda model, task=task: in_profile(model.kernel(task)))
             kernels[kind].append((measured, times))
     for cells in validate_step.table(folder / "collectives.csv"):
         task = tasks.get(cells["op"])
@@ -283,6 +284,11 @@ def step(folder: Path, cluster: Cluster, nccl: str) -> Iterator[Covered]:
     yield covered(
         "the A100 step, whole", np.array([STEP_SECONDS]), np.array([steps], float)
     )
+
+
+def in_profile(price: Price) -> float:
+    """Seconds as a profile has them: without the gap before the next kernel."""
+    return price.seconds - price.gap_seconds
 
 
 def table(found: Iterable[Covered]) -> str:
