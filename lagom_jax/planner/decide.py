@@ -23,6 +23,9 @@ NOTHING_KNOWN_TO_HELP: Final = (
     "nothing that was tried is known to help: by the models that agree with what is "
     "known of this cluster, each gain may be none; so nothing is changed"
 )
+NOTHING_HELPS: Final = (
+    "nothing that was tried makes the step shorter: nothing is changed"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,10 +92,18 @@ def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
             untouched.scored.by_model,
             taken.scored.by_model,
         ),
-        (NOTHING_KNOWN_TO_HELP,) if taken is untouched and len(ways) > 1 else (),
+        _why_nothing(ways) if taken is untouched else (),
         tuple(ways) if taken in ways else (*ways, taken),
         taken.scored,
     )
+
+
+def _why_nothing(ways: Sequence[TimedWay]) -> tuple[str, ...]:
+    if len(ways) > 1:
+        return (NOTHING_KNOWN_TO_HELP,)
+    # Of a step that does not communicate nothing was expected.
+    waited_for = ways[0].view.tuning.before.communication_seconds > 0
+    return (NOTHING_HELPS,) if waited_for else ()
 
 
 def takes_off_rings(trial: Trial) -> bool:

@@ -16,7 +16,7 @@ from lagom_jax.errors import (
 from lagom_jax.order import Ordering
 from lagom_jax.plan import Interval
 from lagom_jax.plan.order import NOT_MET
-from lagom_jax.planner.decide import NOTHING_KNOWN_TO_HELP
+from lagom_jax.planner.decide import NOTHING_HELPS, NOTHING_KNOWN_TO_HELP
 from lagom_jax.planner.stages import reserved
 from lagom_jax.planner.sweep import Sweep
 from lagom_jax.planner.trial import Asked
@@ -81,6 +81,8 @@ def test_where_nothing_is_known_to_help_nothing_is_changed_and_that_is_said():
     assert best.number == 0
     assert not any(best.view.found.choice)
     assert decided.uncertainty.speedup == Interval(1.0, 1.0, 1.0)
+    same, _ = searched(Compiler({"a": "usual", "b": "usual"}), "ab")
+    assert same.decided().notes in ((NOTHING_HELPS,), (NOTHING_KNOWN_TO_HELP,))
     helped, _ = searched(Compiler({"a": "huge", "b": "fast"}), "ab")
     assert helped.decided().notes == ()
 
