@@ -28,6 +28,7 @@ from planned_cases import (
     CASES,
     STEPS,
     arguments,
+    budget_of,
     made_with,
     milliseconds,
     planner_of,
@@ -99,7 +100,7 @@ def rows(
     def say(what: str) -> None:
         print(f"{case}: {what}", file=sys.stderr, flush=True)
 
-    request = Request(controls=controls, budget=Budget(compiles=budget), progress=say)
+    request = Request(controls=controls, budget=budget_of(budget), progress=say)
 
     def planned(levers: Iterable[str], *, recipes: bool = False) -> Plan:
         return planner.plan(

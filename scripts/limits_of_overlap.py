@@ -34,6 +34,7 @@ from typing import Any
 from overlap_bounds import chain_bound, overlap_bound
 from planned_cases import (
     arguments,
+    budget_of,
     described,
     gathered,
     made_with,
@@ -49,7 +50,7 @@ from lagom_jax.hlo import Module
 from lagom_jax.order.streams import inside_domains, is_crowded
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.evidence import COSTS
-from lagom_jax.planner import Planner, Request
+from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.program.build import Builder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
@@ -124,7 +125,7 @@ def row_of(case: str) -> Row:
     planner = planner_of(case)
     cluster, model = planner.cluster, CostModel.of(planner.cluster)
     said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
-    plan = planner.plan(Request(progress=said))
+    plan = planner.plan(Request(budget=budget_of(Budget().compiles), progress=said))
     found: list[tuple[float, float, float]] = []
     for module in _programs(planner, plan):
         builder = _with_streams(module, cluster, model)
