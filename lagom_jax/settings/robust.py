@@ -23,6 +23,8 @@ from lagom_jax.settings.stage import Stage
 
 GROUPS: Final = 8
 """Groups that are looked at: those whose collectives take the most time."""
+_WORTH_A_LOOK: Final = 1e-3
+"""Collectives that take less than this share of the step stay as they were found."""
 _EACH: Final = 4
 """Every so many models one makes the first choice."""
 _FEW: Final = 4
@@ -42,10 +44,13 @@ def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     if not members:
         return found
     search = _AllAsked(likeliest, members, found.choice)
-    own = likeliest.score(found.choice).own_seconds
+    score = likeliest.score(found.choice)
+    own, least = score.own_seconds, _WORTH_A_LOOK * score.step_seconds
     largest = sorted(own, key=lambda group: (-own[group], group))[:GROUPS]
     choice, drowned = found.choice, dict[int, Interval]()
     for group in largest:
+        if own[group] <= least:
+            break
         best = search.best(choice, group)
         if choice[group] and not best:
             drowned[group] = search.gain(choice, group)
