@@ -72,10 +72,9 @@ def tests_share_processes_that_compile(request, monkeypatch):
 def kept_programs(tmp_path_factory):
     """What processes need in their environment to compile a program but once.
 
-    Where several train the same model, jax would compile it for the CPU in each; those
-    of one job compile it in the first, which hands it to the others. What is compiled
-    for GPUs is not kept, nor is a program whose options a plan changes taken for the
-    usual one.
+    Where several train the same model, jax would compile it for the CPU in each. What
+    is compiled for GPUs is not kept, nor is a program whose options a plan changes
+    taken for the usual one.
     """
     return {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
@@ -83,7 +82,6 @@ def kept_programs(tmp_path_factory):
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # They are XLA's own, for GPUs.
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-        "JAX_SHARE_BINARY_BETWEEN_HOSTS": "true",
     }
 
 
