@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from lagom_jax.cost.nccl_facts import NcclFacts
 
 _LEAST_COUNTED_BYTES = 512
-"""What an array counts at least where NCCL has no floor for it worth the name."""
+"""Floor of what an array counts that is too low to matter."""
 _BIN = 4
 """An array joins a bin while it is smaller than so many times the bin's smallest."""
 

@@ -167,7 +167,7 @@ class KernelConstants:
     start_seconds: float
     """Start and drain of a kernel that is no matmul."""
     reduction_seconds: float
-    """What a reduction takes beyond that."""
+    """Further seconds of a reduction's start and drain."""
     gap_seconds: float
     """From the end of a kernel that is no matmul to the start of the next."""
     memory_shares: Mapping[str, float]

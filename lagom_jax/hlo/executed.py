@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from lagom_jax.hlo.arithmetic import ARITHMETIC
 from lagom_jax.hlo.module import Computation, Instruction, Shape
 
-_ELSEWHERE_NOTHING = frozenset({"dynamic-update-slice", "pad", "scatter"})
+_IN_PARTS = frozenset({"dynamic-update-slice", "pad", "scatter"})
 """Operations most of whose result may be what it was, or a constant."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Executed:
-    """What the threads of a kernel do beside moving data."""
+    """Work of a kernel's threads beside moving data."""
 
     operations: float
     """Operations on single elements. A special function is one."""
@@ -85,7 +85,7 @@ def _repeated(instruction: Instruction, operand: Instruction, count: float) -> f
     size = operand.shape.element_count
     if size == 1:
         return 1.0
-    if instruction.opcode in _ELSEWHERE_NOTHING:
+    if instruction.opcode in _IN_PARTS:
         return min(count, size)
     if instruction.opcode == "concatenate":
         return count * size / instruction.shape.element_count
