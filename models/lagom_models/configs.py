@@ -172,7 +172,7 @@ def _config(name: str, micro_batch: dict[str, int], **more: Any) -> ModelConfig:
 CONFIGS: dict[str, ModelConfig] = {
     config.name: config
     for config in (
-        _config("phi-2", {"dp": 2, "fsdp": 2, "tp": 8, "pp": 2}, rotary=0.4),
+        _config("phi-2", {"dp": 2, "fsdp": 2, "tp": 8, "cp": 2, "pp": 2}, rotary=0.4),
         _config("llama-3-8b", _DENSE, rotary_base=500_000.0),
         _config("mpt-7b", {**_DENSE, "tp": 2}, rotary=None),
         _config("deepseek-moe-16b", _MIXTURE, epsilon=1e-6, balance_weight=0.001),

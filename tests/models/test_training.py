@@ -30,6 +30,8 @@ CASES = [
         for case in [
             ("phi-2", "tp-sp"),
             ("mpt-7b", "tp-sliced"),
+            ("mpt-7b", "cp"),
+            ("olmoe-1b-7b", "cp"),
             ("olmoe-1b-7b", "tp x ep"),
             ("olmoe-1b-7b", "ep x pp"),
             ("olmoe-1b-7b", "tp"),
