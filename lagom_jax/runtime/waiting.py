@@ -28,7 +28,8 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:
+        except BaseException as error:
+            # Whatever ends it, somebody waits for its end.
             future.set_exception(error)
 
     threading.Thread(target=run, name="lagom_jax", daemon=True).start()
@@ -73,4 +74,6 @@ class Interruptible:
             self._stop()
             raise
         self._future = None
+        if error is not None and not isinstance(error, Exception):
+            raise error
         return error

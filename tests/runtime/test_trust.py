@@ -27,6 +27,7 @@ from lagom_jax.runtime import cache, decision, guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.decision import Case
 from lagom_jax.runtime.options import Options
+from lagom_jax.runtime.waiting import in_background
 from lagom_jax.runtime.wrapper import LoweredWithPlan
 from tests.runtime.planned import made
 
@@ -302,6 +303,22 @@ class TestSignals:
         with pytest.raises(PreemptedError):
             step(X)
         plans.make = made
+        assert step(X).tolist() == [2, 2, 2]
+        assert len(step.plans) == 1
+
+    def test_who_ends_planning_from_inside_is_heard(self, plans):
+        error = in_background(sys.exit).exception(60)
+        assert isinstance(error, SystemExit)
+        usual = plans.make
+
+        def interrupted(planner):
+            plans.make = usual
+            raise KeyboardInterrupt
+
+        plans.make = interrupted
+        step = ONE(jitted())
+        with pytest.raises(KeyboardInterrupt):
+            step(X)
         assert step(X).tolist() == [2, 2, 2]
         assert len(step.plans) == 1
 
