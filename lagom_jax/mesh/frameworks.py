@@ -72,8 +72,8 @@ class Framework:
     sums_gradients: Literal["reduce-scatter", "all-reduce"]
     """Of gradients whose optimizer state is cut over the replicas."""
     added_bytes: float
-    """That pass through memory for each weight and micro batch, beside its products,
-    to add its gradient to those of the micro batches before."""
+    """Memory traffic for each weight and micro batch, beside that of its products, to
+    add its gradient to those of the micro batches before."""
     hands_on_parts: bool
     """Forward, the ranks of the tensor axis hand on a part of the activations each, and
     gather them in the next stage."""

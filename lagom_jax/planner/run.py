@@ -124,7 +124,7 @@ class PlannerRun:
         return self._plan_of(decision, first), finished
 
     def _begin(self) -> Asked:
-        """What all candidates have, as far as the user has not decided it."""
+        """Options of all candidates, as far as the user has not decided them."""
         return Asked(
             tuple(
                 idea
