@@ -51,12 +51,7 @@ def trained(name: str, parallelism: str, loop: str = "scanned") -> dict:
         file = Path(folder) / "trained.npz"
         result = subprocess.run(
             [sys.executable, str(SCRIPT), name, parallelism, loop, str(STEPS), file],
-            # A dozen steps take less time than what would make them faster.
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             check=False,
