@@ -47,7 +47,6 @@ WAYS = (
 )
 """Slices of whole steps, along a dimension that their equations treat index by index;
 half batches of the loops over layers alone; and rings of messages."""
-_APART = tuple(COMBINED.values())
 _MESSAGES_APART = ("xla_gpu_collective_permute_combine_threshold_bytes",)
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
@@ -86,7 +85,8 @@ def with_rewrites(
         request.progress(f"planning for {name}")
         try:
             planner, lines = planner_of(way)
-            other = planner.plan(dataclasses.replace(share, begin_with=(apart(way),)))
+            begin = apart(way, deterministic=request.deterministic)
+            other = planner.plan(dataclasses.replace(share, begin_with=(begin,)))
             other = _never_behind(planner, other, usual)
         except LagomError as error:
             why = str(error).partition("\n")[0]
@@ -117,14 +117,22 @@ def with_rewrites(
     return chosen, dataclasses.replace(best, evidence=evidence)
 
 
-def apart(way: RewriteWay) -> Idea:
+def apart(way: RewriteWay, *, deterministic: bool = False) -> Idea:
     """The options without which XLA puts slices of one collective together again.
+
+    Args:
+        way: How the step is rewritten.
+        deterministic: Leaves out what may change the rounding of sums.
 
     Example:
         >>> apart(WAYS[-1]).options
         {'xla_gpu_collective_permute_combine_threshold_bytes': 0}
     """
-    names = _MESSAGES_APART if way.transformation == "rings" else _APART
+    names = tuple(COMBINED.values())
+    if way.transformation == "rings":
+        names = _MESSAGES_APART
+    elif deterministic:
+        names = (COMBINED["all-gather"],)
     return Idea(
         "slices stay apart",
         dict.fromkeys(names, 0),

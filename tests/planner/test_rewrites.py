@@ -12,7 +12,7 @@ from lagom_jax.decompose import DecomposeError
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.regret import Scored
-from lagom_jax.planner.rewrites import WAYS, with_rewrites
+from lagom_jax.planner.rewrites import WAYS, apart, with_rewrites
 from lagom_jax.report.plan import plan_to_text
 
 from ..plan.plans import made_by_hand
@@ -188,3 +188,6 @@ def test_sums_stay_as_they_are_where_they_have_to():
     outcomes = {way: planned_in(0.05) for way in WAYS}
     plan = rewritten(outcomes, deterministic=True)
     assert plan.rewrite.whole_sums
+    usual, kept = (apart(EXACT, deterministic=one).options for one in (False, True))
+    assert len(usual) == 3
+    assert set(kept) == {"xla_gpu_all_gather_combine_threshold_bytes"}
