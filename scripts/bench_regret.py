@@ -237,9 +237,9 @@ Orders of instructions were searched for under the likeliest model alone.
 Made by `python scripts/score_coverage.py`: constants fitted without the rows in
 question, and of those rows the share that lies within the interval that the ensemble
 around these constants states. Matmuls are kept out by shape, NCCL alone row by row,
-networks whole. Kernels that are no matmuls are fitted to the A100's step, and the width
-of single ones (`one_kernel`) was stated beside it, so that these are no test; its
-matmuls, its collectives and most of its time are.
+networks whole. Of the A100's step only the matmuls are a test: other kernels are fitted to
+it, the width of single ones (`one_kernel`) and a form of collectives of many arrays were
+stated with it in view.
 
 {covered(coverage)}
 """
