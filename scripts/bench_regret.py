@@ -237,9 +237,9 @@ Orders of instructions were searched for under the likeliest model alone.
 Made by `python scripts/score_coverage.py`: constants fitted without the rows in
 question, and of those rows the share that lies within the interval that the ensemble
 around these constants states. Matmuls are kept out by shape, NCCL alone row by row,
-networks whole. Of the A100's step only the matmuls are a test: other kernels are fitted to
-it, the width of single ones (`one_kernel`) and a form of collectives of many arrays were
-stated with it in view.
+networks whole. Of the A100's step only the matmuls are a test: other kernels are fitted
+to it, the width of single ones (`one_kernel`) and a form of collectives of many arrays
+were stated with it in view.
 
 {covered(coverage)}
 """
