@@ -9,7 +9,12 @@ from typing import Final
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
 from lagom_jax.planner.judge import Judge, View
-from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind, regrets
+from lagom_jax.planner.regret import (
+    Scored,
+    ahead_of,
+    least_regret,
+    nowhere_behind,
+)
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
 from lagom_jax.settings.policy import Found
@@ -152,13 +157,10 @@ class Timing:
         """The one with the least regret; where it is no better, nothing is changed."""
         taken = self._with_settings(ways[least_regret([one.scored for one in ways])])
         # What it was no better than may have been other settings than it ends with.
-        ahead = [w for w in ways if w.scored.is_better_than(taken.scored)]
-        if ahead:
-            scored = [taken.scored, *(way.scored for way in ahead)]
-            best = min(range(len(scored)), key=lambda n: sum(regrets(scored)[n]))
-            if best:
-                other = self._with_settings(ahead[best - 1])
-                taken = other if other.scored.is_better_than(taken.scored) else taken
+        ahead = ahead_of(taken.scored, [one.scored for one in ways])
+        if ahead is not None:
+            other = self._with_settings(ways[ahead])
+            taken = other if other.scored.is_better_than(taken.scored) else taken
         better = taken.scored.is_better_than(untouched.scored)
         return taken if better else untouched
 

@@ -109,3 +109,19 @@ def least_regret(candidates: Sequence[Scored]) -> int:
         bounded or worth,
         key=lambda p: (mean(p), candidates[p].seconds, candidates[p].parts),
     )
+
+
+def ahead_of(taken: Scored, others: Sequence[Scored]) -> int | None:
+    """The place of what beats a candidate with the least regret; None if nothing does.
+
+    Example:
+        >>> taken = Scored(1.0, (1.0, 1.0), 1)
+        >>> ahead_of(taken, [Scored(0.9, (0.9, 1.1), 1), Scored(0.9, (0.9, 0.9), 2)])
+        1
+        >>> ahead_of(taken, [Scored(0.8, (0.7, 1.1), 1)])
+    """
+    ahead = [n for n, other in enumerate(others) if other.is_better_than(taken)]
+    if not ahead:
+        return None
+    found = regrets([others[place] for place in ahead])
+    return ahead[min(range(len(ahead)), key=lambda n: sum(found[n]))]
