@@ -114,10 +114,10 @@ def assemble(
 
 
 def _candidate(trial: Trial, best: Trial) -> PlanCandidate:
-    made = trial.candidate()
     if trial.number == best.number:
-        return dataclasses.replace(made, status="chosen")
-    return made
+        # With the settings that it was taken with.
+        return dataclasses.replace(best.candidate(), status="chosen")
+    return trial.candidate()
 
 
 def _settings(tuning: Tuning) -> Iterator[SiteSetting]:

@@ -95,7 +95,9 @@ def test_a_plan_compiles_again_to_what_it_says(step):
     assert compiled.order_outcome == (None if plan.order is None else APPLIED)
     assert compiled.memory.peak_bytes == plan.evidence.tuned_peak
     view = Judge(H100, named("tuner")).look(scheduled_of(compiled, H100))
-    assert view.tuning.after == plan.evidence.tuned
+    # All models together may take other settings than the likeliest one alone.
+    alone = view.tuning.after.step_seconds
+    assert alone <= plan.evidence.tuned.step_seconds <= 1.01 * alone
     # And with the plan's own settings, from the first kernel to the last.
     told = {name: one.setting for one in plan.settings for name in one.sites}
     chosen = {
@@ -107,7 +109,8 @@ def test_a_plan_compiles_again_to_what_it_says(step):
     assert all(isinstance(setting, Setting) for setting in chosen.values())
     model = CostModel.of(H100).under(chosen)
     timeline = replay(view.program, model, model.contention())
-    assert timeline.step_seconds == pytest.approx(plan.evidence.tuned.step_seconds)
+    replayed = dataclasses.astuple(timeline.totals.parts())
+    assert replayed == pytest.approx(dataclasses.astuple(plan.evidence.tuned))
 
 
 @STEPS
