@@ -88,7 +88,6 @@ class PlannerRun:
             request.budget,
             self._limit,
             orders="order" in request.levers,
-            begin=self._begin(),
             say=request.progress,
         )
 
@@ -99,7 +98,7 @@ class PlannerRun:
             LagomError: The step cannot be compiled as it is.
         """
         sweep, request = self._sweep, self._request
-        first = sweep.first()
+        first = sweep.first(self._begin())
         view = _seen(first)
         jaxlib = view.scheduled.versions["jaxlib"]
         if request.keep is not None:

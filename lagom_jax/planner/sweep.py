@@ -2,11 +2,10 @@
 
 The order of things: the program as it is; then all ideas at once, and all about loops
 at once, because most of them pay only together (pipelining brings copies that double
-buffering removes); then, from
-the best so far, one idea more or one less, those first that could give the most; then
-our costs as a profile for the winner; then another order of its instructions; and in
-the end the same off the rings, with compiles of its own, so that nothing else is given
-up for it.
+buffering removes); then, from the best so far, one idea more or one less, those first
+that could give the most; then our costs as a profile for the winner; then another order
+of its instructions; and in the end the same off the rings, with compiles of its own, so
+that nothing else is given up for it.
 Each is judged by the replay with settings of its own, and in the order that Lagom's own
 scheduler would give it where that may be used: an idea that only makes room for a
 better schedule shows its worth only there.
@@ -65,7 +64,6 @@ class Sweep:
         *,
         orders: bool,
         say: Callable[[str], None],
-        begin: Asked | None = None,
     ) -> None:
         """Sets it up.
 
@@ -76,10 +74,8 @@ class Sweep:
             memory_limit: Bytes on a device that no candidate may exceed.
             orders: Whether another order of instructions may be used.
             say: Called with a line for each thing that is done.
-            begin: What the program as it is is compiled with; by default nothing.
         """
         self._compiler = compiler
-        self._begin = begin or Asked()
         # What is compiled is decided as coarser controls would: finer ones then only
         # add to what those find, instead of leading to another program.
         self._judge, self._finest = judge.coarsest(), judge
@@ -102,14 +98,17 @@ class Sweep:
         """Since it was set up."""
         return time.monotonic() - self._begun
 
-    def first(self) -> Trial:
+    def first(self, begin: Asked | None = None) -> Trial:
         """The program as it is; what is wrong with it is the user's to know.
+
+        Args:
+            begin: Options that it is compiled with; by default none.
 
         Raises:
             LagomError: It cannot be compiled.
         """
         self.compiles += 1
-        made = self._attempt(self._begin, capture=self._orders)
+        made = self._attempt(begin or Asked(), capture=self._orders)
         if made.compiled is not None:
             # A plan that takes no more than the program as it is does no harm.
             peak = made.compiled.memory.peak_bytes or 0
