@@ -128,6 +128,5 @@ def test_buttons_work_by_keyboard(chromium, file):
     assert one.page.evaluate(ground) == "rgb(20, 23, 27)"
     one.page.get_by_role("button", name="Copy: Compile the best ones").click()
     # The clipboard answers later than the click returns.
-    said = "document.getElementById('said').textContent"
-    one.page.wait_for_function(f"{said} === 'Copied'", timeout=5000)
+    one.page.locator("#said", has_text="Copied").wait_for(timeout=5000)
     one.close()

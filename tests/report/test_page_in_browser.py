@@ -207,10 +207,8 @@ def test_texts_are_copied(chromium, file):
     for number in range(copies.count()):
         copies.nth(number).focus()
         one.page.keyboard.press("Enter")
-        one.page.wait_for_function(
-            "n => document.querySelectorAll('.copy')[n].textContent === 'Copied'",
-            arg=number,
-        )
+        said = copies.nth(number).and_(one.page.get_by_text("Copied", exact=True))
+        said.wait_for()
         text = one.page.evaluate("navigator.clipboard.readText()")
         assert text == one.page.locator("pre code").nth(number).inner_text()
     assert one.complaints == []

@@ -113,7 +113,9 @@ def test_the_same_losses(tmp_path, kept_programs, processes, steps):
         assert losses == usual[:FEW]
         assert "wait for communication" in logged
 
-    losses, _, logged = run("tune", FEW)
-    assert losses == usual[:FEW]
-    assert "kept from before" in logged
-    assert "compiling" not in logged
+    # tests/runtime/test_jobs.py holds by day that two processes take what was kept.
+    if processes == "alone":
+        losses, _, logged = run("tune", FEW)
+        assert losses == usual[:FEW]
+        assert "kept from before" in logged
+        assert "compiling" not in logged
