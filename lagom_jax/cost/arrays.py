@@ -4,7 +4,9 @@ NCCL fills one channel after the other, each with its part of the bytes, and a c
 works through its arrays one by one, each with all steps of the ring. So an array costs
 a small ring's latency wherever it lies, and many small ones on one channel cost as
 many. Which latency that is, the protocol says that NCCL chose for it: up to 2.21 one
-for the sum of all, later one for each bin of arrays of about one size.
+for the sum of all, later one for each bin of arrays of about one size, for which
+latencies count as often as a channel has arrays of the group. From 2.26.2 on arrays in
+LL count four times their bytes, so that they are spread over more channels.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from lagom_jax.cost.nccl_default import default_of
 from lagom_jax.cost.nccl_facts import NcclFacts
+from lagom_jax.cost.span import Span
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.plan.setting import REDUCING, Setting
 
 _LEAST_COUNTED_BYTES = 512
 """Floor of what an array counts that is too low to matter."""
@@ -47,6 +53,98 @@ def bins_of(arrays: tuple[float, ...], facts: NcclFacts) -> Iterator[tuple[float
     yield arrays[first:]
 
 
+def protocols_of(
+    kind: str, arrays: tuple[float, ...], span: Span, facts: NcclFacts
+) -> list[str]:
+    """The protocol that NCCL chooses for each bin of a group's arrays.
+
+    Args:
+        kind: The kind of collective.
+        arrays: Bytes of each array, from small to large.
+        span: How its groups lie on the cluster.
+        facts: NCCL's constants.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> arrays, a100 = (3e4,) * 72 + (3e6,) * 24, Cluster.parse("a100:1x4")
+        >>> protocols_of("all-gather", arrays, Span(4, 1, 4), nccl_facts(a100))
+        ['ll', 'simple']
+    """
+    # NCCL has its channels work through a group's arrays one by one.
+    each = 1
+    if not facts.arrays_chosen_together:
+        each = -(-len(arrays) // facts.channels_over(span.domains))
+    return [
+        default_of(kind, sum(one), span, facts, in_turn=each).protocol
+        for one in bins_of(arrays, facts)
+    ]
+
+
+def arrays_of(collective: Collective) -> tuple[float, ...]:
+    """Bytes of each array that a collective moves, on the larger side."""
+    given = [float(nbytes) for _, nbytes in collective.operands]
+    more = collective.bytes / sum(given) if sum(given) else 1.0
+    return tuple(nbytes * more for nbytes in given)
+
+
+def usual_of(
+    kind: str, nbytes: float, arrays: Sequence[float], span: Span, facts: NcclFacts
+) -> Setting:
+    """The setting that NCCL would choose by itself for a group of arrays.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Bytes on the larger side, of all arrays.
+        arrays: Bytes of each, in any order; one or none is as if of a single array.
+        span: How its groups lie on the cluster.
+        facts: NCCL's constants.
+
+    Returns:
+        That of the largest arrays: smaller ones may have another protocol. Its
+        algorithm is the one for a single array of all bytes in that protocol.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> span, facts = Span(8, 1, 8), nccl_facts(Cluster.parse("a100:1x8"))
+        >>> usual_of("all-gather", 3e7, (), span, facts).protocol
+        'simple'
+        >>> usual_of("all-gather", 3e7, (1e5,) * 300, span, facts).protocol
+        'll'
+    """
+    protocol = ""
+    if len(arrays) > 1 and kind in REDUCING:
+        protocol = protocols_of(kind, tuple(sorted(arrays)), span, facts)[-1]
+    return default_of(kind, nbytes, span, facts, protocol)
+
+
+def counted(kind: str, nbytes: float, protocol: str, facts: NcclFacts) -> float:
+    """Bytes that NCCL counts for an array of a group when it fills channels.
+
+    Args:
+        kind: The kind of collective.
+        nbytes: Of the array, on the larger side.
+        protocol: Its protocol.
+        facts: NCCL's constants.
+
+    Example:
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> a100 = Cluster.parse("a100:1x8")
+        >>> versions = "2.21.5", "2.23.4", "2.26.2", "2.29.2"
+        >>> of = [nccl_facts(a100, version) for version in versions]
+        >>> [counted("all-gather", 6000, "ll", facts) for facts in of]
+        [6000, 16384, 24000, 32768]
+    """
+    traffic = nbytes * (2 if kind == "all-reduce" else 1)
+    if protocol == "ll":
+        traffic *= facts.ll_array_counts
+    if facts.array_bytes > _LEAST_COUNTED_BYTES:
+        return max(facts.array_bytes, traffic)
+    return max(1, traffic)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waits:
     """Seconds that arrays wait for others on their channel: all but the longest."""
@@ -61,35 +159,25 @@ NO_WAITS = Waits(0.0, 0.0)
 """Of a single array."""
 
 
-def waits_of(
-    arrays: Sequence[tuple[float, float]], channels: int, facts: NcclFacts
-) -> Waits:
+def waits_of(arrays: Sequence[tuple[float, float]], channels: int) -> Waits:
     """Waits of the arrays of a group for each other.
 
     Args:
-        arrays: Bytes of each array, from small to large, and the seconds of its steps.
+        arrays: What each array counts (`counted`) and the seconds of its steps, from
+            small arrays to large ones.
         channels: Of the communicator.
-        facts: NCCL's constants.
 
     Example:
-        Up to 2.22 ninety small arrays beside six large ones all lie on one channel.
+        Ninety small arrays beside six large ones all lie on one channel.
 
-        >>> from lagom_jax.cluster import Cluster
-        >>> from lagom_jax.cost.nccl_facts import nccl_facts
-        >>> arrays = [(1024.0, 1.0)] * 90 + [(1e7, 1.0)] * 6
-        >>> a100 = Cluster.parse("a100:1x8")
-        >>> waits_of(arrays, 24, nccl_facts(a100, "2.21.5")).longest
+        >>> waits_of([(1024.0, 1.0)] * 90 + [(1e7, 1.0)] * 6, 24).longest
         90.0
-        >>> waits_of(arrays, 24, nccl_facts(a100, "2.29.7")).longest <= 90
-        True
     """
-    floor = facts.array_bytes if facts.array_bytes > _LEAST_COUNTED_BYTES else 1
-    weights = [max(float(floor), nbytes) for nbytes, _ in arrays]
-    quota = sum(weights) / max(1, channels)
+    quota = sum(weight for weight, _ in arrays) / max(1, channels)
     by_channel: list[float] = []
     all_here = longest_here = 0.0
     room = quota
-    for (_, seconds), weight in zip(arrays, weights, strict=True):
+    for weight, seconds in arrays:
         all_here += seconds
         longest_here = max(longest_here, seconds)
         room -= weight

@@ -13,7 +13,15 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.arrays import NO_WAITS, Waits, bins_of, waits_of
+from lagom_jax.cost.arrays import (
+    NO_WAITS,
+    Waits,
+    bins_of,
+    counted,
+    protocols_of,
+    usual_of,
+    waits_of,
+)
 from lagom_jax.cost.constants import Constants, load_constants
 from lagom_jax.cost.loads import NO_LOAD, CollectiveLoad, memory_rate
 from lagom_jax.cost.nccl_default import default_of
@@ -122,7 +130,7 @@ class CollectiveTerms:
             read = nbytes * (span.size - 1) / cluster.inside.bytes_per_s
             fixed = constants.one_shot_seconds + read
         else:
-            usual = default_of(kind, nbytes, span, constants.facts)
+            usual = usual_of(kind, nbytes, arrays, span, constants.facts)
         ordered = tuple(sorted(arrays)) if len(arrays) > 1 else ()
         return cls(kind, nbytes, ordered, span, cluster, constants, usual, fixed)
 
@@ -201,22 +209,23 @@ class CollectiveTerms:
         """
         facts = self.facts
         channels = min(setting.channels, facts.channels_over(self.span.domains))
-        *smaller, _ = bins = list(bins_of(self.arrays, facts))
-        protocols = [
-            default_of(self.kind, sum(one), self.span, facts).protocol
-            for one in smaller
-        ]
-        latencies = [self._at(protocol)[1].latency for protocol in protocols]
-        steps = [
-            max(_LEAST_LATENCY * whole, whole - _KERNEL_SECONDS)
-            for whole in (*latencies, latency)
-        ]
+        bins = list(bins_of(self.arrays, facts))
+        smaller = protocols_of(self.kind, self.arrays, self.span, facts)[:-1]
+        latencies = [self._at(protocol)[1].latency for protocol in smaller]
         placed = [
-            (nbytes, seconds)
-            for one, seconds in zip(bins, steps, strict=True)
+            (
+                counted(self.kind, nbytes, protocol, facts),
+                max(_LEAST_LATENCY * whole, whole - _KERNEL_SECONDS),
+            )
+            for one, protocol, whole in zip(
+                bins,
+                (*smaller, setting.protocol),
+                (*latencies, latency),
+                strict=True,
+            )
             for nbytes in one
         ]
-        return waits_of(placed, channels, facts)
+        return waits_of(placed, channels)
 
     def _structure(self, setting: Setting) -> Structure:
         return structure_of(self.kind, self.nbytes, self.span, self.facts, setting)

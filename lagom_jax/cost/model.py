@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.arrays import arrays_of, usual_of
 from lagom_jax.cost.between_regions import wan_price
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
@@ -19,7 +20,6 @@ from lagom_jax.cost.loads import (
     KernelLoad,
     kernel_load,
 )
-from lagom_jax.cost.nccl_default import default_of
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
@@ -143,13 +143,6 @@ def call_of(collective: Collective, cluster: Cluster) -> PlacedCall:
     )
 
 
-def arrays_of(collective: Collective) -> tuple[float, ...]:
-    """Bytes of each array that a collective moves, on the larger side."""
-    given = [float(nbytes) for _, nbytes in collective.operands]
-    more = collective.bytes / sum(given) if sum(given) else 1.0
-    return tuple(nbytes * more for nbytes in given)
-
-
 def _work_of(kernel: Kernel) -> Work:
     return kernel.work
 
@@ -234,7 +227,8 @@ class CostModel:
         """NCCL's own setting for a collective that runs on rings."""
         span, nbytes = span_of(collective.groups, self.cluster), collective.bytes
         facts = nccl_facts(self.cluster, self.constants.nccl)
-        return default_of(collective.kind, float(nbytes), span, facts)
+        arrays = arrays_of(collective)
+        return usual_of(collective.kind, float(nbytes), arrays, span, facts)
 
     def carried(self, collective: Collective) -> Carried | None:
         """A collective off the rings, which no setting reaches; None on rings."""

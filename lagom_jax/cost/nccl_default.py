@@ -44,7 +44,13 @@ def nccl_default(
 
 
 def default_of(
-    kind: str, nbytes: float, span: Span, facts: NcclFacts, protocol: str = ""
+    kind: str,
+    nbytes: float,
+    span: Span,
+    facts: NcclFacts,
+    protocol: str = "",
+    *,
+    in_turn: int = 1,
 ) -> Setting:
     """The setting that NCCL would choose by itself, or in a protocol if it had to.
 
@@ -54,6 +60,7 @@ def default_of(
         span: How its groups lie on the cluster.
         facts: NCCL's constants.
         protocol: Of what it may choose from; by default all.
+        in_turn: Arrays of its group that a channel works through one by one.
     """
     if kind not in (*REDUCING, "collective-broadcast"):
         parts = default_parts(kind, nbytes, span.size, facts, span.domains)
@@ -68,18 +75,23 @@ def default_of(
             _P2P_THREADS,
             min(facts.p2p_chunk_bytes, limit),
         )
-    algorithm, chosen = _chosen(kind, nbytes, span, facts, protocol)
+    algorithm, chosen = _chosen(kind, nbytes, span, facts, protocol, in_turn)
     return _resources(nbytes, span, facts, algorithm, chosen)
 
 
 def _chosen(
-    kind: str, nbytes: float, span: Span, facts: NcclFacts, protocol: str = ""
+    kind: str,
+    nbytes: float,
+    span: Span,
+    facts: NcclFacts,
+    protocol: str,
+    in_turn: int,
 ) -> tuple[str, str]:
     times = {
         choice: time
         for choice in offered_by(kind, span, facts)
         if protocol in ("", choice[1])
-        if (time := _modelled(kind, nbytes, span, facts, *choice)) < math.inf
+        if (time := _modelled(kind, nbytes, span, facts, *choice, in_turn)) < math.inf
     }
     return min(times, key=lambda choice: times[choice])
 
@@ -120,10 +132,13 @@ def _modelled(
     facts: NcclFacts,
     algorithm: str,
     protocol: str,
+    in_turn: int,
 ) -> float:
     """Microseconds in NCCL's model of itself."""
     bandwidth = _bandwidth(kind, span, facts, algorithm, protocol)
-    return _latency(kind, span, facts, algorithm, protocol) + (
+    # A ring waits anew for each array; in a tree those of a batch follow each other.
+    waits = in_turn if algorithm == "ring" else -(-in_turn // facts.arrays_in_a_batch)
+    return waits * _latency(kind, span, facts, algorithm, protocol) + (
         nbytes / (1e3 * bandwidth) if bandwidth > 0 else math.inf
     )
 

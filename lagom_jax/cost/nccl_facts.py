@@ -65,6 +65,10 @@ class NcclFacts:
     """Most channels of a pair in a communicator that crosses the network."""
     array_bytes: int
     """Least bytes that an array of a group counts when channels are filled."""
+    ll_array_counts: int
+    """Times its bytes that an array of a group counts in LL."""
+    arrays_in_a_batch: int
+    """Arrays of a group that NCCL's kernel takes up at once."""
     arrays_chosen_together: bool
     """True if a group has one algorithm and protocol, whatever its arrays' sizes."""
     bytes_per_channel: int
@@ -179,6 +183,8 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         p2p_ll_by_channels_in_use=values["p2p_ll_by_channels_in_use"],
         net_channels_per_peer=values["net_channels_per_peer"],
         array_bytes=values["array_bytes"],
+        ll_array_counts=values["ll_array_counts"],
+        arrays_in_a_batch=values["arrays_in_a_batch"],
         arrays_chosen_together=values["arrays_chosen_together"],
         bytes_per_channel=small["bytes_per_channel"],
         bytes_per_thread={

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import nccl_default
+from lagom_jax.cost.arrays import arrays_of, usual_of
+from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.plan.plan import Plan
@@ -27,12 +28,14 @@ def settings_of(
     """
     by_name = {site: one.setting for one in plan.settings for site in one.sites}
     found: dict[Collective, Setting] = {}
+    facts = nccl_facts(cluster, nccl)
     for collective, _, _ in program.collectives():
         setting = by_name.get(collective.name)
         if isinstance(setting, Cap):
             span = span_of(collective.groups, cluster)
             nbytes = float(collective.bytes)
-            usual = nccl_default(collective.kind, nbytes, span, cluster, nccl)
+            arrays = arrays_of(collective)
+            usual = usual_of(collective.kind, nbytes, arrays, span, facts)
             setting = setting.of(usual)
         if setting is not None:
             found[collective] = setting

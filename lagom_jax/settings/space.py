@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_default import default_of, offered_by
+from lagom_jax.cost.arrays import arrays_of, usual_of
+from lagom_jax.cost.nccl_default import offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import p2p_channels
 from lagom_jax.cost.span import Span, span_of
@@ -185,7 +186,8 @@ def _group(
     facts: NcclFacts,
 ) -> Group:
     usual = (
-        default_of(site.kind, float(site.bytes), span, facts) for site, span in members
+        usual_of(site.kind, float(site.bytes), arrays_of(site), span, facts)
+        for site, span in members
     )
     sites = tuple(site for site, _ in members)
     return Group(name, sites, calls, tuple(usual), candidates)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.arrays import arrays_of
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
-from lagom_jax.cost.model import CostModel, arrays_of
+from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.arrays import Waits, waits_of
+from lagom_jax.cost.arrays import Waits, counted, usual_of, waits_of
 from lagom_jax.cost.collective import CollectiveTerms, collective_seconds
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.nccl_default import default_of, nccl_default, offered
@@ -180,16 +180,48 @@ def test_many_small_arrays_beside_large_ones_cost_a_ring_each():
     # From 2.22 on tiny ones have a protocol of their own.
     tiny = (6e3,) * 72 + (2.85e6,) * 24
     assert time("2.21.5", tiny) > 1.5 * time("2.22.3", tiny)
+    # From 2.26.2 on those in LL count four times, and lie on four times the channels.
+    placed_as_others = time("2.26.1", arrays) - time("2.26.1")
+    assert 2e-4 < time("2.26.2", arrays) - time("2.26.2") < 0.4 * placed_as_others
+
+
+def test_what_arrays_count_by_hand():
+    """An all-reduce is there and back; the floor is of what that makes."""
+    a100 = Cluster.parse("a100:1x8")
+    before, after = nccl_facts(a100, "2.26.1"), nccl_facts(a100, "2.26.2")
+    for kind, twice in (("all-gather", 1), ("reduce-scatter", 1), ("all-reduce", 2)):
+        for facts, times in ((before, 1), (after, 4)):
+            assert counted(kind, 1e6, "simple", facts) == twice * 1e6
+            assert counted(kind, 1e6, "ll", facts) == twice * times * 1e6
+            assert counted(kind, 1000.0, "ll", facts) == 16384
+
+
+@pytest.mark.parametrize("kind", GROUPED[:3])
+@pytest.mark.parametrize("nccl", ["2.21.5", "2.30.7"])
+def test_arrays_in_turn_favour_the_protocol_that_waits_least(kind, nccl):
+    """Each array of a channel waits anew, so more of them never lead to more waiting."""
+    facts = nccl_facts(Cluster.parse("a100:1x8"), nccl)
+    order = ["ll", "ll128", "simple"]
+    found = [
+        order.index(usual_of(kind, 3e7, (3e7 / count,) * count, HOST, facts).protocol)
+        for count in (1, 2, 24, 48, 240, 480)
+    ]
+    assert found == sorted(found, reverse=True)
+    # Up to 24 there is one for each channel.
+    assert len(set(found[:3])) == 1
+    if nccl == "2.21.5":
+        assert len(set(found)) == 1
+    elif kind != "all-reduce":
+        assert found[-1] < found[0]
 
 
 def test_waits_of_arrays_by_hand():
     """Four channels of 200 bytes: three arrays on the first, one on all others."""
-    old = nccl_facts(Cluster.parse("a100:1x4"), "2.21.5")
     arrays = [(50.0, 3.0), (50.0, 4.0), (100.0, 5.0), (600.0, 7.0)]
-    assert waits_of(arrays, 4, old) == Waits(longest=7.0, mean=7.0 / 4)
+    assert waits_of(arrays, 4) == Waits(longest=7.0, mean=7.0 / 4)
     # The second array ends on the second channel, beside the third.
-    assert waits_of([(10.0, 1.0), (20.0, 2.0), (10.0, 4.0)], 2, old) == Waits(2.0, 1.5)
-    assert waits_of([(8.0, 7.0)], 4, old) == Waits(0.0, 0.0)
+    assert waits_of([(10.0, 1.0), (20.0, 2.0), (10.0, 4.0)], 2) == Waits(2.0, 1.5)
+    assert waits_of([(8.0, 7.0)], 4) == Waits(0.0, 0.0)
 
 
 def test_channels_that_have_done_their_arrays_hold_no_sm():
