@@ -2,10 +2,12 @@
 
     python scripts/fit_networks.py
 
-Three constants a network: the share of its nominal rate, what crossing it adds to the
-latency, and how slowly the rate is reached (`lagom_jax/cost/network.py`). They are
-fitted to `lagom_jax/cost/measured/network.csv`, each network to its own rows, and `any`
-to all of them alike, for networks that nobody measured. Prints the errors, those of
+Four constants a network: the share of its nominal rate, what crossing it adds to the
+latency, and how slowly the rate is reached, by all-reduces and by others
+(`lagom_jax/cost/network.py`). They are fitted to `lagom_jax/cost/measured/network.csv`,
+each network to its own rows, and `any` to all of them alike, for networks that nobody
+measured. Of each network one kind alone was measured: the ramp of the other is that of
+`any`, fitted to the other networks. Prints the errors, those of
 `any` for a network that was left out of its fit too, and writes
 `lagom_jax/cost/constants/networks.json`.
 """
@@ -36,9 +38,9 @@ SYSTEMS = {
     ("h100-sxm", 25e9): "a3-mega",
     ("h200-sxm", 50e9): "a3-ultra",
 }
-START = np.log([0.9, 4e-5, 3.0])
+START = np.log([0.9, 4e-5, 3.0, 3.0])
 # How far, as factors of e, the constants may be from where they start.
-SPREAD = np.array([0.15, 1.0, 1.0])
+SPREAD = np.array([0.15, 1.0, 1.0, 1.0])
 ROBUST = 0.15
 
 
@@ -66,8 +68,8 @@ def read() -> list[Row]:
 
 
 def constants_of(point: np.ndarray) -> NetworkConstants:
-    efficiency, crossing, ramp = np.exp(point)
-    return NetworkConstants(min(1.0, efficiency), crossing, ramp)
+    efficiency, crossing, ramp, tree_ramp = np.exp(point)
+    return NetworkConstants(min(1.0, efficiency), crossing, ramp, tree_ramp)
 
 
 def errors(rows: list[Row], point: np.ndarray, any_: bool = True) -> np.ndarray:
@@ -86,16 +88,29 @@ def errors(rows: list[Row], point: np.ndarray, any_: bool = True) -> np.ndarray:
     return np.array(found)
 
 
-def fit(rows: list[Row], any_: bool = True) -> np.ndarray:
-    """The constants that suit the rows, every system counting alike."""
+def fit(rows: list[Row], any_: bool = True, usual: np.ndarray = START) -> np.ndarray:
+    """The constants that suit the rows, every system counting alike.
+
+    Args:
+        rows: Of one network or several.
+        any_: Whether they are of cards of another rate.
+        usual: Where the constants stay that the rows say nothing of.
+    """
     systems = [row.system for row in rows]
     weights = np.array([1 / np.sqrt(systems.count(name)) for name in systems])
 
     def misfit(point: np.ndarray) -> np.ndarray:
-        prior = 0.1 * (point - START) / SPREAD
+        prior = 0.1 * (point - usual) / SPREAD
         return np.concatenate([weights * errors(rows, point, any_) / ROBUST, prior])
 
-    return least_squares(misfit, START, loss="soft_l1", diff_step=1e-3).x
+    return least_squares(misfit, usual, loss="soft_l1", diff_step=1e-3).x
+
+
+def at_home(point: np.ndarray, system: str) -> np.ndarray:
+    """Constants of any network, for the cards of a system."""
+    card = Cluster.parse(system).between.bytes_per_s
+    crossing = elsewhere(constants_of(point), card).crossing_seconds
+    return np.array([point[0], np.log(crossing), *point[2:]])
 
 
 def words(logs: np.ndarray) -> str:
@@ -103,7 +118,7 @@ def words(logs: np.ndarray) -> str:
     return f"median {np.median(off):.1%}, p90 {np.quantile(off, 0.9):.1%}"
 
 
-FITTED = ("efficiency", "crossing_seconds", "ramp")
+FITTED = ("efficiency", "crossing_seconds", "ramp", "tree_ramp")
 
 
 def record_of(
@@ -134,14 +149,14 @@ def unsure(groups: list[np.ndarray]) -> float:
     return float(t.ppf(0.95, freedom)) / TENTH_BEYOND if freedom else 1.0
 
 
-def turns_kept_out(rows: list[Row]) -> np.ndarray:
+def turns_kept_out(rows: list[Row], usual: np.ndarray) -> np.ndarray:
     """The errors of every fourth row, of a fit to the others."""
     turns = np.arange(len(rows)) % 4
     kept = np.zeros(len(rows))
     for turn in range(4):
         inside = [row for row, own in zip(rows, turns, strict=True) if own != turn]
         out = [row for row, own in zip(rows, turns, strict=True) if own == turn]
-        kept[turns == turn] = errors(out, fit(inside, False), False)
+        kept[turns == turn] = errors(out, fit(inside, False, usual), False)
     return kept
 
 
@@ -154,9 +169,11 @@ def main() -> None:
     for name in sorted({row.system for row in rows}):
         own = [row for row in rows if row.system == name]
         others = [row for row in rows if row.system != name]
-        point = fit(own, False)
-        left_out.append(errors(own, fit(others)))
-        kept = turns_kept_out(own)
+        without = fit(others)
+        left_out.append(errors(own, without))
+        usual = at_home(without, name)
+        point = fit(own, False, usual)
+        kept = turns_kept_out(own, usual)
         print(
             f"{name}: fitted {words(errors(own, point, False))}; "
             f"left out: {words(left_out[-1])}"

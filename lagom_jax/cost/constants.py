@@ -18,8 +18,10 @@ from importlib import resources
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cluster.records import read_system
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
@@ -43,6 +45,8 @@ class NetworkConstants:
     """Added once to what crosses it, beside a hop's own latency."""
     ramp: float
     """Times the root of the microseconds that the bytes take on it."""
+    tree_ramp: float
+    """And so of an all-reduce, whose bytes go up and down a tree."""
     spread: float = 0.0
     """Standard deviation of the log of what the constants miss of rows kept out."""
 
@@ -147,24 +151,44 @@ def load_constants(cluster: Cluster, nccl: str = "") -> Constants:
 def load_network(cluster: Cluster) -> NetworkConstants:
     """The constants of a cluster's network: measured on it, or for any of its rate.
 
+    Those for any are bounded by what was measured with the same GPUs: no better than
+    of a faster network, no worse than of a slower one.
+
     Example:
         >>> fast, slow = (Cluster.parse(name) for name in ("h100", "a40-nvlink"))
         >>> load_network(fast).crossing_seconds < load_network(slow).crossing_seconds
         True
     """
-    known = _networks().get(cluster.system.name)
-    item: dict[str, Any] = known or _networks()["any"]
-    found = NetworkConstants(**{name: fact["value"] for name, fact in item.items()})
-    if known is not None:
-        return found
-    return elsewhere(found, cluster.between.bytes_per_s)
+    name, rate = cluster.system.name, cluster.between.bytes_per_s
+    if name in measured_networks():
+        return _network(name)
+    found = _costs(elsewhere(_network("any"), rate), rate)
+    for other in measured_networks():
+        system = read_system(other)
+        if system.gpu.name == cluster.gpu.name:
+            known = system.between.bytes_per_s
+            bound = _costs(_network(other), known)
+            if known > rate:
+                found = np.maximum(found, bound)
+            elif known < rate:
+                found = np.minimum(found, bound)
+    per_byte, crossing, ramp, tree_ramp = (float(cost) for cost in found)
+    return NetworkConstants(
+        1 / (per_byte * rate), crossing, ramp, tree_ramp, _network("any").spread
+    )
+
+
+def _costs(known: NetworkConstants, bytes_per_s: float) -> npt.NDArray[np.float64]:
+    """What a network of that rate costs: no price falls as one of them grows."""
+    per_byte = 1 / (known.efficiency * bytes_per_s)
+    return np.array([per_byte, known.crossing_seconds, known.ramp, known.tree_ramp])
 
 
 def elsewhere(known: NetworkConstants, bytes_per_s: float) -> NetworkConstants:
     """Constants of cards of 50 GB/s, for others: slower ones are older, and later.
 
     Example:
-        >>> elsewhere(NetworkConstants(0.9, 1e-5, 2.0), 12.5e9).crossing_seconds
+        >>> elsewhere(NetworkConstants(0.9, 1e-5, 2, 20), 12.5e9).crossing_seconds
         2e-05
     """
     slower = math.sqrt(_CARD_BYTES_PER_S / bytes_per_s)
@@ -179,6 +203,11 @@ def measured_networks() -> tuple[str, ...]:
         True
     """
     return tuple(sorted(_networks().keys() - {"any"}))
+
+
+def _network(name: str) -> NetworkConstants:
+    item: dict[str, Any] = _networks()[name]
+    return NetworkConstants(**{key: fact["value"] for key, fact in item.items()})
 
 
 @functools.cache

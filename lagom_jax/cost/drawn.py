@@ -187,6 +187,7 @@ def _networks(known: NetworkConstants, draws: Draws) -> list[NetworkConstants]:
             efficiency=known.efficiency / slower[member],
             crossing_seconds=known.crossing_seconds * later[member],
             ramp=known.ramp * longer[member],
+            tree_ramp=known.tree_ramp * longer[member],
         )
         for member in range(draws.members)
     ]

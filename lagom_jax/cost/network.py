@@ -67,7 +67,8 @@ def across(
         most = facts.link_gb_per_s(setting.algorithm, protocol, bus, span.domains)
         far_seconds = max(far_seconds, far / (most * 1e9))
     latency += network.crossing_seconds + 1e-6 * _hops(kind, span, facts, setting)
-    ramp = network.ramp * 1e-6 * math.sqrt(far_seconds * 1e6)
+    slowly = network.tree_ramp if kind == "all-reduce" else network.ramp
+    ramp = slowly * 1e-6 * math.sqrt(far_seconds * 1e6)
     if inside_seconds > far_seconds:
         return Alone(latency, inside_seconds + ramp, cluster.inside.kind, peak)
     sent = wire_bytes(kind, nbytes, span.size)
