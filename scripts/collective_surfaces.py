@@ -121,6 +121,10 @@ PRIORS = {
 }
 
 
+PER_DOUBLING = 4
+"""Place of what Simple adds for each doubling among the coefficients of `Streamed`."""
+
+
 def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
     found: dict[str, list[tuple[float, ...]]] = {}
     for name in ("collectives.csv", "nccl_alone.csv"):
@@ -181,6 +185,11 @@ def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
     form = Exchanged if kind in EXCHANGED_KINDS else Streamed
     median, spread = PRIORS[form]
     start, precision = np.log(median), 1 / np.square(spread)
+    if form is Streamed and cluster.inside.kind == "pcie":
+        # NCCL's hop of Simple over PCIe is 5 us longer than that of LL. Left free, the
+        # eight GPUs of a host, which go through the processors, would have this latency
+        # stand for their rate, and two GPUs pay for it.
+        start[PER_DOUBLING], precision[PER_DOUBLING] = math.log(5.0), 1 / 0.3**2
     if kind == "collective-permute":
         # Each GPU has one peer, however many there are, and channels limit it first.
         for absent in (1, -1):
