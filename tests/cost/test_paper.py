@@ -66,7 +66,7 @@ def backward(*collectives):
 
 @pytest.mark.parametrize(
     ("setting", "within", "reported", "documented"),
-    [(AUTOCCL, 0.15, 0.87, None), (LAGOM, 0.2, 1.35, 1.17)],
+    [(AUTOCCL, 0.15, 0.87, None), (LAGOM, 0.2, 1.35, 1.19)],
 )
 def test_pattern_one(setting, within, reported, documented):
     """An all-gather beside feed-forward matmuls; 1.35 is reported and not reached."""
@@ -86,7 +86,7 @@ def test_pattern_two():
     both = seconds(step, {gather: LAGOM, scatter: FEW})
     only_scatter = seconds(step, {gather: NCCL, scatter: FEW})
     assert default / both == pytest.approx(1.43, abs=0.15)
-    assert default / both == pytest.approx(1.30, abs=FIGURE)
+    assert default / both == pytest.approx(1.33, abs=FIGURE)
     assert default / both > default / only_scatter > 1.05
     assert default / seconds(step, {gather: AUTOCCL, scatter: AUTOCCL}) < 1.0
 
@@ -97,7 +97,7 @@ def test_collectives_that_are_not_the_bottleneck():
     alone = seconds(backward(), {})
     slow, few = (seconds(backward(gather), {gather: s}) for s in (NCCL, LAGOM))
     assert slow / alone == pytest.approx(1.35, abs=0.15)
-    assert slow / alone == pytest.approx(1.47, abs=FIGURE)
+    assert slow / alone == pytest.approx(1.44, abs=FIGURE)
     assert slow / few > 1.3
 
 

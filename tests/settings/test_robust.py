@@ -23,11 +23,11 @@ CLUSTERS = ("a40-nvlink:2x8", "h100:2x8", "b200:2x8")
 def doubted(name):
     """A layer's gather and scatter beside matmuls, thirty-two times."""
     cluster = Cluster.parse(name)
-    gather = site(cluster, "all-gather", 157_000_000)
-    scatter = site(cluster, "reduce-scatter", 157_000_000)
+    gather = site(cluster, "all-gather", 80_000_000)
+    scatter = site(cluster, "reduce-scatter", 80_000_000)
     body = (
         *(Launch(gather, Stream.COLLECTIVE, 0), Launch(scatter, Stream.COLLECTIVE, 1)),
-        *(Run(matmul(8192, 2560, 10240)), Run(matmul(8192, 10240, 2560))),
+        *(Run(matmul(4096, 2560, 10240)), Run(matmul(4096, 10240, 2560))),
         Wait((0,)),
         Wait((1,)),
     )
