@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from fit_scores import LARGE
+from never_falling import never_falling
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import default_of
@@ -121,8 +122,8 @@ PRIORS = {
 }
 
 
-PER_DOUBLING = 4
-"""Place of what Simple adds for each doubling among the coefficients of `Streamed`."""
+DOUBLING, SIMPLE_DOUBLING = 2, 4
+"""Places among the coefficients of `Streamed` of what each doubling adds."""
 
 
 def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
@@ -189,7 +190,10 @@ def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
         # NCCL's hop of Simple over PCIe is 5 us longer than that of LL. Left free, the
         # eight GPUs of a host, which go through the processors, would have this latency
         # stand for their rate, and two GPUs pay for it.
-        start[PER_DOUBLING], precision[PER_DOUBLING] = math.log(5.0), 1 / 0.3**2
+        start[SIMPLE_DOUBLING], precision[SIMPLE_DOUBLING] = math.log(5.0), 1 / 0.3**2
+    if form is Streamed and cluster.system.hosts_per_domain == 1:
+        # Inside a host NCCL's trees are chains, as its rings: ranks add, not doublings.
+        start[DOUBLING], precision[DOUBLING] = math.log(0.2), 1.0
     if kind == "collective-permute":
         # Each GPU has one peer, however many there are, and channels limit it first.
         for absent in (1, -1):
@@ -392,7 +396,7 @@ def fit_alone(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surfa
         for n in knots:
             row = correction(sizes, np.full(len(sizes), float(n)), number)
             if isinstance(form, Streamed):
-                row = _monotone(kind, form, row, sizes, n, peak, protocol)
+                row = never_falling(kind, form, row, sizes, n, peak, protocol)
             table.append(row)
         tables[protocol] = np.array(table, dtype=np.float64)
     return Surface(
@@ -403,45 +407,6 @@ def fit_alone(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surfa
         tables,
         peak,
     )
-
-
-def _monotone(
-    kind: str,
-    form: Streamed,
-    row: np.ndarray,
-    sizes: np.ndarray,
-    ranks: int,
-    peak: float,
-    protocol: str,
-) -> np.ndarray:
-    """Keeps the correction from falling faster than the form rises.
-
-    The nearest such correction: knots that fall too fast meet at their mean, in which
-    those that are known better count more.
-    """
-
-    def log_time(size: float) -> float:
-        return math.log(sum(form.parted(kind, size, ranks, peak, protocol)))
-
-    rise = [(log_time(s * 1.001) - log_time(s)) / math.log2(1.001) for s in sizes[:-1]]
-    # The form's slope grows with the bytes, so its least is at the left knot; a little
-    # is left for the rounding of the table.
-    risen = np.concatenate([[0.0], np.cumsum(np.maximum(0.0, np.array(rise) - 2e-4))])
-    weights = np.where(sizes >= LARGE, 4.0, 1.0)
-    return _rising(row + risen, weights) - risen
-
-
-def _rising(heights: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The nearest heights that nowhere fall: neighbours that do are pooled."""
-    pools: list[tuple[float, float, int]] = []
-    for height, weight in zip(heights, weights, strict=True):
-        mean, total, number = float(height), float(weight), 1
-        while pools and pools[-1][0] > mean:
-            other, heavy, more = pools.pop()
-            mean = (mean * total + other * heavy) / (total + heavy)
-            total, number = total + heavy, number + more
-        pools.append((mean, total, number))
-    return np.concatenate([np.full(number, mean) for mean, _, number in pools])
 
 
 def surface_times(surface: Surface, rows: Rows, cluster: Cluster) -> np.ndarray:

@@ -179,7 +179,7 @@ def load_network(cluster: Cluster) -> NetworkConstants:
 
 
 def _costs(known: NetworkConstants, bytes_per_s: float) -> npt.NDArray[np.float64]:
-    """What a network of that rate costs: no price falls as one of them grows."""
+    """Costs of a network of that rate: no price falls as one of them grows."""
     per_byte = 1 / (known.efficiency * bytes_per_s)
     return np.array([per_byte, known.crossing_seconds, known.ramp, known.tree_ramp])
 

@@ -26,7 +26,7 @@ CLUSTER = "h100:2x8"
 BUDGET = Budget(compiles=2, evaluations=2000)
 # Else there would be one gather of each kind.
 APART = {"xla_gpu_all_gather_combine_threshold_bytes": 0}
-LAYERS, WIDTH, BATCH = 4, 4096, 6144
+LAYERS, WIDTH, BATCH = 4, 4096, 5120
 
 
 @functools.cache
