@@ -111,6 +111,31 @@ def drowns(gains: Sequence[float], step_seconds: float) -> bool:
     return worst < -least or sum(gains) / len(gains) <= least
 
 
+def outweighed(gains: Sequence[float], step_seconds: float) -> bool:
+    """True if what a gain may cost weighs more than what it gives on average.
+
+    Beside the program as it is a gain must not drown. Between two ways to gain, one
+    that is a little behind by a few models and far ahead by the others is worth it.
+
+    Args:
+        gains: Seconds of a step that something gives, by each model of an ensemble;
+            of twenty the lowest does not count.
+        step_seconds: The step's time.
+
+    Example:
+        >>> outweighed([0.01] * 18 + [-0.005] * 2, 1.0)
+        False
+        >>> outweighed([0.01] * 18 + [-0.01] * 2, 1.0)
+        True
+        >>> outweighed([0.0] * 20, 1.0)
+        True
+    """
+    if not gains:
+        return False
+    mean, least = sum(gains) / len(gains), SAME * step_seconds
+    return mean <= least or sorted(gains)[len(gains) // OUTSIDE] < -mean
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uncertainty:
     """The intervals of a decision's figures, by the models of an ensemble.

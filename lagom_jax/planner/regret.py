@@ -2,8 +2,9 @@
 
 By every model of an ensemble a candidate's regret is how much longer its step takes
 than that of the best candidate by that model. The candidate with the least regret on
-average wins, unless it could cost too much at worst; and where what it gives over a
-simpler one drowns in what nobody knows, the simpler one does.
+average wins, unless it could cost too much at worst. Where what it gives over the
+program as it is drowns in what nobody knows, nothing is changed; where what it may cost
+beside a simpler one weighs more than what it gives, the simpler one wins.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from lagom_jax.plan.interval import SAME, drowns
+from lagom_jax.plan.interval import SAME, drowns, outweighed
 
 WORST_REGRET: Final = 0.03
 """The share of a step that a decision may cost by any model, if one costs less."""
@@ -39,8 +40,23 @@ class Scored:
         """
         if not self.by_model:
             return self.seconds < other.seconds * (1 - SAME)
+        return not drowns(self._gains(other), other.seconds)
+
+    def is_worth_more_than(self, other: Scored) -> bool:
+        """True if what it gives weighs more than what it may cost.
+
+        Example:
+            >>> plain, one = Scored(2.0, (2.0,) * 3, 1), Scored(1.7, (1.6, 1.6, 2.1), 2)
+            >>> one.is_better_than(plain), one.is_worth_more_than(plain)
+            (False, True)
+        """
+        if not self.by_model or not other.parts:
+            return self.is_better_than(other)
+        return not outweighed(self._gains(other), other.seconds)
+
+    def _gains(self, other: Scored) -> list[float]:
         pairs = zip(self.by_model, other.by_model, strict=True)
-        return not drowns([theirs - own for own, theirs in pairs], other.seconds)
+        return [theirs - own for own, theirs in pairs]
 
 
 def nowhere_behind(one: Scored, other: Scored) -> bool:
@@ -98,16 +114,20 @@ def least_regret(candidates: Sequence[Scored]) -> int:
         by_model = found[place]
         return sum(by_model) / len(by_model) if by_model else 0.0
 
+    def beyond(place: int) -> float:
+        return max(0.0, max(found[place], default=0.0) - WORST_REGRET)
+
     # Each has to be worth it over all simpler ones that are worth it themselves.
     worth: list[int] = []
     for place in sorted(places, key=lambda p: (candidates[p].parts, mean(p))):
         simpler = (p for p in worth if candidates[p].parts < candidates[place].parts)
-        if all(candidates[place].is_better_than(candidates[p]) for p in simpler):
+        if all(candidates[place].is_worth_more_than(candidates[p]) for p in simpler):
             worth.append(place)
-    bounded = [p for p in worth if max(found[p], default=0.0) <= WORST_REGRET]
+    bounded = [p for p in worth if not beyond(p)]
     return min(
         bounded or worth,
-        key=lambda p: (mean(p), candidates[p].seconds, candidates[p].parts),
+        # Where nothing is bounded, what is beyond the bound counts twice.
+        key=lambda p: (mean(p) + beyond(p), candidates[p].seconds, candidates[p].parts),
     )
 
 

@@ -46,8 +46,6 @@ _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
-
-
 _MENTIONED = 4
 """Candidates that are listed although nobody tried them."""
 
@@ -189,8 +187,7 @@ class Sweep:
         if not more or self._out_of_time():
             return
         self._most = self.compiles + more
-        self._timing = self._timing or Timing(self._judge)
-        options = decide(self.trials, self._timing).trial.asked.options
+        options = self._decided().trial.asked.options
         same = (t for t in self.trials if t.view and t.asked.options == options)
         usual = next(trial for trial in same if not trial.ordered)
         assert usual.view is not None
@@ -208,14 +205,18 @@ class Sweep:
 
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
-        self._say("timing the candidates under all models")
-        decision = decide(self.trials, self._timing or Timing(self._judge))
+        decision = self._decided()
         taken = decision.trial
         promised = (t.number for t in self.trials if t.status == "ok")
         if taken.status == "ok" and taken.number == max(promised):
             return decision
         why = "the least regret among what was compiled"
         return dataclasses.replace(decision, trial=self._restated(taken, why))
+
+    def _decided(self) -> Taken:
+        self._say("timing the candidates under all models")
+        self._timing = self._timing or Timing(self._judge)
+        return decide(self.trials, self._timing)
 
     def _refined(self, best: Trial) -> Trial:
         """Looks again at what was compiled, with all that can be set."""
@@ -379,8 +380,7 @@ class Sweep:
 
     def _may_be_ordered(self, trial: Trial) -> bool:
         """False where any other order takes more memory than there is."""
-        spare = self._spare(trial)
-        return spare is None or spare >= 0
+        return (self._spare(trial) or 0) >= 0
 
     def _spare(self, trial: Trial) -> int | None:
         """Bytes that another order may take more than XLA's; None where unknown."""

@@ -1,8 +1,8 @@
 """A choice of settings under all models of an ensemble: its times, and what is left.
 
-A setting stays if by no more than one model in twenty the step is longer with it. Where
-the gain drowns in what nobody knows, NCCL's own choice stays, or another setting takes
-its place whose gain does not.
+A setting stays if what it gives on average weighs more than what it may cost by all but
+one model in twenty. Otherwise NCCL's own choice stays, or another setting takes its
+place that is worth it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lagom_jax.plan.interval import (
     StepIntervals,
     Uncertainty,
     drowns,
+    outweighed,
 )
 from lagom_jax.program.program import Program
 from lagom_jax.settings.policy import Found, replaced, scenes_of
@@ -94,6 +95,13 @@ class Doubt:
         """
         settled = self.settled(found)
         asked = self.settled(robust(self._stage, self.stages, settled))
+        if self.stages and self._drowns(self._cheaper(settled, asked).choice):
+            # Each is worth it, and all together are not sure to be.
+            settled = self.settled(found, drowns)
+            asked = self.settled(robust(self._stage, self.stages, settled), drowns)
+        return self._cheaper(settled, asked)
+
+    def _cheaper(self, settled: Found, asked: Found) -> Found:
         before, after = (self.step_seconds(one.choice) for one in (settled, asked))
         shares = [
             own / usual if usual else 1.0
@@ -101,11 +109,27 @@ class Doubt:
         ]
         return asked if sum(shares) < (1 - SAME) * len(shares) else settled
 
-    def settled(self, found: Found) -> Found:
-        """A policy's choice, without the settings whose gain drowns.
+    def _drowns(self, choice: Choice) -> bool:
+        """True if what all settings give together drowns."""
+        usual = self._stage.untouched
+        gains = [
+            before - after
+            for before, after in zip(
+                self.step_seconds(usual), self.step_seconds(choice), strict=True
+            )
+        ]
+        return drowns(gains, self._stage.score(usual).step_seconds)
+
+    def settled(
+        self,
+        found: Found,
+        unsure: Callable[[Sequence[float], float], bool] = outweighed,
+    ) -> Found:
+        """A policy's choice, without the settings whose gain is not sure enough.
 
         Args:
             found: The policy's.
+            unsure: Whether a gain is not, of its seconds by each model and the step's.
         """
         if not self.stages:
             return found
@@ -119,7 +143,7 @@ class Doubt:
         # What gives least goes first: others may be worth more without it.
         for group in sorted(gains, key=gains.__getitem__):
             gain, by_model = self._gains(choice, group)
-            if drowns(by_model, step):
+            if unsure(by_model, step):
                 choice = replaced(choice, group, 0)
                 drowned[group] = Interval.of(gain, by_model)
         moves = tuple(move for move in found.moves if choice[move.group])

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from lagom_jax.plan.interval import SAME, Interval, drowns
+from lagom_jax.plan.interval import SAME, Interval, outweighed
 from lagom_jax.settings.frontier import path, points, rungs
 from lagom_jax.settings.neighbours import NearbyCandidates
 from lagom_jax.settings.policy import Found, replaced, scenes_of
@@ -34,7 +34,8 @@ _FEW: Final = 4
 def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     """A policy's choice, with the settings that all models together would take.
 
-    One that more than one model in twenty calls a loss beside NCCL's own is not taken.
+    One whose loss beside NCCL's own, by all but one model in twenty, may be larger than
+    its gain on average is not taken.
 
     Args:
         likeliest: The step under the model that the policy asked.
@@ -75,7 +76,7 @@ class _AllAsked:
         self._step = likeliest.score(choice).step_seconds
 
     def best(self, choice: Choice, group: int) -> int:
-        """The candidate of a group to take; 0 where all gains drown."""
+        """The candidate of a group to take; 0 where none is worth it."""
         scenes = scenes_of(self._likeliest, (group,))
 
         def seconds(candidate: int, step: int = 1) -> list[float]:
@@ -95,7 +96,7 @@ class _AllAsked:
         for candidate in dict.fromkeys((choice[group], *left)):
             own = seconds(candidate)
             gains = [before - after for before, after in zip(usual, own, strict=True)]
-            if candidate and drowns(gains, self._step):
+            if candidate and outweighed(gains, self._step):
                 continue
             # What is no better is not worth another setting.
             if mean(own) < least - SAME * (candidate != choice[group]):

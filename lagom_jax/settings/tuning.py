@@ -194,7 +194,7 @@ def tune_program(
         grid: Which values are tried.
         correct: What the user's own measurements make of the model's prices.
         members: Other models that may hold as well: they say how sure the times are,
-            and settings whose gain drowns among them are left to NCCL.
+            and settings that they do not find worth it are left to NCCL.
         pricing: Where the prices come from; by default what the model says.
         name: What to call the program.
         description: What it is, in a line.

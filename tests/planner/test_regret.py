@@ -64,3 +64,28 @@ def test_what_helps_by_some_and_harms_by_none_is_taken():
     default = Scored(1.0, (1.0,) * 20, 0)
     helps = Scored(0.9, (0.9,) * 6 + (1.0,) * 14, 2)
     assert least_regret([default, helps]) == 1
+
+
+def test_what_is_a_little_behind_by_few_and_far_ahead_by_most_is_worth_it():
+    """By three models the order costs a thousandth, by the others it gives a tenth."""
+    default = Scored(2.0, (2.0,) * 20, 0)
+    plain = Scored(1.0, (1.0,) * 20, 1)
+    ordered = Scored(0.9, (0.9,) * 17 + (1.001,) * 3, 2)
+    assert not ordered.is_better_than(plain)
+    assert least_regret([default, plain, ordered]) == 2
+
+
+def test_what_may_cost_more_than_it_gives_is_not_worth_it():
+    default = Scored(2.0, (2.0,) * 20, 0)
+    plain = Scored(1.0, (1.0,) * 20, 1)
+    risky = Scored(0.995, (0.995,) * 18 + (1.02,) * 2, 2)
+    assert sum(risky.by_model) < sum(plain.by_model)
+    assert least_regret([default, plain, risky]) == 1
+
+
+def test_where_nothing_is_bounded_the_worst_counts_too():
+    one = Scored(1.0, (1.0,) * 18 + (1.3, 1.0), 1)
+    other = Scored(1.0, (1.02,) * 18 + (1.0, 1.1), 1)
+    means = [sum(by_model) for by_model in regrets([one, other])]
+    assert means[0] < means[1]
+    assert least_regret([one, other]) == 1

@@ -5,7 +5,7 @@ import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
-from lagom_jax.plan.interval import drowns
+from lagom_jax.plan.interval import drowns, outweighed
 from lagom_jax.program.program import Launch, Loop, Program, Run, Stream, Wait
 from lagom_jax.settings.controls import named
 from lagom_jax.settings.doubt import Doubt, uncorrected
@@ -42,8 +42,8 @@ def gained(cluster):
     stage, doubt = doubted(cluster)
     found = Lagom().choose(stage)
     before, after = (
-        np.array(doubt.step_seconds(choose(found).choice))
-        for choose in (doubt.settled, doubt.decided)
+        np.array(doubt.step_seconds(decided.choice))
+        for decided in (doubt.settled(found, drowns), doubt.decided(found))
     )
     return float(np.mean(1 - after / before))
 
@@ -55,7 +55,7 @@ def test_it_costs_less_on_average_than_what_one_model_finds():
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_what_it_takes_does_not_drown(cluster):
+def test_what_it_takes_is_worth_what_it_may_cost(cluster):
     stage, doubt = doubted(cluster)
     choice = robust(stage, doubt.stages, Lagom().choose(stage)).choice
     with_it = doubt.step_seconds(choice)
@@ -63,7 +63,17 @@ def test_what_it_takes_does_not_drown(cluster):
         if candidate:
             without = doubt.step_seconds(replaced(choice, group, 0))
             gains = [b - a for b, a in zip(without, with_it, strict=True)]
-            assert not drowns(gains, stage.score(choice).step_seconds)
+            assert not outweighed(gains, stage.score(choice).step_seconds)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_all_settings_together_do_not_drown(cluster):
+    stage, doubt = doubted(cluster)
+    choice = doubt.decided(Lagom().choose(stage)).choice
+    usual = stage.untouched
+    pairs = zip(doubt.step_seconds(usual), doubt.step_seconds(choice), strict=True)
+    gains = [before - after for before, after in pairs]
+    assert choice == usual or not drowns(gains, stage.score(usual).step_seconds)
 
 
 def test_of_one_model_alone_nothing_is_asked():
