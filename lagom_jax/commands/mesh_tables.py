@@ -16,6 +16,7 @@ from lagom_jax.mesh.mesh_words import (
     compiled_words,
     head_words,
     refusal_words,
+    refused_lines,
     was_compiled,
 )
 from lagom_jax.mesh.pictures import axes_words
@@ -40,7 +41,8 @@ def offer_shown(offer: Offer, rows: int, page: str) -> Group:
         f"{advice.best.tokens_per_second:,.0f} tokens/s. {page}",
         "bold green",
     )
-    return Group(head, _choices(advice, rows), Text(), take)
+    refused = [Text(f"refused: {line}", "red") for line in refused_lines(advice)]
+    return Group(head, _choices(advice, rows), Text(), *refused, take)
 
 
 def _choices(advice: MeshAdvice, rows: int) -> Table:

@@ -14,6 +14,7 @@ from lagom_jax.mesh.mesh_words import (
     compiled_words,
     head_words,
     refusal_words,
+    refused_lines,
     was_compiled,
 )
 from lagom_jax.mesh.pictures import axes_words, chart_svg, matrix_svg
@@ -188,11 +189,7 @@ def _whole(cell: str) -> Html:
 
 
 def _refused(advice: MeshAdvice) -> Html | None:
-    told = [
-        tag("li", f"{axes_words(one.sizes)}: {printable(one.refused, 500)}")
-        for one in advice.choices
-        if one.refused
-    ]
+    told = [tag("li", line) for line in refused_lines(advice)]
     return tag("ul", told) if told else None
 
 

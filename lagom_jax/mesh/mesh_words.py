@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lagom_jax.markup import printable
 from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
 from lagom_jax.mesh.infeasible import Infeasible
 from lagom_jax.mesh.pictures import axes_words
@@ -47,6 +48,15 @@ def compiled_words(choice: MeshChoice) -> str:
     if choice.verified_step_seconds is not None:
         return in_seconds(choice.verified_step_seconds)
     return "refused" if choice.refused else ""
+
+
+def refused_lines(advice: MeshAdvice) -> list[str]:
+    """A line for each choice that could not be compiled: its mesh and the reason."""
+    return [
+        f"{axes_words(one.sizes)}: {printable(one.refused, 500)}"
+        for one in advice.choices
+        if one.refused
+    ]
 
 
 def refusal_words(why: Infeasible) -> str:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -198,6 +199,15 @@ def test_the_best_are_compiled_as_often_as_asked(capsys, monkeypatch, tmp_path):
     assert compiles[2] > compiles[1] > 0
     # More options to choose from never make a plan longer.
     assert found[2][0]["verified_step_seconds"] <= found[1][0]["verified_step_seconds"]
+
+
+def test_why_a_step_was_refused_stands_below(capsys, tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text("def make(data, fsdp, tensor):\n    return print, 1, 2\n")
+    words = [*BASIC, "--cluster", "h100:1x8", "--verify", "1", "--step", f"{file}:make"]
+    main(words)
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"refused: \S.*: the factory returned .*must return a pair", out)
 
 
 def test_a_step_that_names_no_function(capsys):
