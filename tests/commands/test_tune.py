@@ -52,7 +52,8 @@ def test_the_policies_stand_side_by_side(capsys, tmp_path):
     # What may be none by some models is left alone; tests/settings hold the search.
     assert best <= by_name["lagom"]["step_seconds"]
     assert found["after"]["step_seconds"] == by_name["lagom"]["step_seconds"]
-    assert found["floor_seconds"] <= best
+    # The floor adds up in another order: where nothing is left, a bit may differ.
+    assert found["floor_seconds"] <= best * (1 + 1e-12)
 
 
 def test_every_choice_says_why_and_what_it_gives(capsys, tmp_path):
