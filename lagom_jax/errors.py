@@ -82,6 +82,10 @@ class PlanError(LagomError):
     """A plan that contradicts itself, or a file that is none."""
 
 
+class DecomposeError(LagomError, ValueError):
+    """Sizes, axes or examples that cannot be cut as asked."""
+
+
 class TunerError(LagomError):
     """Rules that NCCL's tuner plugin cannot have, or a file that holds none."""
 

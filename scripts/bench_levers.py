@@ -42,7 +42,7 @@ from lagom_jax.options import bound_of
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, ways_of, with_rewrites
 from lagom_jax.planner.run import Finished
 from lagom_jax.settings.controls import PRESETS
 
@@ -111,7 +111,8 @@ def rows(
         def other(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
             return planner_of(case, way), ()
 
-        return with_rewrites((planner, whole), other, request)
+        ways = ways_of(planner.finished)
+        return with_rewrites((planner, whole), other, request, ways)
 
     def row(
         policy: str, plan: Plan, seconds: float, peak: int | None, compiles: int

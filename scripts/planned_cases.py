@@ -114,7 +114,7 @@ def planner_of(
     if way is not None:
         from lagom_jax.decompose import transformed
 
-        function = transformed(function, *way[:3])
+        function = transformed(function, *way[:3], way.forms)
     return Planner(
         function,
         *step.arguments,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         rings,
         sliced,
         transformed,
+        with_forms,
     )
 
 _LATER = {
@@ -57,6 +58,7 @@ _LATER = {
     "rings": "sliced_function",
     "sliced": "sliced_function",
     "transformed": "sliced_function",
+    "with_forms": "sliced_function",
 }
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "sliced",
     "transformed",
     "ulysses_attention",
+    "with_forms",
 ]
 
 

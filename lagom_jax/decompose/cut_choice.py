@@ -17,7 +17,7 @@ from lagom_jax.decompose.flat_program import (
     refuse_mixing,
 )
 from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
-from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul, site_of
+from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul
 
 _SERVES = 0.25
 """The share of the bytes that can be cut at all, which a dimension has to serve."""
@@ -36,8 +36,8 @@ class Slicing:
             every shard, so that none has to move.
         loops: Whether only bodies of loops are cut, each whole, along the batch of what
             they carry.
-        ring: The form of rings that gathers and scatters become, in place of slices of
-            everything; None for slices.
+        forms: The form that each collective of the function's own and the matmuls next
+            to it are to have, None for as they are; in place of slices of everything.
         cut: The sites that were cut.
         seen: All sites, for messages.
     """
@@ -47,18 +47,19 @@ class Slicing:
     whole_sums: bool = True
     local: bool = False
     loops: bool = False
-    ring: Form | None = None
+    forms: Callable[[CommunicatedMatmul], Form | None] | None = None
     cut: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
     seen: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
 
     def nothing(self) -> str:
         """A message for those who asked for what is not there."""
-        if self.ring is not None:
+        if self.forms is not None:
             return (
-                "no ring can be made: the function has no all-gather before a matmul, "
-                "and no matmul before a reduce-scatter, of its own, over one mesh axis "
-                "(in jax.shard_map, tiled), or none was chosen; collectives that are "
-                "left to the partitioner can be cut with decompose.sliced"
+                "no ring can be made, and no chunks: the function has no all-gather "
+                "before a matmul, and no matmul before a reduce-scatter, of its own, "
+                "over one mesh axis (in jax.shard_map, tiled), or none was chosen; "
+                "collectives that are left to the partitioner can be cut with "
+                f"decompose.sliced{self._there()}"
             )
         if self.loops:
             return (
@@ -71,13 +72,16 @@ class Slicing:
                 "there is nothing to cut: the function has no matmul whose operands or "
                 "results are communicated"
             )
-        listed = dict.fromkeys(f"{site.kind} at {site.line}" for site in self.seen)
-        shown = ", ".join([*listed][:8])
         return (
             f"nothing could be cut in {self.slices} slices: none of the sites was "
-            "chosen, or none has a dimension of that many indices that nothing sums; "
-            f"there are: {shown}"
+            "chosen, or none has a dimension of that many indices that nothing sums"
+            f"{self._there()}"
         )
+
+    def _there(self) -> str:
+        """A few of the sites."""
+        listed = dict.fromkeys(f"{site.kind} at {site.line}" for site in self.seen)
+        return f"; there are: {', '.join([*listed][:8])}" if listed else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ def choose(
     kinds = {step.equation.primitive.name for step in program.steps}
     if slicing.loops:
         return _whole_body(program, slicing, carry) if "dot_general" in kinds else None
-    if slicing.ring or slicing.slices == 1 or "dot_general" not in kinds:
+    if slicing.forms or slicing.slices == 1 or "dot_general" not in kinds:
         return None
     wanted = kinds & COMMUNICATING if slicing.local else {"dot_general"}
     places = [
@@ -175,10 +179,7 @@ def choose(
         for place, step in enumerate(program.steps)
         if step.equation.primitive.name in wanted
     ]
-    sites = {
-        place: site_of(program.steps[place].equation, program.steps[place].line)
-        for place in places
-    }
+    sites = {place: program.steps[place].site for place in places}
     slicing.seen += sites.values()
     sites = {place: site for place, site in sites.items() if slicing.asked(site)}
     if not sites:
@@ -242,7 +243,7 @@ def _whole_body(
         if late:
             summed.update(step.outputs)
     slicing.cut += [
-        site_of(step.equation, step.line)
+        step.site
         for place, step in enumerate(program.steps)
         if place in places and step.equation.primitive.name == "dot_general"
     ]

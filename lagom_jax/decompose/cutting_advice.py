@@ -84,20 +84,25 @@ def advise(
         timeline: Its replay.
         prices: What collectives and kernels take alone, also others than it has.
     """
-    kernels = {
-        kernel.instruction.id: kernel
-        for kernel, _, _ in program.tasks()
-        if isinstance(kernel, Kernel) and kernel.instruction is not None
-    }
+    kernels = kernels_by_id(program)
     found: list[CuttingAdvice] = []
     for site, times in timeline.collectives().items():
         worth = times.exposed_seconds >= _LEAST * timeline.step_seconds
         if site.kind in _KINDS and worth and site.groups.size > 1:
-            matmul = _neighbour(site, kernels)
+            matmul = neighbour(site, kernels)
             if matmul is not None:
                 exposed = times.exposed_seconds / times.executions
                 found.append(_advice(site, matmul, exposed, times.executions, prices))
     return tuple(sorted(found, key=lambda one: -one.saved_seconds))
+
+
+def kernels_by_id(program: Program) -> dict[int, Kernel]:
+    """The kernels of a program, by their instructions."""
+    return {
+        kernel.instruction.id: kernel
+        for kernel, _, _ in program.tasks()
+        if isinstance(kernel, Kernel) and kernel.instruction is not None
+    }
 
 
 def _advice(
@@ -128,7 +133,7 @@ def _by_chunks(
 ) -> float:
     """Seconds saved by parts: one has nothing to hide it, the others a slice each."""
     message = prices.collective(part_of(site, count)).seconds
-    piece, lost = _slices(matmul, count, prices)
+    piece, lost = in_slices(matmul, count, prices)
     return exposed - message - (count - 1) * max(0.0, message - piece) - lost
 
 
@@ -136,7 +141,7 @@ def _by_ring(site: Collective, matmul: Kernel, exposed: float, prices: Prices) -
     """Seconds saved by messages between neighbours: all have a slice to hide behind."""
     ranks = site.groups.size
     message = prices.collective(message_of(site)).seconds
-    piece, lost = _slices(matmul, ranks, prices)
+    piece, lost = in_slices(matmul, ranks, prices)
     tail = 0.0
     if site.kind == "all-reduce":
         # The sums are gathered again, whole, and nothing is left to hide that.
@@ -145,7 +150,7 @@ def _by_ring(site: Collective, matmul: Kernel, exposed: float, prices: Prices) -
     return exposed - (ranks - 1) * max(0.0, message - piece) - lost - tail
 
 
-def _slices(matmul: Kernel, count: int, prices: Prices) -> tuple[float, float]:
+def in_slices(matmul: Kernel, count: int, prices: Prices) -> tuple[float, float]:
     """Seconds of one slice, and what all of them take more than the whole."""
     whole = prices.kernel(matmul).seconds
     piece = prices.kernel(slice_of(matmul, count)).seconds
@@ -205,7 +210,7 @@ def message_of(site: Collective) -> Collective:
     )
 
 
-def _neighbour(site: Collective, kernels: Mapping[int, Kernel]) -> Kernel | None:
+def neighbour(site: Collective, kernels: Mapping[int, Kernel]) -> Kernel | None:
     """The nearest matmul that needs what is gathered, or makes what is reduced."""
     if site.instruction is None or site.computation is None:
         return None

@@ -15,7 +15,7 @@ from jax.extend import core
 
 from lagom_jax.decompose.dimension_rules import links
 from lagom_jax.decompose.form import DecomposeError
-from lagom_jax.decompose.sites import line_of
+from lagom_jax.decompose.sites import CommunicatedMatmul, lines_of, site_of
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
 _CUSTOM = {
@@ -37,8 +37,18 @@ class Step:
     outputs: tuple[int, ...]
     debug: Any
     """jax's knowledge of the function that the equation is from."""
-    line: str
-    """Its place in the user's source, as far as it is known."""
+    lines: tuple[str, ...]
+    """Its places in the user's source, as far as they are known, innermost first."""
+
+    @property
+    def name(self) -> str:
+        """The primitive's."""
+        return self.equation.primitive.name
+
+    @property
+    def site(self) -> CommunicatedMatmul:
+        """It as a site."""
+        return site_of(self.equation, self.lines)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -82,7 +92,7 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
         return number
 
     def walk(
-        jaxpr: Any, consts: Sequence[int], args: Sequence[int], caller: str
+        jaxpr: Any, consts: Sequence[int], args: Sequence[int], caller: tuple[str, ...]
     ) -> list[int]:
         names: dict[Any, int] = dict(zip(jaxpr.constvars, consts, strict=True))
         names.update(zip(jaxpr.invars, args, strict=True))
@@ -95,18 +105,18 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
             inner = _called(equation, calls)
-            line = line_of(equation) or caller
+            lines = lines_of(equation) or caller
             if inner is not None:
                 body, values = inner
                 held = [
                     known(v, c.aval)
                     for v, c in zip(values, body.constvars, strict=True)
                 ]
-                outputs = walk(body, held, inputs, line)
+                outputs = walk(body, held, inputs, lines)
             else:
                 outputs = [fresh(variable.aval) for variable in equation.outvars]
                 program.steps.append(
-                    Step(equation, tuple(inputs), tuple(outputs), debug, line)
+                    Step(equation, tuple(inputs), tuple(outputs), debug, lines)
                 )
             names.update(zip(equation.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
@@ -117,7 +127,7 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
     ]
     inputs = [fresh(variable.aval) for variable in jaxpr.invars]
     program.inputs = tuple(inputs)
-    program.outputs = tuple(walk(jaxpr, consts, inputs, ""))
+    program.outputs = tuple(walk(jaxpr, consts, inputs, ()))
     return program
 
 
@@ -160,7 +170,7 @@ def refuse_mixing(step: Step) -> None:
     Raises:
         DecomposeError: Always.
     """
-    line = f"at {step.line} " if step.line else ""
+    line = f"at {step.lines[0]} " if step.lines else ""
     raise DecomposeError(
         f"the layer mixes examples: {step.equation.primitive.name} {line}"
         "makes one result of several of them, or nothing is known of it. Leave it out "
@@ -221,3 +231,24 @@ def _named(step: Step, group: Sequence[Node]) -> Iterator[Node]:
     for place, dimension in group:
         numbers = step.inputs if place >= 0 else step.outputs
         yield numbers[place if place >= 0 else -1 - place], dimension
+
+
+def run_step(step: Step, values: Sequence[Any], params: Any = None) -> list[Any]:
+    """One equation, in its own context and with its own place in the source."""
+    equation = step.equation
+    if params is not None:
+        equation = equation.replace(params=params)
+    invars = [
+        core.Var(atom.aval) if isinstance(atom, core.Literal) else atom
+        for atom in equation.invars
+    ]
+    # A variable that is used twice is one argument only.
+    named = dict(zip(invars, values, strict=True))
+    alone = core.Jaxpr(
+        (),
+        [*named],
+        equation.outvars,
+        [equation.replace(invars=invars)],
+        debug_info=step.debug,
+    )
+    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*named.values())

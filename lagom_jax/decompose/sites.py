@@ -22,6 +22,9 @@ COMMUNICATING = frozenset(
     }
 )
 
+REDUCTIONS = ("psum", "psum2", "psum_invariant")
+"""The names that sums over ranks have had."""
+
 _HERE = Path(__file__).parent
 _LIBRARIES = (_HERE, *(Path(jax.__file__).parents[1] / n for n in ("jax", "flax")))
 
@@ -35,30 +38,44 @@ class CommunicatedMatmul:
         shape: Of its result.
         bytes: Of its result.
         line: Its place in the source, as `lagom report` names it: `layout.py:218`.
+        callers: The lines of the calls that lead there, the nearest first.
     """
 
     kind: str
     shape: tuple[int, ...]
     bytes: int
     line: str
+    callers: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its line, and those of the calls that lead there."""
+        return (self.line, *self.callers)
 
 
-def site_of(equation: Any, line: str) -> CommunicatedMatmul:
-    """The site that an equation is, with its place in the source."""
+def site_of(equation: Any, lines: tuple[str, ...]) -> CommunicatedMatmul:
+    """The site that an equation is, with its places in the source, if any is known."""
     aval = equation.outvars[0].aval
     return CommunicatedMatmul(
         kind=equation.primitive.name,
         shape=tuple(aval.shape),
         bytes=math.prod(aval.shape) * aval.dtype.itemsize,
-        line=line,
+        line=lines[0] if lines else "",
+        callers=lines[1:],
     )
 
 
-def line_of(equation: Any) -> str:
-    """The user's own line that an equation comes from; empty if unknown."""
+def kind_of(site: CommunicatedMatmul) -> str:
+    """The primitive, with one name for all sums over ranks."""
+    return "psum" if site.kind in REDUCTIONS else site.kind
+
+
+def lines_of(equation: Any) -> tuple[str, ...]:
+    """The user's own lines that an equation comes from, the innermost call first."""
     traceback = getattr(equation.source_info, "traceback", None)
+    found: list[str] = []
     for frame in getattr(traceback, "frames", ()):
         path = Path(frame.file_name)
         if not any(path.is_relative_to(place) for place in _LIBRARIES):
-            return f"{path.name}:{frame.line_num}"
-    return ""
+            found.append(f"{path.name}:{frame.line_num}")
+    return tuple(found)

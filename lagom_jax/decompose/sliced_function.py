@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -19,9 +19,9 @@ import jax
 from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.flat_program import flatten
 from lagom_jax.decompose.form import DecomposeError, Form
-from lagom_jax.decompose.sites import CommunicatedMatmul
+from lagom_jax.decompose.sites import CommunicatedMatmul, kind_of
 from lagom_jax.decompose.slicing import run_sliced
-from lagom_jax.plan.rewrite import TRANSFORMATIONS
+from lagom_jax.plan.rewrite import TRANSFORMATIONS, SiteForm
 
 
 def sliced(
@@ -101,8 +101,57 @@ def rings(
         ...
         DecomposeError: no ring can be made ...
     """
-    form = Form("ring", slices=slices, both_ways=both_ways)
-    return _cut(f, functools.partial(Slicing, slices, _asked(sites), ring=form))
+    form, asked = Form("ring", slices=slices, both_ways=both_ways), _asked(sites)
+
+    def form_of(site: CommunicatedMatmul) -> Form | None:
+        return form if asked(site) else None
+
+    return _cut(f, functools.partial(Slicing, slices, asked, forms=form_of))
+
+
+def with_forms(
+    f: Callable[..., Any],
+    forms: Callable[[CommunicatedMatmul], Form | None]
+    | Mapping[tuple[str, str] | str, Form],
+) -> Any:
+    """Gives each collective next to a matmul in `f` a form of its own.
+
+    As `rings`, with the form that suits each: rings, sends straight to the owners, or
+    chunks; sums over ranks (`psum`) can be in chunks. What has no form stays as it is.
+    `whole_weights=False` runs a slice of a weight's gradient between two messages.
+
+    Args:
+        f: A function; a jitted one keeps its donation, shardings and static arguments.
+        forms: By line, or by line and primitive (`("layers.py:31", "all_gather")`, or
+            `"reduce_scatter"` or `"psum"`, whatever jax calls the last). The
+            line is the collective's own, or that of a call that leads to it; of several
+            that are named the innermost counts. Or a function that is asked about each.
+
+    Returns:
+        A function, as `sliced` returns it.
+
+    Raises:
+        DecomposeError: When it is called: there is nothing to cut.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f = with_forms(lambda x, w: x @ w, {"a.py:3": Form("chunks", slices=2)})
+        >>> f(jnp.ones((4, 8)), jnp.ones((8, 2)))  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        ...
+        DecomposeError: no ring can be made, and no chunks ...
+    """
+
+    def named(site: CommunicatedMatmul) -> Form | None:
+        assert not callable(forms)
+        for line in site.lines:
+            for key in ((line, kind_of(site)), line):
+                if key in forms:
+                    return forms[key]
+        return None
+
+    asked = forms if callable(forms) else named
+    return _cut(f, functools.partial(Slicing, 1, _asked(None), forms=asked))
 
 
 def half_batch_loops(f: Callable[..., Any], *, slices: int = 2) -> Any:
@@ -141,15 +190,20 @@ def half_batch_loops(f: Callable[..., Any], *, slices: int = 2) -> Any:
 
 
 def transformed(
-    f: Callable[..., Any], transformation: str, slices: int, whole_sums: bool = True
+    f: Callable[..., Any],
+    transformation: str,
+    slices: int,
+    whole_sums: bool = True,
+    forms: Sequence[SiteForm] = (),
 ) -> Any:
     """A function under the transformation that a plan names.
 
     Args:
         f: As the transformations take it.
-        transformation: `sliced`, `rings` or `half_batch_loops`.
+        transformation: `sliced`, `rings`, `half_batch_loops` or `with_forms`.
         slices: Parts.
         whole_sums: As `sliced` takes it; of the others each has its own way.
+        forms: As `with_forms` takes them.
 
     Raises:
         DecomposeError: There is no such transformation.
@@ -166,6 +220,8 @@ def transformed(
         return rings(f, slices=slices)
     if transformation == "half_batch_loops":
         return half_batch_loops(f, slices=slices)
+    if transformation == "with_forms":
+        return with_forms(f, {(one.line, one.kind): one.form for one in forms})
     raise DecomposeError(
         f"no transformation {transformation!r}: there are {', '.join(TRANSFORMATIONS)}"
     )
@@ -205,7 +261,7 @@ def _again(
 ) -> tuple[list[Any], tuple[CommunicatedMatmul, ...]]:
     """The results, and what was cut, the largest first."""
     results = run_sliced(flatten(closed), slicing, leaves)
-    if (slicing.slices > 1 or slicing.ring) and not slicing.cut:
+    if (slicing.slices > 1 or slicing.forms) and not slicing.cut:
         raise DecomposeError(slicing.nothing())
     return results, tuple(sorted(slicing.cut, key=lambda site: -site.bytes))
 
@@ -216,7 +272,7 @@ def _asked(sites: Any) -> Callable[[CommunicatedMatmul], bool]:
     if callable(sites):
         return cast("Callable[[CommunicatedMatmul], bool]", sites)
     lines = frozenset(sites)
-    return lambda site: site.line in lines
+    return lambda site: not lines.isdisjoint(site.lines)
 
 
 class SlicedJit:

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from lagom_jax.decompose.collective_forms import in_its_form, scatters_first, whole_of
 from lagom_jax.decompose.cut_choice import (
     Cut,
     Slicing,
@@ -19,19 +20,16 @@ from lagom_jax.decompose.cut_choice import (
     is_sum,
 )
 from lagom_jax.decompose.dimension_rules import resized
-from lagom_jax.decompose.flat_program import FlatProgram, Step, carried_by, flatten
-from lagom_jax.decompose.sites import COMMUNICATING, site_of
-from lagom_jax.decompose.waiting_values import (
-    Gathered,
-    Product,
-    Waiting,
-    can_be_a_ring,
-    operand_dimension,
-    result_dimension,
-    users_of,
+from lagom_jax.decompose.flat_program import (
+    FlatProgram,
+    Step,
+    carried_by,
+    flatten,
+    run_step,
 )
+from lagom_jax.decompose.sites import COMMUNICATING
+from lagom_jax.decompose.waiting_values import users_of
 
-_SUMS = ("add", "add_any")
 _BODIES = {"scan": "jaxpr", "shard_map": "jaxpr", "remat2": "jaxpr", "jit": "jaxpr"}
 
 
@@ -56,10 +54,15 @@ def run_sliced(
 def _walk(
     program: FlatProgram, slicing: Slicing, cut: Cut | None, env: dict[int, Any]
 ) -> None:
+    users: dict[int, list[Any]] = {}
+    if slicing.forms and slicing.local:
+        program = scatters_first(program, slicing)
+        users = users_of(program)
     last = _last_uses(program)
-    users = users_of(program) if slicing.ring and slicing.local else {}
+    done: set[Step] = set()
     for place, step in enumerate(program.steps):
-        if users and _in_ring(step, users, slicing, env):
+        done.add(step)
+        if users and in_its_form(step, users, slicing, env, done):
             _forget(env, last, place)
             continue
         at = None if cut is None else _cut_at(step, cut, place)
@@ -92,101 +95,6 @@ def _last_uses(program: FlatProgram) -> dict[int, list[int]]:
     return found
 
 
-def _in_ring(
-    step: Step, users: dict[int, list[Any]], slicing: Slicing, env: dict[int, Any]
-) -> bool:
-    """True if a step is done, or waits, as a part of a ring."""
-    if all(number in env for number in step.outputs):
-        return bool(step.outputs)
-    form, name = slicing.ring, step.equation.primitive.name
-    assert form is not None
-    (out, *_) = (*step.outputs, -1)
-    if can_be_a_ring(step):
-        site = site_of(step.equation, step.line)
-        slicing.seen.append(site)
-        if not slicing.asked(site):
-            return False
-        value = env[step.inputs[0]]
-        if name == "all_gather" and _multiplied(step, users):
-            rows = _whole(env, step.inputs[0], None)
-            env[out] = Gathered(step, rows, form, _run)
-        elif isinstance(value, Product):
-            env[out] = value.scattered(step)
-        else:
-            return False
-        slicing.cut.append(site)
-        return True
-    if name in _SUMS:
-        terms = [env[number] for number in step.inputs]
-        if len({*step.inputs}) == 2 and all(isinstance(x, Product) for x in terms):
-            env[out] = terms[0].plus(terms[1])
-            return True
-    if name != "dot_general":
-        return False
-    if any(isinstance(env[number], Gathered) for number in step.inputs):
-        return _as_rows_arrive(step, users, env)
-    if _only_scattered(step, users):
-        one, other = (_whole(env, number, None) for number in step.inputs)
-        env[out] = Product(((step, (one, other)),), form, _run)
-        return True
-    return False
-
-
-def _multiplied(gather: Step, users: dict[int, list[Any]]) -> bool:
-    """True if a matmul of what is gathered does not sum over the ranks' rows."""
-    return any(_place_in(user, gather) is not None for user in users[gather.outputs[0]])
-
-
-def _place_in(step: Step | None, gather: Step) -> int | None:
-    """The place of what is gathered in a matmul that keeps its rows apart."""
-    if step is None or step.equation.primitive.name != "dot_general":
-        return None
-    number, d = gather.outputs[0], gather.equation.params["all_gather_dimension"]
-    places = [place for place, one in enumerate(step.inputs) if one == number]
-    if len(places) != 1 or result_dimension(step, places[0], d) is None:
-        return None
-    return places[0]
-
-
-def _as_rows_arrive(
-    step: Step, users: dict[int, list[Any]], env: dict[int, Any]
-) -> bool:
-    """Runs a ring of all matmuls of the same rows whose other operands are there.
-
-    Also where the step itself sums over the rows, as gradients of weights do: it then
-    takes them as they have arrived.
-    """
-    number = next(n for n in step.inputs if isinstance(env[n], Gathered))
-    waiting: Gathered = env[number]
-    matmuls: list[tuple[Step, int, Any]] = []
-    for user in dict.fromkeys(users[number]):
-        place = _place_in(user, waiting.step)
-        if place is not None and user.inputs[1 - place] in env:
-            other = _whole(env, user.inputs[1 - place], None)
-            matmuls.append((user, place, other))
-    if matmuls:
-        env[number], products = waiting.times(matmuls)
-        for (user, _, _), made in zip(matmuls, products, strict=True):
-            env[user.outputs[0]] = made
-    return any(user is step for user, _, _ in matmuls)
-
-
-def _only_scattered(step: Step, users: dict[int, list[Any]]) -> bool:
-    """True if a matmul's result goes into a scatter and nowhere else, sums between."""
-    user = _only_user(step, users)
-    while user is not None and user.equation.primitive.name in _SUMS:
-        user = _only_user(user, users)
-    if user is None or user.equation.primitive.name != "reduce_scatter":
-        return False
-    out = user.equation.params["scatter_dimension"]
-    return can_be_a_ring(user) and operand_dimension(step, out) is not None
-
-
-def _only_user(step: Step, users: dict[int, list[Any]]) -> Step | None:
-    found = users.get(step.outputs[0], [])
-    return found[0] if len(found) == 1 else None
-
-
 def _cut_at(step: Step, cut: Cut, place: int) -> dict[int, int] | None:
     """The dimension of each value that a step is cut along; None if it is not."""
     if place not in cut.places:
@@ -210,7 +118,7 @@ def _run_parts(step: Step, cut: Cut, at: dict[int, int], env: dict[int, Any]) ->
             [at[number] for number in step.outputs],
             (size, cut.unit),
         )
-        made.append(_run(step, values, params))
+        made.append(run_step(step, values, params))
     for number, pieces in zip(step.outputs, zip(*made, strict=True), strict=True):
         env[number] = _Parts(tuple(pieces))
 
@@ -230,7 +138,7 @@ def _run_sum(step: Step, cut: Cut, env: dict[int, Any]) -> None:
             for number, d in zip(step.inputs, dims, strict=True)
             if d is not None
         ]
-        (made,) = _run(step, values)
+        (made,) = run_step(step, values)
         total = made if total is None else total + made
     env[step.outputs[0]] = total
 
@@ -243,9 +151,7 @@ def _piece(env: dict[int, Any], number: int, cut: Cut, d: int, part: int) -> Any
 
 
 def _whole(env: dict[int, Any], number: int, cut: Cut | None) -> Any:
-    value = env[number]
-    if isinstance(value, Waiting):
-        value = env[number] = value.whole()
+    value = whole_of(env, number)
     if isinstance(value, _Parts):
         assert cut is not None
         d = cut.dimension(number)
@@ -254,32 +160,11 @@ def _whole(env: dict[int, Any], number: int, cut: Cut | None) -> Any:
     return value
 
 
-def _run(step: Step, values: Sequence[Any], params: Any = None) -> list[Any]:
-    """One equation, in its own context and with its own place in the source."""
-    equation = step.equation
-    if params is not None:
-        equation = equation.replace(params=params)
-    invars = [
-        core.Var(atom.aval) if isinstance(atom, core.Literal) else atom
-        for atom in equation.invars
-    ]
-    # A variable that is used twice is one argument only.
-    named = dict(zip(invars, values, strict=True))
-    alone = core.Jaxpr(
-        (),
-        [*named],
-        equation.outvars,
-        [equation.replace(invars=invars)],
-        debug_info=step.debug,
-    )
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*named.values())
-
-
 def _run_whole(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     name = step.equation.primitive.name
     key = _BODIES.get(name)
     if key is None or not _has_sites(step.equation.params[key], slicing):
-        return _run(step, values)
+        return run_step(step, values)
     return _CONTAINERS[name](step, values, slicing)
 
 
@@ -326,12 +211,12 @@ def _as_traced(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
 
     new = jax.make_jaxpr(body)(*values)
     if new.consts:
-        return _run(step, values)
+        return run_step(step, values)
     params = {
         **step.equation.params,
         "jaxpr": new if hasattr(old, "consts") else new.jaxpr,
     }
-    return _run(step, values, params)
+    return run_step(step, values, params)
 
 
 def _looped(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
-from lagom_jax.decompose.flat_program import FlatProgram, Step
-from lagom_jax.decompose.form import Form
+from lagom_jax.decompose.flat_program import FlatProgram, Step, run_step
+from lagom_jax.decompose.form import Form, cut_evenly
 from lagom_jax.decompose.ring_slices import (
     Ring,
     Slices,
@@ -28,9 +29,43 @@ from lagom_jax.decompose.ring_slices import (
     scatter_slices,
     taken_apart,
 )
+from lagom_jax.decompose.sliced_matmul import sums_of
 
-Run = Callable[..., list[Any]]
-"""Runs a step on values, perhaps with other parameters."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowSum:
+    """A matmul that sums over the rows that are in slices, as a weight's gradient does.
+
+    Attributes:
+        step: The matmul.
+        operands: Its operands; None for what a ring brings.
+        dimensions: Of each, the dimension of the rows.
+    """
+
+    step: Step
+    operands: tuple[Any, Any]
+    dimensions: tuple[int, int]
+
+    def taken_apart(self, ring: Ring) -> tuple[Slices | None, Slices | None]:
+        """The slices of its operands."""
+        one, other = (
+            None if operand is None else _slices_of(ring, operand, d)
+            for operand, d in zip(self.operands, self.dimensions, strict=True)
+        )
+        return one, other
+
+    def plus(self, pieces: Sequence[Any], total: Any) -> Any:
+        """A slice's share, and what there is already."""
+        made = run_step(self.step, pieces, _adding_in(self.step, _wide(self._kind)))[0]
+        return plus(made, total)
+
+    def rounded(self, total: Any) -> Any:
+        """The whole sum, as the matmul has it."""
+        return total.astype(self._kind)
+
+    @property
+    def _kind(self) -> Any:
+        return self.step.equation.outvars[0].aval.dtype
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,45 +75,60 @@ class Gathered:
     Attributes:
         step: The all-gather.
         rows: This rank's own.
-        form: Of the ring.
-        run: Runs steps.
+        form: How they travel.
     """
 
     step: Step
     rows: Any
     form: Form
-    run: Run
 
     def whole(self) -> Any:
         """The rows as the all-gather gives them."""
-        return self.run(self.step, [self.rows])[0]
+        return run_step(self.step, [self.rows])[0]
 
     def times(
-        self, matmuls: Sequence[tuple[Step, int, Any]]
+        self, matmuls: Sequence[tuple[Step, int, Any]], sums: Sequence[RowSum] = ()
     ) -> tuple[Arrived, list[Any]]:
-        """The rows as they arrived, and their products.
+        """The rows as they arrived, their products, and after these the sums.
 
         Args:
             matmuls: Each with the place of the rows among its operands, and the other
                 operand.
+            sums: Matmuls that sum over the rows, slice by slice.
         """
         params = self.step.equation.params
         d = params["all_gather_dimension"]
         ring = _ring(params, self.rows.shape[d], d, self.form)
+        apart = [one.taken_apart(ring) for one in sums]
+        totals: list[Any] = [None] * len(sums)
+        number = 0
 
         def work(piece: Any) -> tuple[Any, ...]:
-            return tuple(
-                self.run(step, [piece, other] if place == 0 else [other, piece])[0]
+            nonlocal number
+            made = tuple(
+                run_step(step, [piece, other] if place == 0 else [other, piece])[0]
                 for step, place, other in matmuls
             )
+            if not sums:
+                return made
+            last: Any = made or None
+            for n, (one, operands) in enumerate(zip(sums, apart, strict=True)):
+                given = [piece if x is None else x[number] for x in operands]
+                given = [after(x, last) for x in given]
+                last = totals[n] = one.plus(given, totals[n])
+            number += 1
+            made, kept = lax.optimization_barrier((made, tuple(totals)))
+            totals[:] = kept
+            return (*made, *kept)
 
         results, slices = gather_slices(ring, self.rows, work)
         products: list[Any] = []
-        for number, (step, place, _) in enumerate(matmuls):
-            out = result_dimension(step, place, d)
+        for place, (step, operand, _) in enumerate(matmuls):
+            out = result_dimension(step, operand, d)
             assert out is not None
-            pieces = [made[number] for made in results]  # type: ignore[index]
+            pieces = [made[place] for made in results]  # type: ignore[index]
             products.append(assembled(dataclasses.replace(ring, dimension=out), pieces))
+        products += [one.rounded(x) for one, x in zip(sums, totals, strict=True)]
         return Arrived(ring, tuple(slices)), products
 
 
@@ -93,59 +143,106 @@ class Arrived:
         """The rows where they belong."""
         return assembled(self.ring, self.slices)
 
+    def serves(self, ring: Ring) -> bool:
+        """True if these are the slices of another ring as well."""
+        mine, theirs = self.ring.form, ring.form
+        alike = dataclasses.replace(ring, form=mine) == self.ring
+        cuts = (mine.kind, mine.slices, mine.both_ways)
+        return alike and cuts == (theirs.kind, theirs.slices, theirs.both_ways)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Product:
-    """A matmul, or a sum of several, whose result is only scattered.
+    """A matmul, or a sum of several, whose result only goes into a collective.
 
     Attributes:
         terms: The matmuls, each with both operands.
-        form: Of the ring.
-        run: Runs steps.
     """
 
     terms: tuple[tuple[Step, tuple[Any, Any]], ...]
-    form: Form
-    run: Run
 
     def plus(self, other: Product) -> Product:
         """The sum of both."""
-        return dataclasses.replace(self, terms=(*self.terms, *other.terms))
+        return Product((*self.terms, *other.terms))
 
     def whole(self) -> Any:
         """The result as the matmuls give it."""
-        found = [self.run(step, [*operands])[0] for step, operands in self.terms]
+        found = [run_step(step, [*operands])[0] for step, operands in self.terms]
         return functools.reduce(jnp.add, found)
 
-    def scattered(self, scatter: Step) -> Any:
-        """This rank's rows of the sums over all ranks."""
+    def scattered(
+        self, scatter: Step, form: Form, sums: Sequence[RowSum] = ()
+    ) -> tuple[Any, list[Any]]:
+        """This rank's rows of the sums over all ranks, and sums over the same rows.
+
+        Args:
+            scatter: The collective.
+            form: How it is cut.
+            sums: Matmuls over the same rows, a slice of each between two messages.
+        """
         params = scatter.equation.params
         out = params["scatter_dimension"]
         kind = scatter.equation.invars[0].aval.dtype
         rows = scatter.equation.invars[0].aval.shape[out] // params["axis_size"]
-        ring = _ring(params, rows, out, self.form)
+        ring = _ring(params, rows, out, form)
         parts: list[tuple[Step, tuple[Any, Any], int, Slices]] = []
         for step, operands in self.terms:
-            found = operand_dimension(step, out)
-            assert found is not None
-            place, d = found
-            there = dataclasses.replace(ring, dimension=d)
-            parts.append((step, operands, place, taken_apart(there, operands[place])))
+            place, d = _rows_of(step, out)
+            parts.append((step, operands, place, _slices_of(ring, operands[place], d)))
+        apart = [one.taken_apart(ring) for one in sums]
+        totals: list[Any] = [None] * len(sums)
 
         def share(number: int, earlier: Any, came: Any) -> Any:
             total: Any = came
             for step, operands, place, pieces in parts:
                 given = list(operands)
                 given[place] = after(pieces[number], earlier)
-                wide = {
-                    **step.equation.params,
-                    "preferred_element_type": _sums(kind),
-                }
-                made = self.run(step, given, wide)[0]
+                made = run_step(step, given, _adding_in(step, sums_of(ring, kind)))[0]
                 total = plus(made, total)
-            return total, ()
+            last = total
+            for n, (one, operands) in enumerate(zip(sums, apart, strict=True)):
+                given = [after(x[number], last) for x in operands if x is not None]
+                last = totals[n] = one.plus(given, totals[n])
+            if sums:
+                total, *totals[:] = lax.optimization_barrier((total, *totals))
+            return total, tuple(totals)
 
-        return scatter_slices(ring, share, kind)
+        found = scatter_slices(ring, share, kind)
+        return found, [one.rounded(x) for one, x in zip(sums, totals, strict=True)]
+
+    def reduced(self, total: Step, form: Form) -> Any:
+        """The sum over all ranks, a part of the rows after the other."""
+        out = self._longest_rows(form.slices)
+        places = [_rows_of(step, out) for step, _ in self.terms]
+        rows = total.equation.invars[0].aval.shape[out]
+        pieces: list[Any] = []
+        earlier: Any = None
+        for start, size in cut_evenly(rows, form.slices):
+            made: Any = None
+            for (step, operands), (place, d) in zip(self.terms, places, strict=True):
+                given = list(operands)
+                piece = lax.slice_in_dim(given[place], start, start + size, axis=d)
+                given[place] = after(piece, earlier)
+                made = plus(run_step(step, given)[0], made)
+            earlier = made
+            pieces.append(run_step(total, [made])[0])
+        return lax.concatenate(pieces, out) if len(pieces) > 1 else pieces[0]
+
+    def _longest_rows(self, slices: int) -> int:
+        """The dimension to cut: of the larger operand, and one that divides if any."""
+        step, operands = self.terms[0]
+        larger = max((0, 1), key=lambda place: operands[place].size)
+        shape = step.equation.outvars[0].aval.shape
+        able = [d for d in range(len(shape)) if operand_dimension(step, d) is not None]
+        return max(
+            able,
+            key=lambda d: (
+                _rows_of(step, d)[0] == larger,
+                shape[d] % slices == 0,
+                shape[d] >= slices,
+                -d,
+            ),
+        )
 
 
 Waiting = Gathered | Arrived | Product
@@ -156,8 +253,27 @@ def _ring(params: Any, rows: int, dimension: int, form: Form) -> Ring:
     return ring_of(axis, params["axis_size"], rows, dimension, form)
 
 
-def _sums(kind: Any) -> Any:
-    """float32 for shorter types: what ranks add up is not rounded in between."""
+def _slices_of(ring: Ring, operand: Any, dimension: int) -> Slices:
+    there = dataclasses.replace(ring, dimension=dimension)
+    if isinstance(operand, Arrived):
+        if operand.serves(there):
+            return operand.slices
+        operand = operand.whole()
+    return taken_apart(there, operand)
+
+
+def _rows_of(step: Step, out: int) -> tuple[int, int]:
+    found = operand_dimension(step, out)
+    assert found is not None
+    return found
+
+
+def _adding_in(step: Step, kind: Any) -> dict[str, Any]:
+    return {**step.equation.params, "preferred_element_type": kind}
+
+
+def _wide(kind: Any) -> Any:
+    """float32 for shorter types: what is added up is not rounded in between."""
     short = jnp.issubdtype(kind, jnp.floating) and jnp.dtype(kind).itemsize < 4
     return jnp.dtype(jnp.float32) if short else jnp.dtype(kind)
 
@@ -171,19 +287,6 @@ def axes_of(params: Any) -> tuple[str, ...]:
     """
     named = params["axis_name"]
     return tuple(named) if isinstance(named, tuple | list) else (named,)
-
-
-def can_be_a_ring(step: Step) -> bool:
-    """True for a gather or scatter of blocks over one mesh axis, all its ranks."""
-    params = step.equation.params
-    if step.equation.primitive.name not in ("all_gather", "reduce_scatter"):
-        return False
-    return (
-        bool(params["tiled"])
-        and params["axis_index_groups"] is None
-        and len(axes_of(params)) == 1
-        and params["axis_size"] > 1
-    )
 
 
 def result_dimension(matmul: Step, place: int, d: int) -> int | None:
@@ -208,6 +311,22 @@ def operand_dimension(matmul: Step, out: int) -> tuple[int, int] | None:
             if result_dimension(matmul, place, d) == out:
                 return place, d
     return None
+
+
+def summed_dimensions(matmul: Step, place: int, d: int) -> tuple[int, int] | None:
+    """Of both operands of a matmul, the one that it sums over with one of an operand's.
+
+    Example:
+        >>> import jax
+        >>> from lagom_jax.decompose.flat_program import flatten
+        >>> x, y = jnp.ones((2, 3)), jnp.ones((3, 4))
+        >>> (matmul,) = flatten(jax.make_jaxpr(jnp.dot)(x, y)).steps
+        >>> summed_dimensions(matmul, 0, 1), summed_dimensions(matmul, 0, 0)
+        ((1, 0), None)
+    """
+    (left, right), _ = _dimensions(matmul)
+    pairs = [*zip(left, right, strict=True)]
+    return next((pair for pair in pairs if pair[place] == d), None)
 
 
 def _dimensions(matmul: Step) -> Any:

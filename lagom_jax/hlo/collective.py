@@ -13,7 +13,7 @@ from lagom_jax.hlo.config import (
     library_line,
     op_name,
     section,
-    source_line,
+    source_lines,
 )
 from lagom_jax.hlo.groups import (
     Groups,
@@ -106,6 +106,8 @@ class Collective:
     """XLA runs it by puts into that memory, where it can, not by NCCL's collective."""
     library: str = ""
     """`file:line` of the library that made it for the user; empty without one."""
+    callers: tuple[str, ...] = ()
+    """The user's calls that lead to `source`, the nearest first."""
 
     @property
     def operand_bytes(self) -> int:
@@ -167,6 +169,7 @@ def read_collective(
     operands = _moved_operands(computation, instruction, kind)
     operand_bytes = sum(operand.shape.byte_size for operand in operands)
     described = described_by(module, place, outer)
+    lines = source_lines(module, described)
     return Collective(
         kind=kind,
         name=outer.name,
@@ -182,7 +185,8 @@ def read_collective(
         is_pipelined=bool(settings.get("is_pipelined", False)),
         one_shot_kernel=_is_one_shot(outer, settings),
         op_name=op_name(described),
-        source=source_line(module, described),
+        source=lines[0] if lines else "",
+        callers=lines[1:],
         library=library_line(module, described),
         stream=_stream(outer),
         instruction=outer,

@@ -86,19 +86,24 @@ def source_line(module: Module, instruction: Instruction) -> str:
     loop's body jax writes the frames from there on: further out are those of the loop.
     Without any it is the innermost of all.
     """
+    found = source_lines(module, instruction)
+    return found[0] if found else ""
+
+
+def source_lines(module: Module, instruction: Instruction) -> tuple[str, ...]:
+    """`source_line`, and those of the user's calls that lead there, nearest first."""
     frames = innermost = source_frames(module, instruction)
     if not innermost:
-        return ""
+        return ()
     place: Instruction | None = instruction
     for _ in range(_DEEPEST):
-        own = (frame for frame in frames if not _INSTALLED.search(frame))
-        if found := next(own, ""):
-            return found
+        if own := tuple(f for f in frames if not _INSTALLED.search(f)):
+            return own
         place = module.caller(place)
         if place is None:
             break
         frames = source_frames(module, place)
-    return innermost[0]
+    return (innermost[0],)
 
 
 def library_line(module: Module, instruction: Instruction) -> str:

@@ -5,6 +5,7 @@ from lagom_jax.plan.evidence import Evidence as Evidence
 from lagom_jax.plan.evidence import MeasuredSteps as MeasuredSteps
 from lagom_jax.plan.evidence import PlanCandidate as PlanCandidate
 from lagom_jax.plan.evidence import Status as Status
+from lagom_jax.plan.form import Form as Form
 from lagom_jax.plan.interval import Interval as Interval
 from lagom_jax.plan.interval import StepIntervals as StepIntervals
 from lagom_jax.plan.interval import Uncertainty as Uncertainty
@@ -23,6 +24,7 @@ from lagom_jax.plan.process_needs import Needs as Needs
 from lagom_jax.plan.process_needs import ProcessVariable as ProcessVariable
 from lagom_jax.plan.rewrite import CollectiveCut as CollectiveCut
 from lagom_jax.plan.rewrite import Rewrite as Rewrite
+from lagom_jax.plan.rewrite import SiteForm as SiteForm
 from lagom_jax.plan.setting import Call as Call
 from lagom_jax.plan.setting import Cap as Cap
 from lagom_jax.plan.setting import Setting as Setting

@@ -78,6 +78,15 @@ def _from_4(document: Document) -> Document:
     return changed
 
 
+def _from_5(document: Document) -> Document:
+    """A rewritten step had one form at all places then."""
+    rewrite = document.get("rewrite")
+    if not isinstance(rewrite, dict):
+        return document
+    named = cast("Document", rewrite)
+    return {**document, "rewrite": {"forms": [], **named}}
+
+
 def _each(items: Any, change: Callable[[Any, str], Any]) -> Any:
     if not isinstance(items, list):
         return items
@@ -138,5 +147,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
     2: _from_2,
     3: _from_3,
     4: _from_4,
+    5: _from_5,
 }
 """By format: what makes a document of that format one of the next."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from lagom_jax.errors import PlanError
+from lagom_jax.plan.form import Form
 
-TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2}
+TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2, "with_forms": 1}
 """Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
 
 
@@ -38,6 +39,27 @@ class CollectiveCut:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SiteForm:
+    """The form of the collectives at one place, and of the matmuls next to them.
+
+    Example:
+        >>> SiteForm("layers.py:31", "all_gather", Form("ring")).code
+        '("layers.py:31", "all_gather"): Form("ring")'
+    """
+
+    line: str
+    """A line of the user's source, the collective's own or that of a call to it."""
+    kind: str
+    """jax's primitive: `all_gather`, `reduce_scatter` or `psum`."""
+    form: Form
+
+    @property
+    def code(self) -> str:
+        """The same as an entry of a dict."""
+        return f'("{self.line}", "{self.kind}"): {self.form.code}'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Rewrite:
     """A change of the program that the user writes, or lets the wrapper make.
 
@@ -59,6 +81,8 @@ class Rewrite:
     """Seconds, beside the best plan for the step as it is written."""
     peak_change: int | None
     """Bytes of device memory, likewise."""
+    forms: tuple[SiteForm, ...] = ()
+    """The form at each place, for `with_forms`; what is not named stays as it is."""
 
     def __post_init__(self) -> None:
         """Checks that there is such a transformation."""
@@ -70,15 +94,25 @@ class Rewrite:
         least = TRANSFORMATIONS[self.transformation]
         if self.slices < least:
             raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
+        if bool(self.forms) != (self.transformation == "with_forms"):
+            raise PlanError("rewrite.forms: with_forms needs some, others take none")
 
     @property
     def code(self) -> str:
-        """The line to write before the step is run."""
+        """The line to write before the step is run, one for each place with a form."""
+        if self.forms:
+            forms = "".join(f"    {one.code},\n" for one in self.forms)
+            return (
+                "from lagom_jax.decompose import Form, with_forms\n"
+                f"step = with_forms(step, {{\n{forms}}})"
+            )
         return f"step = lagom_jax.decompose.{self.call}"
 
     @property
     def call(self) -> str:
         """The transformation and its arguments."""
+        if self.forms:
+            return f"with_forms(step, {{{', '.join(one.code for one in self.forms)}}})"
         asks = self.transformation == "sliced" and not self.whole_sums
         sums = ", whole_sums=False" if asks else ""
         return f"{self.transformation}(step, slices={self.slices}{sums})"

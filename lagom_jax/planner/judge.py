@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.cost.model import CostModel
-from lagom_jax.cost.prices import Prices
+from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
-from lagom_jax.decompose.cutting_advice import advise
+from lagom_jax.decompose.cutting_advice import advise, kernels_by_id, neighbour
+from lagom_jax.decompose.form_savings import FORMS, by_copy_engines, seconds_saved
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
 from lagom_jax.options import StepStructure, structure_of
 from lagom_jax.order import Ordering, find_order
 from lagom_jax.order.streams import most_sms_held
+from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
@@ -27,7 +29,7 @@ from lagom_jax.program.program import Program
 from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import FINE, Controls
-from lagom_jax.settings.doubt import Doubt
+from lagom_jax.settings.doubt import Doubt, EnsembleMember
 from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.policy import Found
 from lagom_jax.settings.space import space_of
@@ -172,6 +174,36 @@ class Judge:
             if one.pays:
                 yield one.stated()
 
+    def form_savings(
+        self, view: View
+    ) -> dict[Collective, dict[Form, tuple[float, ...]]]:
+        """Seconds of a step that each form would save at each collective, by model.
+
+        The likeliest comes first. Rings may run by copy engines where the cluster has
+        what these need and a policy of the process may be asked for.
+        """
+        likeliest = EnsembleMember(self._models[view.policy], self.correct)
+        found: dict[Collective, dict[Form, list[float]]] = {}
+        kernels = kernels_by_id(view.program)
+        for member in (likeliest, *self._members):
+            model = self._set(view, member.model.with_policy(view.policy))
+            prices = member.correct(model)
+            timeline = replay(view.program, prices, model.contention())
+            beside = _Engines(prices) if len(self._policies) > 1 else prices
+            for site, times in timeline.collectives().items():
+                matmul = neighbour(site, kernels)
+                if matmul is None or site.kind not in FORMS or site.groups.size < 2:
+                    continue
+                exposed = times.exposed_seconds / times.executions
+                of_site = found.setdefault(site, {})
+                for form in FORMS[site.kind]:
+                    saved = seconds_saved(form, site, matmul, exposed, beside)
+                    of_site.setdefault(form, []).append(times.executions * saved)
+        return {
+            site: {form: tuple(saved) for form, saved in forms.items()}
+            for site, forms in found.items()
+        }
+
     def _seconds_of(self, view: View) -> float:
         """A step with the settings of a view, under the default policy."""
         model = self._set(view, self.model)
@@ -296,6 +328,22 @@ class Judge:
             evaluations=evaluations,
             streams=self._streams,
         )
+
+
+class _Engines:
+    """Prices of messages where those that can be carried by copy engines are."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.kernel = prices.kernel
+        self._prices = prices
+
+    def collective(self, collective: Collective) -> Price:
+        """The less of both."""
+        usual = self._prices.collective(collective)
+        if collective.kind != "collective-permute":
+            return usual
+        other = self._prices.collective(by_copy_engines(collective))
+        return min(usual, other, key=lambda price: price.seconds)
 
 
 def _without(program: Program) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import RewriteWay, with_rewrites
+from lagom_jax.planner.rewrites import RewriteWay, ways_of, with_rewrites
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls
@@ -273,8 +273,9 @@ def plan_step(
     def rewritten(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
         from lagom_jax.decompose import transformed
 
-        cut = transformed(step, way.transformation, way.slices, way.whole_sums)
+        cut = transformed(step, *way[:3], way.forms)
         planner = planner_of(cut)
         return planner, [site.line for site in cut.sites]
 
-    return with_rewrites((written, plan), rewritten, request)
+    ways = ways_of(written.finished, deterministic=request.deterministic)
+    return with_rewrites((written, plan), rewritten, request, ways)

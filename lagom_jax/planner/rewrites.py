@@ -17,13 +17,16 @@ from lagom_jax.errors import LagomError
 from lagom_jax.options import Idea
 from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan import Plan, PlanCandidate
-from lagom_jax.plan.rewrite import Rewrite
+from lagom_jax.plan.form import Form
+from lagom_jax.plan.rewrite import Rewrite, SiteForm
 from lagom_jax.planner.regret import Scored, nowhere_behind
 from lagom_jax.planner.request import Request
+from lagom_jax.planner.site_forms import by_all, forms_by_place, likeliest
 from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
     from lagom_jax.planner.make import Planner
+    from lagom_jax.planner.run import Finished
 
 
 class RewriteWay(NamedTuple):
@@ -36,6 +39,15 @@ class RewriteWay(NamedTuple):
     """True if gradients of weights stay whole."""
     keeps_order: bool
     """False where sums may be rounded otherwise."""
+    forms: tuple[SiteForm, ...] = ()
+    """For `with_forms`: the form at each place."""
+    title: str = ""
+    """Its name among candidates; empty for the call that it is."""
+
+    @property
+    def name(self) -> str:
+        """Its name among candidates."""
+        return self.title or Rewrite(*self[:3], (), "", 0.0, None).call
 
 
 WAYS = (
@@ -47,16 +59,49 @@ WAYS = (
 )
 """Slices of whole steps, along a dimension that their equations treat index by index;
 half batches of the loops over layers alone; and rings of messages."""
-_MESSAGES_APART = ("xla_gpu_collective_permute_combine_threshold_bytes",)
+Ways = tuple[RewriteWay, ...]
+_PERMUTES_APART = ("xla_gpu_collective_permute_combine_threshold_bytes",)
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
+
+
+def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
+    """All that is tried for a step whose plan is made.
+
+    Args:
+        finished: Of that plan: its program says which form suits each place.
+        deterministic: Leaves out forms that may change the rounding of sums.
+    """
+    # What the plan hides by its order and options is not in sight here: a rewritten
+    # program gets a plan of its own.
+    view = None if finished is None else finished.trials[0].view
+    if finished is None or view is None:
+        return WAYS
+    savings = finished.judge.form_savings(view)
+
+    def allowed(form: Form) -> bool:
+        return not deterministic or (form.kind == "chunks" and form.whole_weights)
+
+    found: dict[tuple[SiteForm, ...], RewriteWay] = {}
+    for worth, title in ((likeliest, "the likeliest model"), (by_all, "all models")):
+        forms = forms_by_place(savings, worth, allowed)
+        if forms:
+            found.setdefault(forms, _formed(forms, f"with_forms, by {title}"))
+    return (*WAYS, *found.values())
+
+
+def _formed(forms: tuple[SiteForm, ...], title: str) -> RewriteWay:
+    whole = all(one.form.whole_weights for one in forms)
+    keeps = whole and all(one.form.kind == "chunks" for one in forms)
+    return RewriteWay("with_forms", 1, whole, keeps, forms, title)
 
 
 def with_rewrites(
     as_written: tuple[Planner, Plan],
     planner_of: Callable[[RewriteWay], tuple[Planner, Sequence[str]]],
     request: Request,
+    ways: Sequence[RewriteWay] = WAYS,
 ) -> tuple[Planner, Plan]:
     """The shortest of a plan and those for the program in slices, and its planner.
 
@@ -65,6 +110,7 @@ def with_rewrites(
         planner_of: What plans for the program rewritten in one way, and the lines that
             are cut; raises LagomError where there is nothing to cut.
         request: Of the first plan; each way may take half of its compiles.
+        ways: What is tried.
     """
     chosen, plan = as_written
     usual = None if chosen.finished is None else chosen.finished.scored
@@ -78,10 +124,11 @@ def with_rewrites(
         # A plan for slices is of no use before it says that it is for them.
         keep=None,
     )
-    for way in WAYS:
+    taken = ""
+    for way in ways:
         if request.deterministic and not way.keeps_order:
             continue
-        name = Rewrite(*way[:3], (), "", 0.0, None).call
+        name = way.name
         request.progress(f"planning for {name}")
         try:
             planner, lines = planner_of(way)
@@ -99,10 +146,10 @@ def with_rewrites(
             status, why = "slower", behind
         tried.append(_candidate(name, status, why, other))
         if status == "ok":
-            chosen = planner
+            chosen, taken = planner, name
             best = dataclasses.replace(other, rewrite=_rewrite(way, lines, other, plan))
     if best.rewrite is not None:
-        tried = [_demoted(one, best.rewrite.call) for one in tried]
+        tried = [_demoted(one, taken) for one in tried]
     evidence = dataclasses.replace(
         best.evidence,
         default=plan.evidence.default,
@@ -129,8 +176,10 @@ def apart(way: RewriteWay, *, deterministic: bool = False) -> Idea:
         {'xla_gpu_collective_permute_combine_threshold_bytes': 0}
     """
     names = tuple(COMBINED.values())
-    if way.transformation == "rings":
-        names = _MESSAGES_APART
+    if way.transformation == "with_forms":
+        names = (*(() if deterministic else names), *_PERMUTES_APART)
+    elif way.transformation == "rings":
+        names = _PERMUTES_APART
     elif deterministic:
         names = (COMBINED["all-gather"],)
     return Idea(
@@ -193,6 +242,7 @@ def _rewrite(way: RewriteWay, lines: Sequence[str], other: Plan, plan: Plan) -> 
         plan.holds_for.fingerprint,
         new.tuned.step_seconds - old.tuned.step_seconds,
         peak,
+        way.forms,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lagom_jax.errors import LagomError
-from lagom_jax.plan import Plan, load
+from lagom_jax.plan import Plan, SiteForm, load
 from lagom_jax.runtime import say
 from lagom_jax.runtime.options import OptionError
 
@@ -18,6 +18,7 @@ class Transformation(NamedTuple):
     name: str
     slices: int
     whole_sums: bool = True
+    forms: tuple[SiteForm, ...] = ()
 
 
 AS_WRITTEN: Final = Transformation("sliced", 1)
@@ -54,7 +55,9 @@ def transformation_of(
     found = (plan if isinstance(plan, Plan) else load(plan)).rewrite
     if found is None:
         return AS_WRITTEN
-    return Transformation(found.transformation, found.slices, found.whole_sums)
+    return Transformation(
+        found.transformation, found.slices, found.whole_sums, found.forms
+    )
 
 
 def rewritten(function: Any, asked: Transformation) -> Any:

@@ -230,7 +230,14 @@ def nearer(case):
     return found
 
 
+def by_kind(f, forms):
+    """A form for each kind of collective."""
+    chosen = {kind: decompose.Form(**form) for kind, form in forms.items()}
+    return decompose.with_forms(f, lambda site: chosen.get(site.kind))
+
+
 CHANGES = {
+    "forms": by_kind,
     "sliced": decompose.sliced,
     "rings": decompose.rings,
     "half batches": decompose.half_batch_loops,
@@ -292,6 +299,7 @@ def rewritten(case):
         "before": communications(before),
         "after": communications(after),
         "permutes": after.count("ppermute["),
+        "matmuls": [text.count("dot_general[") for text in (before, after)],
         "sites": [site.kind for site in cut.sites],
     }
 

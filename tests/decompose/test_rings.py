@@ -56,6 +56,109 @@ def test_only_the_sites_that_were_asked_for(devices):
     assert "no ring can be made" in some["error"]
 
 
+SHORT = {"wide_sums": False, "sums_in_matmul": True, "whole_weights": False}
+GATHERS, SCATTERS = "all_gather", "reduce_scatter"
+
+
+@pytest.mark.parametrize(
+    ("forms", "permutes", "collectives"),
+    [
+        # Three messages for each of the layer's four collectives.
+        ({GATHERS: SHORT, SCATTERS: SHORT}, 12, 0),
+        ({GATHERS: {"kind": "chunks", "slices": 2}, SCATTERS: SHORT}, 6, 4),
+        (
+            {
+                GATHERS: {"kind": "direct", "whole_weights": False},
+                SCATTERS: {"kind": "chunks", "slices": 4, "whole_weights": False},
+            },
+            6,
+            8,
+        ),
+        ({SCATTERS: {"kind": "chunks", "slices": 3, "whole_weights": False}}, 0, 8),
+    ],
+    ids=["rings", "both", "direct", "scatters"],
+)
+@pytest.mark.parametrize("remat", [False, True])
+def test_every_collective_has_its_own_form(
+    devices, forms, permutes, collectives, remat
+):
+    found = devices.answer(
+        ask="rewritten",
+        way="tp-sp",
+        change="forms",
+        options={"forms": forms},
+        remat=remat,
+        scan=True,
+    )
+    assert found["error"] < 2e-5
+    again = GATHERS in forms and remat
+    if not again:
+        assert found["permutes"] == permutes
+        assert found["after"] == LEFT + collectives + (remat and GATHERS not in forms)
+    assert len(found["sites"]) == (4 if GATHERS in forms else 2) + again
+
+
+def test_gradients_of_weights_run_between_messages(devices):
+    """The weights of both sides of a layer: each of three by slices, none whole."""
+    counts = [
+        devices.answer(
+            ask="rewritten",
+            way="tp-sp",
+            change="forms",
+            options={"forms": {GATHERS: form, SCATTERS: form}},
+            remat=False,
+            scan=True,
+        )["matmuls"]
+        for form in (SHORT, {**SHORT, "whole_weights": True})
+    ]
+    (before, fine), (_, whole) = counts
+    ranks, weights = 4, 3
+    assert before == weights * 3
+    assert whole == ranks * 2 * weights + weights
+    assert fine == ranks * 3 * weights
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_sums_over_ranks_can_be_in_chunks(devices, remat):
+    found = devices.answer(
+        ask="rewritten",
+        way="tp",
+        change="forms",
+        options={"forms": {"psum_invariant": {"kind": "chunks", "slices": 2}}},
+        remat=remat,
+        scan=True,
+    )
+    assert found["error"] < 2e-5
+    assert found["after"] > found["before"]
+
+
+def test_the_innermost_call_that_is_named_decides():
+    def gathered(x, w):
+        return lax.all_gather(x, "t", tiled=True) @ w
+
+    def f(x, w):
+        return gathered(x, w), gathered(x, 2 * w)
+
+    step = mapped(f, (P("t"), P(None, "t")), (P(None, "t"), P(None, "t")))
+    first = f.__code__.co_firstlineno
+    inner, outer = (f"test_rings.py:{first + n}" for n in (-2, 1))
+
+    def permutes(forms):
+        cut = decompose.with_forms(step, forms)
+        jaxpr = str(jax.make_jaxpr(cut)(*shapes((8, 4), (4, 8))))
+        assert len(cut.sites) == jaxpr.count("ppermute[") / 3
+        return jaxpr.count("ppermute[")
+
+    ring = decompose.Form("ring")
+    assert permutes({inner: ring}) == 6
+    assert permutes({outer: ring}) == 6
+    assert permutes({inner: ring, (outer, "all_gather"): decompose.PLAIN}) == 6
+    with pytest.raises(DecomposeError, match=r"all_gather at test_rings\.py"):
+        permutes({(outer, "reduce_scatter"): ring})
+    with pytest.raises(DecomposeError, match=r"all_gather at test_rings\.py"):
+        permutes({inner: decompose.PLAIN, outer: ring})
+
+
 def shapes(*sizes):
     return [jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes]
 

@@ -19,6 +19,7 @@ from lagom_jax.plan import (
     Cap,
     CollectiveCut,
     Evidence,
+    Form,
     HoldsFor,
     Lever,
     MeasuredSteps,
@@ -31,6 +32,7 @@ from lagom_jax.plan import (
     Rewrite,
     ScheduleEdit,
     Setting,
+    SiteForm,
     SiteSetting,
     StepParts,
     from_json,
@@ -62,6 +64,11 @@ anything = st.recursive(
 parts = st.builds(StepParts, *[numbers] * 6)
 names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)
 OF_TYPE = {"bool": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1)}
+SITE_FORM = {
+    "line": "a.py:3",
+    "kind": "psum",
+    "form": plain(Form("chunks", slices=2)),
+}
 PLANNED = {
     flag.name: st.sampled_from(flag.choices) if flag.choices else OF_TYPE[flag.type]
     for flag in flags()
@@ -127,15 +134,34 @@ controls = st.builds(
 )
 
 
-rewrites = st.builds(
-    Rewrite,
-    st.just("sliced"),
-    st.integers(2, 9),
-    st.booleans(),
-    st.tuples(texts),
-    texts,
-    numbers,
-    st.none() | counts,
+forms = st.builds(
+    Form,
+    st.sampled_from(["ring", "direct", "chunks"]),
+    st.integers(1, 9),
+    wide_sums=st.booleans(),
+    whole_weights=st.booleans(),
+)
+in_slices = (st.just("sliced"), st.integers(2, 9), st.just(()))
+with_forms = (
+    st.just("with_forms"),
+    st.just(1),
+    st.tuples(st.builds(SiteForm, texts, texts, forms)),
+)
+rewrites = st.one_of(
+    *(
+        st.builds(
+            Rewrite,
+            transformation,
+            slices,
+            st.booleans(),
+            st.tuples(texts),
+            texts,
+            numbers,
+            st.none() | counts,
+            given,
+        )
+        for transformation, slices, given in (in_slices, with_forms)
+    )
 )
 
 
@@ -207,7 +233,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 5
+    assert json.loads(TEXT)["format_version"] == 6
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -387,8 +413,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 6.*install"):
-        from_json(changed(("format_version",), 6), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 7.*install"):
+        from_json(changed(("format_version",), 7), "mine.json")
 
 
 def older(number):
@@ -456,6 +482,20 @@ def test_an_older_plan_names_no_more_options_than_a_new_one():
     document["levers"][0] |= {"name": "xla_gpu_cuda_data_dir", "value": "evil"}
     with pytest.raises(PlanError, match="xla_gpu_cuda_data_dir is not an option"):
         from_json(json.dumps(document))
+
+
+def test_rewritten_steps_of_format_5_have_one_form():
+    plan = from_json(older("5").read_text())
+    rewrite = Rewrite("sliced", 2, True, ("train.py:31",), "0f" * 32, -0.02, 0)
+    assert plan == dataclasses.replace(PLAN, rewrite=rewrite)
+    with pytest.raises(PlanError, match=r"rewrite: .*with_forms needs some"):
+        from_json(changed(("rewrite",), plain(rewrite) | {"forms": [SITE_FORM]}))
+    named = {"transformation": "with_forms", "slices": 1, "forms": [SITE_FORM]}
+    found = from_json(changed(("rewrite",), plain(rewrite) | named)).rewrite
+    assert found.forms == (SiteForm("a.py:3", "psum", Form("chunks", slices=2)),)
+    bad = {**SITE_FORM, "form": {**SITE_FORM["form"], "kind": "star"}}
+    with pytest.raises(PlanError, match=r"forms\[0\].form.kind: 'star' is none of"):
+        from_json(changed(("rewrite",), plain(rewrite) | named | {"forms": [bad]}))
 
 
 def test_plans_of_format_4_say_nothing_of_how_sure_they_are():

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from lagom_jax.decompose import DecomposeError
-from lagom_jax.plan import Plan
+from lagom_jax.plan import Form, Plan, SiteForm
 from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.regret import Scored
-from lagom_jax.planner.rewrites import WAYS, apart, with_rewrites
+from lagom_jax.planner.rewrites import WAYS, RewriteWay, apart, with_rewrites
 from lagom_jax.report.plan import plan_to_text
+from xla_flags import check_planned
 
 from ..plan.plans import made_by_hand
 
@@ -79,6 +80,13 @@ class Finishing:
     plan_of: Callable[[object], Plan]
 
 
+FORMS = (
+    SiteForm("a.py:1", "all_gather", Form("ring", whole_weights=False)),
+    SiteForm("b.py:2", "reduce_scatter", Form("chunks", slices=2)),
+)
+FORMED = RewriteWay("with_forms", 1, False, False, FORMS, "with_forms, by all models")
+
+
 def rewritten(outcomes, **given):
     """The plan that is chosen where ways of slicing have these outcomes."""
 
@@ -92,7 +100,8 @@ def rewritten(outcomes, **given):
     said = []
     written = Known(PLAN)
     request = Request(progress=said.append, **given)
-    chosen, plan = with_rewrites((written, PLAN), planner_of, request)
+    ways = (*WAYS, FORMED)
+    chosen, plan = with_rewrites((written, PLAN), planner_of, request, ways)
     assert said
     assert (chosen is written) == (plan.rewrite is None)
     return plan
@@ -175,6 +184,26 @@ def test_rings_are_tried_and_named():
     named = {one.name: one.status for one in plan.evidence.candidates}
     assert named["rings(step, slices=1)"] == "chosen"
     assert named["sliced(step, slices=2, whole_sums=False)"] == "ok"
+
+
+def test_forms_of_each_place_are_tried_and_named():
+    plan = rewritten({HALF: planned_in(0.08), FORMED: planned_in(0.07)})
+    assert plan.rewrite.forms == FORMS
+    named = {one.name: one.status for one in plan.evidence.candidates}
+    assert named["with_forms, by all models"] == "chosen"
+    assert named["sliced(step, slices=2, whole_sums=False)"] == "ok"
+    written = {}
+    exec(f"step = lambda: 0\n{plan.rewrite.code}", written)
+    assert callable(written["step"])
+    for line in plan.rewrite.code.splitlines():
+        assert line in plan_to_text(plan)
+
+
+@pytest.mark.parametrize("way", [*WAYS, FORMED], ids=lambda way: way.name)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_plan_may_set_what_keeps_slices_apart(way, deterministic):
+    for name, value in apart(way, deterministic=deterministic).options.items():
+        check_planned(name, value)
 
 
 def test_half_batches_of_loops_are_tried_and_named():

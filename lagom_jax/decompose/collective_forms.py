@@ -1,0 +1,287 @@
+"""Steps of a program that run, or wait, as the forms of its collectives ask."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from typing import Any
+
+from lagom_jax.decompose.cut_choice import Slicing
+from lagom_jax.decompose.flat_program import FlatProgram, Step
+from lagom_jax.decompose.form import PLAIN, Form
+from lagom_jax.decompose.sites import REDUCTIONS
+from lagom_jax.decompose.waiting_values import (
+    Arrived,
+    Gathered,
+    Product,
+    RowSum,
+    Waiting,
+    axes_of,
+    operand_dimension,
+    result_dimension,
+    summed_dimensions,
+)
+
+Users = dict[int, list[Any]]
+"""The steps that need each value, as `users_of` finds them."""
+Values = dict[int, Any]
+"""Arrays by the number of the value, or what waits in their place."""
+
+_SUMS = ("add", "add_any")
+
+
+def whole_of(env: Values, number: int) -> Any:
+    """A value, once nothing of it waits."""
+    value = env[number]
+    if isinstance(value, Waiting):
+        value = env[number] = value.whole()
+    return value
+
+
+def in_its_form(
+    step: Step, users: Users, slicing: Slicing, env: Values, done: Set[Step]
+) -> bool:
+    """True if a step is done, or waits, as a part of a collective's form.
+
+    Args:
+        step: The next step.
+        users: Of all values.
+        slicing: What was asked for, and what becomes of it.
+        env: The values so far.
+        done: The steps before it.
+    """
+    if all(number in env for number in step.outputs):
+        return bool(step.outputs)
+    if can_be_cut(step):
+        return _cut(step, users, slicing, env, done)
+    (out, *_) = (*step.outputs, -1)
+    if step.name in _SUMS:
+        terms = [env[number] for number in step.inputs]
+        if len({*step.inputs}) == 2 and all(isinstance(x, Product) for x in terms):
+            env[out] = terms[0].plus(terms[1])
+            return True
+    if step.name != "dot_general":
+        return False
+    if any(isinstance(env[number], Gathered) for number in step.inputs):
+        return _as_rows_arrive(step, users, env)
+    target = _only_collective(step, users)
+    if target is not None and form_of(target, slicing) is not None:
+        one, other = (whole_of(env, number) for number in step.inputs)
+        env[out] = Product(((step, (one, other)),))
+        return True
+    return False
+
+
+def can_be_cut(step: Step) -> bool:
+    """True for a gather or scatter of blocks over one mesh axis, and for a sum."""
+    params = step.equation.params
+    if step.name in REDUCTIONS:
+        groups, axes = params.get("axis_index_groups"), params["axes"]
+        named = all(isinstance(axis, str) for axis in axes)
+        return groups is None and len(step.inputs) == 1 and named
+    if step.name not in ("all_gather", "reduce_scatter"):
+        return False
+    return (
+        bool(params["tiled"])
+        and params["axis_index_groups"] is None
+        and len(axes_of(params)) == 1
+        and params["axis_size"] > 1
+    )
+
+
+def form_of(step: Step, slicing: Slicing) -> Form | None:
+    """The form that a collective was asked to have; None for as it is."""
+    assert slicing.forms is not None
+    form = slicing.forms(step.site)
+    if form is None or (form.kind == "chunks" and form.slices == 1):
+        return None
+    # A sum that is passed on has to be gathered again, with nothing to hide that.
+    return None if step.name in REDUCTIONS and form.kind != PLAIN.kind else form
+
+
+def scatters_first(program: FlatProgram, slicing: Slicing) -> FlatProgram:
+    """The program with each scatter before the gradients that are to run within it.
+
+    A matmul that sums over rows that others scatter stands before the scatter, as jax
+    orders gradients. Where a slice of it shall run between two messages, it is not to
+    run before.
+    """
+    steps = list(program.steps)
+    makers = {number: step for step in steps for number in step.outputs}
+    for scatter in program.steps:
+        if scatter.name != "reduce_scatter" or not can_be_cut(scatter):
+            continue
+        form = form_of(scatter, slicing)
+        if form is None or form.whole_weights or not _terms(scatter, makers):
+            continue
+        needed = _ancestors(scatter, makers)
+        end = steps.index(scatter)
+        rows = {
+            term.inputs[found[0]]
+            for term in _terms(scatter, makers)
+            if (found := _rows_in(term, scatter)) is not None
+        }
+        begin = next(n for n, one in enumerate(steps) if rows.intersection(one.inputs))
+        moved = steps[begin : end + 1]
+        steps[begin : end + 1] = [
+            *(one for one in moved if one in needed),
+            *(one for one in moved if one not in needed),
+        ]
+    return dataclasses.replace(program, steps=steps)
+
+
+def _ancestors(step: Step, makers: dict[int, Step]) -> set[Step]:
+    found, todo = {step}, [step]
+    while todo:
+        for number in todo.pop().inputs:
+            maker = makers.get(number)
+            if maker is not None and maker not in found:
+                found.add(maker)
+                todo.append(maker)
+    return found
+
+
+def _terms(scatter: Step, makers: dict[int, Step]) -> list[Step]:
+    """The matmuls whose sum is scattered."""
+    found: list[Step] = []
+    todo = [scatter.inputs[0]]
+    while todo:
+        maker = makers.get(todo.pop())
+        if maker is not None and maker.name == "dot_general":
+            found.append(maker)
+        elif maker is not None and maker.name in _SUMS:
+            todo += maker.inputs
+    return found
+
+
+def _cut(
+    step: Step, users: Users, slicing: Slicing, env: Values, done: Set[Step]
+) -> bool:
+    """True if a collective is cut as it was asked to be."""
+    site, form = step.site, form_of(step, slicing)
+    slicing.seen.append(site)
+    (number,), (out,) = step.inputs, step.outputs
+    if form is None:
+        return False
+    value = env[number]
+    if step.name == "all_gather" and _multiplied(step, users):
+        env[out] = Gathered(step, whole_of(env, number), form)
+    elif isinstance(value, Product) and step.name == "reduce_scatter":
+        sums = (
+            [] if form.whole_weights else _sums_of_terms(value, step, users, env, done)
+        )
+        env[out], found = value.scattered(step, form, sums)
+        env.update(zip((one.step.outputs[0] for one in sums), found, strict=True))
+    elif isinstance(value, Product):
+        env[out] = value.reduced(step, form)
+    else:
+        return False
+    slicing.cut.append(site)
+    return True
+
+
+def _sums_of_terms(
+    product: Product, scatter: Step, users: Users, env: Values, done: Set[Step]
+) -> list[RowSum]:
+    """The matmuls that sum over rows that the product's own keep apart."""
+    found: dict[int, RowSum] = {}
+    for term, _ in product.terms:
+        rows = _rows_in(term, scatter)
+        assert rows is not None
+        number, d = term.inputs[rows[0]], rows[1]
+        # What nobody needs any more is there no longer.
+        for user in users[number] if number in env else ():
+            if user is None or user in done:
+                continue
+            if user.outputs[0] not in env:
+                one = _row_sum(user, number, d, env)
+                if one is not None:
+                    found[user.outputs[0]] = one
+    return [*found.values()]
+
+
+def _rows_in(term: Step, scatter: Step) -> tuple[int, int] | None:
+    """The operand of a matmul that has the rows that are scattered, and where."""
+    return operand_dimension(term, scatter.equation.params["scatter_dimension"])
+
+
+def _row_sum(
+    step: Step, number: int, d: int, env: Values, *, arriving: bool = False
+) -> RowSum | None:
+    """A matmul that sums over a dimension of a value, if its operands are there."""
+    if step.name != "dot_general" or step.inputs.count(number) != 1:
+        return None
+    place = step.inputs.index(number)
+    dimensions = summed_dimensions(step, place, d)
+    other = step.inputs[1 - place]
+    if dimensions is None or other not in env:
+        return None
+    operands = [
+        None if arriving and one == number else _known(env, one) for one in step.inputs
+    ]
+    return RowSum(step, (operands[0], operands[1]), dimensions)
+
+
+def _known(env: Values, number: int) -> Any:
+    """A value, perhaps in the slices that arrived."""
+    value = env[number]
+    return value if isinstance(value, Arrived) else whole_of(env, number)
+
+
+def _multiplied(gather: Step, users: Users) -> bool:
+    """True if a matmul of what is gathered does not sum over the ranks' rows."""
+    return any(_place_in(user, gather) is not None for user in users[gather.outputs[0]])
+
+
+def _place_in(step: Step | None, gather: Step) -> int | None:
+    """The place of what is gathered in a matmul that keeps its rows apart."""
+    if step is None or step.name != "dot_general":
+        return None
+    number, d = gather.outputs[0], gather.equation.params["all_gather_dimension"]
+    places = [place for place, one in enumerate(step.inputs) if one == number]
+    if len(places) != 1 or result_dimension(step, places[0], d) is None:
+        return None
+    return places[0]
+
+
+def _as_rows_arrive(step: Step, users: Users, env: Values) -> bool:
+    """Runs all matmuls of the same rows whose other operands are there, as they arrive.
+
+    Also where the step itself sums over the rows, as gradients of weights do: it then
+    takes them as they have arrived, slice by slice where that was asked for.
+    """
+    number = next(n for n in step.inputs if isinstance(env[n], Gathered))
+    waiting: Gathered = env[number]
+    d = waiting.step.equation.params["all_gather_dimension"]
+    matmuls: list[tuple[Step, int, Any]] = []
+    sums: list[RowSum] = []
+    for user in dict.fromkeys(users[number]):
+        place = _place_in(user, waiting.step)
+        if place is not None and user.inputs[1 - place] in env:
+            matmuls.append((user, place, whole_of(env, user.inputs[1 - place])))
+        elif user is not None and not waiting.form.whole_weights:
+            one = _row_sum(user, number, d, env, arriving=True)
+            sums += [] if one is None else [one]
+    done = [user for user, _, _ in matmuls] + [one.step for one in sums]
+    if matmuls:
+        env[number], found = waiting.times(matmuls, sums)
+        env.update(zip((user.outputs[0] for user in done), found, strict=True))
+    return bool(matmuls) and step in done
+
+
+def _only_collective(step: Step, users: Users) -> Step | None:
+    """The scatter or sum that a matmul's result only goes into, additions between."""
+    user = _only_user(step, users)
+    while user is not None and user.name in _SUMS:
+        user = _only_user(user, users)
+    if user is None or user.name == "all_gather" or not can_be_cut(user):
+        return None
+    if user.name in REDUCTIONS:
+        return user
+    out = user.equation.params["scatter_dimension"]
+    return user if operand_dimension(step, out) is not None else None
+
+
+def _only_user(step: Step, users: Users) -> Step | None:
+    found = users.get(step.outputs[0], [])
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,55 @@
+"""The form of each place, from savings that are made by hand."""
+
+import pytest
+
+from lagom_jax.plan import Form, SiteForm
+from lagom_jax.planner.site_forms import by_all, forms_by_place
+
+from ..cost.programs import collective
+
+RING, TWO = Form("ring"), Form("chunks", slices=2)
+
+
+def at(*lines, kind="all-gather"):
+    source = f"/home/me/{lines[0]}"
+    return collective("c", kind=kind, source=source, callers=lines[1:])
+
+
+@pytest.fixture
+def savings():
+    """Two layers that gather at one line of a module, and one scatters there, too."""
+    shared = "layout.py:3"
+    return {
+        at(shared, "mlp.py:1"): {RING: (2.0, 1.0), TWO: (1.0, 1.0)},
+        at(shared, "attention.py:1"): {RING: (-1.0, -1.0), TWO: (1.0, 1.0)},
+        at(shared, "mlp.py:1", kind="reduce-scatter"): {RING: (3.0, -1.0)},
+        at("head.py:9"): {RING: (-1.0, 5.0)},
+    }
+
+
+def test_each_place_has_what_saves_most_by_the_likeliest_model(savings):
+    assert forms_by_place(savings) == (
+        SiteForm("attention.py:1", "all_gather", TWO),
+        SiteForm("layout.py:3", "reduce_scatter", RING),
+        SiteForm("mlp.py:1", "all_gather", RING),
+    )
+
+
+def test_or_what_by_no_model_takes_more(savings):
+    assert forms_by_place(savings, by_all) == (
+        SiteForm("attention.py:1", "all_gather", TWO),
+        SiteForm("mlp.py:1", "all_gather", RING),
+    )
+    assert forms_by_place(savings, by_all, lambda form: form == TWO) == (
+        SiteForm("layout.py:3", "all_gather", TWO),
+    )
+
+
+def test_what_one_place_gains_another_with_the_same_lines_may_lose():
+    """A line in a loop and in its repetition is one place."""
+    both = {at("a.py:1"): {RING: (2.0,)}, at("a.py:1"): {RING: (-3.0,)}}
+    assert len(both) == 2
+    assert forms_by_place(both) == ()
+    assert forms_by_place({at("a.py:1"): {RING: (2.0,)}}) == (
+        SiteForm("a.py:1", "all_gather", RING),
+    )
