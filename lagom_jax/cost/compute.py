@@ -10,7 +10,7 @@ from __future__ import annotations
 from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.kernel_constants import KernelConstants
-from lagom_jax.cost.matmul import matmul_seconds, rate_of
+from lagom_jax.cost.matmul import Problems, matmul_seconds, rate_of
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.soft import soft_maximum
 from lagom_jax.hlo.work import Work
@@ -60,7 +60,7 @@ def kernel_price(work: Work, cluster: Cluster, constants: Constants) -> Price:
     both = either(bounds["arithmetic"], bounds["memory"])
     seconds = own * max(both, bounds["host link"]) + start
     products = _product_seconds(work, gpu, known)
-    if products >= seconds:
+    if products >= seconds or _is_products(work):
         # The products' own bound, and their own launch, which has the gap in it.
         seconds, start, gap = products, known.launch_seconds, 0.0
         peak_seconds = _ideal_seconds(work, gpu)
@@ -123,6 +123,14 @@ def _traffic_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:
 def _in_products(work: Work) -> bool:
     """True if the kernel's matrix products are priced by their shapes."""
     return bool(work.matmuls) and work.kind != "attention"
+
+
+def _is_products(work: Work) -> bool:
+    """True if the kernel does nothing beside: its bytes are priced with its shapes."""
+    if not _in_products(work) or work.host_bytes:
+        return False
+    own = Problems.of(list(work.matmuls))
+    return work.hbm_bytes <= own.least_bytes.sum() and work.flops <= own.flops.sum()
 
 
 def _product_seconds(work: Work, gpu: Gpu, constants: KernelConstants) -> float:

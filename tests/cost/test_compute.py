@@ -31,6 +31,17 @@ def test_products_in_one_kernel_share_a_launch():
     assert one.seconds == matmul_seconds(SQUARE, H100.gpu, KNOWN)
 
 
+@given(st.tuples(*[st.integers(1, 1 << 14)] * 3), st.sampled_from(["l40s", "b200"]))
+def test_a_product_alone_takes_what_its_shape_says(sizes, name):
+    """Also where its operands lay in the cache when kernels of its size were measured."""
+    m, n, k = sizes
+    cluster, product = Cluster.parse(name), Matmul(1, m, n, k, "bf16", "bf16", "bf16")
+    constants = load_constants(cluster)
+    moved = Work("matmul", product.flops, 2 * k * (m + n), 2 * m * n, (product,))
+    expected = matmul_seconds(product, cluster.gpu, constants.kernels)
+    assert kernel_price(moved, cluster, constants).seconds == expected
+
+
 def test_what_is_fused_to_a_product_can_be_what_takes_long():
     thin = Matmul(1, 16, 4096, 4096, "bf16", "bf16", "bf16")
     alone = price(Work("matmul", thin.flops, 1 << 25, 1 << 17, (thin,)))
