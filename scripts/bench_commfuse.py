@@ -24,8 +24,9 @@ from typing import Any
 
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
-from lagom_jax.decompose import PLAIN, Form, rings
+from lagom_jax.decompose import PLAIN, Form, rings, transformed
 from lagom_jax.planner import Budget, Planner, Request
+from lagom_jax.planner.rewrites import apart, ways_of
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
 SAID = "\n## What the figures say\n"
@@ -42,6 +43,7 @@ COPIED = {"xla_gpu_collective_permute_mode": "COLLECTIVES_SYMMETRIC_MEMORY"}
 BY_COPY_ENGINES = ", copy engines"
 IN_SLICES = ", weights in slices"
 REWRITTEN = "plain, rewritten as rings"
+EACH_PLACE = "plain, a form for each place by "
 FORMS: dict[str, Form | None] = {
     "plain": PLAIN,
     "2 chunks": Form("chunks", slices=2),
@@ -55,6 +57,8 @@ FORMS: dict[str, Form | None] = {
     f"ring{BY_COPY_ENGINES}": Form("ring"),
     f"ring, sums as short{BY_COPY_ENGINES}": Form("ring", wide_sums=False),
     f"{REWRITTEN}{BY_COPY_ENGINES}": PLAIN,
+    f"{EACH_PLACE}the likeliest model": PLAIN,
+    f"{EACH_PLACE}all models": PLAIN,
     f"2 chunks{IN_SLICES}": Form("chunks", slices=2, whole_weights=False),
     f"4 chunks{IN_SLICES}": Form("chunks", slices=4, whole_weights=False),
     f"direct, sums as short{IN_SLICES}{BY_COPY_ENGINES}": Form(
@@ -247,7 +251,14 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
                 # Its own rules are opaque where no gradient is taken.
                 continue
             step = rings(step)
+        extra: dict[str, Any] = {}
+        if name.startswith(EACH_PLACE):
+            found = each_place(step, given, cluster, name.removeprefix(EACH_PLACE))
+            if found is None:
+                continue
+            step, extra = found
         options = OPTIONS | (WINDOWED if name == "XLA's own" else {})
+        options |= extra
         options |= COPIED if name.endswith(BY_COPY_ENGINES) else {}
         report = analyze(step, *given, cluster=cluster, compiler_options=options)
         sites = report.collectives
@@ -272,6 +283,24 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
             None if plan is None else plan.evidence.bound_seconds,
             None if plan is None else plan.evidence.tuned.exposed_seconds,
         )
+
+
+def each_place(
+    step: Any, given: tuple[Any, ...], cluster: str, by: str
+) -> tuple[Any, dict[str, Any]] | None:
+    """The step with the form that prices find best at each place, and its options.
+
+    None where nothing pays, or where all models choose what the likeliest does.
+    """
+    planner = Planner(step, *given, cluster=cluster, compiler_options=OPTIONS)
+    planner.plan(Request(budget=Budget(compiles=1)))
+    ways = ways_of(planner.finished)
+    way = next((way for way in ways if way.title.endswith(by)), None)
+    if way is None:
+        return None
+    for one in way.forms:
+        progress(one.code)
+    return transformed(step, *way[:3], way.forms), dict(apart(way).options)
 
 
 def progress(what: str) -> None:

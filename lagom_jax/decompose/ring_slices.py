@@ -164,6 +164,9 @@ def scatter_slices(
 
     def work(number: int, came: jax.Array | None = None) -> jax.Array:
         nonlocal earlier
+        if ring.count == 1:
+            # The plain form: there is nothing to keep apart.
+            return share(number, None, came)[0]
         # Behind a barrier: what arrives would otherwise be an operand of the matmul,
         # which then waits for it instead of hiding it.
         made, earlier = lax.optimization_barrier(share(number, earlier, came))

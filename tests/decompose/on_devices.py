@@ -5,6 +5,7 @@ in, and its answer goes out: the largest error of every result and gradient besi
 plain form's, as a share of its largest value, or the text of an error.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -22,8 +23,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+import lagom_jax
 from lagom_jax import decompose
 from lagom_jax.errors import LagomError
+from lagom_jax.plan import Rewrite, SiteForm
+from tests.plan.plans import made_by_hand
 
 
 class Devices:
@@ -244,8 +248,8 @@ CHANGES = {
 }
 
 
-def rewritten(case):
-    """Two gated layers with their gradients, as they are and rewritten."""
+def gated_layers(case):
+    """Two gated layers with their gradients, and their arguments."""
     scattered = case["way"] == "tp-sp"
     mesh, rows = mesh_of(case.get("ranks", 4)), P(None, "t") if scattered else P()
     weights = (P(None, None, "t"), P(None, None, "t"), P(None, "t"))
@@ -290,8 +294,31 @@ def rewritten(case):
         (jax.random.normal(key, shape) / 3).astype(dtype)
         for key, shape in zip(keys, shapes, strict=True)
     )
+    return f, (tuple(ws), x)
+
+
+def wrapped(case):
+    """The layers under the wrapper, with a plan that names a form for each place."""
+    f, args = gated_layers(case)
+    ring = decompose.Form("ring", whole_weights=False)
+    cut = decompose.with_forms(f, lambda site: ring)
+    cut.trace(*args)
+    forms = {(s.line, s.kind): SiteForm(s.line, s.kind, ring) for s in cut.sites}
+    rewrite = Rewrite("with_forms", 1, False, (), "", 0.0, 0, (*forms.values(),))
+    plan = dataclasses.replace(made_by_hand(), rewrite=rewrite)
+    tuned = lagom_jax.tune(f, plan=plan, rewrite=True, mode="off")
+    found = zip(jax.tree.leaves(f(*args)), jax.tree.leaves(tuned(*args)), strict=True)
+    return {
+        "error": max(_error(one, two) for one, two in found),
+        "forms": len(forms),
+        "permutes": tuned.lower(*args).as_text().count("collective_permute"),
+    }
+
+
+def rewritten(case):
+    """The layers as they are and rewritten."""
+    f, args = gated_layers(case)
     cut = CHANGES[case["change"]](f, **case.get("options", {}))
-    args = (tuple(ws), x)
     found = zip(jax.tree.leaves(f(*args)), jax.tree.leaves(cut(*args)), strict=True)
     before, after = str(f.trace(*args).jaxpr), str(cut.trace(*args).jaxpr)
     return {
@@ -369,6 +396,7 @@ EXTRA = {
     "uneven": uneven,
     "nearer": nearer,
     "rewritten": rewritten,
+    "wrapped": wrapped,
     "attention": attention,
 }
 

@@ -132,6 +132,13 @@ def test_sums_over_ranks_can_be_in_chunks(devices, remat):
     assert found["after"] > found["before"]
 
 
+def test_the_wrapper_writes_what_a_plan_names(devices):
+    found = devices.answer(ask="wrapped", way="tp-sp", remat=False, scan=True)
+    assert found["error"] < 2e-5
+    assert found["forms"] == 4
+    assert found["permutes"] == 12
+
+
 def test_the_innermost_call_that_is_named_decides():
     def gathered(x, w):
         return lax.all_gather(x, "t", tiled=True) @ w

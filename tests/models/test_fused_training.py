@@ -16,9 +16,9 @@ STEPS, STEPS_AT_NIGHT = 20, 50
 
 
 @functools.cache
-def losses(way, steps):
+def trained(way, steps, remat):
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), way, str(steps)],
+        [sys.executable, str(SCRIPT), way, str(steps), "remat" if remat else ""],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -30,6 +30,9 @@ def losses(way, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "remat", [False, pytest.param(True, marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize(
     "way",
     [
         "commfuse",
@@ -39,10 +42,16 @@ def losses(way, steps):
         pytest.param("half batches", marks=pytest.mark.nightly),
     ],
 )
-def test_it_trains_as_the_plain_one(way, request):
+def test_it_trains_as_the_plain_one(way, remat, request):
     steps = STEPS_AT_NIGHT if request.config.getoption("--nightly") else STEPS
-    plain, found = losses("plain", steps), losses(way, steps)
-    assert plain[-1] < 0.01 * plain[0]
+    plain, found = trained("plain", steps, remat), trained(way, steps, remat)
+    losses = plain["losses"]
+    assert losses[-1] < 0.01 * losses[0]
+    if way == "sliced" and not remat:
+        # No sum of the step changes: weights and moments have the same bits after all
+        # steps. The loss that is told is a mean over both slices, in another kernel.
+        assert found["state"] == plain["state"]
+        np.testing.assert_allclose(found["losses"], losses, rtol=1e-6)
     # Alike to the last bits of bfloat16 at first; later small differences grow.
-    np.testing.assert_allclose(found[:5], plain[:5], rtol=5e-3)
-    np.testing.assert_allclose(found, plain, rtol=0.1, atol=0.05)
+    np.testing.assert_allclose(found["losses"][:5], losses[:5], rtol=5e-3)
+    np.testing.assert_allclose(found["losses"], losses, rtol=0.1, atol=0.05)

@@ -1,9 +1,10 @@
-"""Trains a tiny model on 8 virtual CPU devices: `train_fused_on_cpu.py WAY STEPS`.
+"""Trains a tiny model on 8 virtual CPU devices: `train_fused_on_cpu.py WAY STEPS REMAT`.
 
 Run by test_fused_training.py in a process of its own, because the number of devices
 must be known before jax starts.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
+import numpy as np
 
 import lagom_models
 from lagom_jax import decompose
@@ -25,7 +27,7 @@ WAYS = {
 }
 
 
-def main(way: str, steps: int) -> list[float]:
+def main(way: str, steps: int, remat: bool) -> dict[str, object]:
     parallelism, options = WAYS[way]
     step = lagom_models.build(
         "llama-3-8b",
@@ -35,6 +37,7 @@ def main(way: str, steps: int) -> list[float]:
         batch=8,
         model_axis=4,
         learning_rate=3e-3,
+        remat=remat,
         **options,
     )
     shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
@@ -49,8 +52,11 @@ def main(way: str, steps: int) -> list[float]:
     for _ in range(steps):
         state, loss = function(state, tokens)
         losses.append(float(loss))
-    return losses
+    digest = hashlib.sha256()
+    for part in jax.tree.leaves(state):
+        digest.update(np.asarray(part).tobytes())
+    return {"losses": losses, "state": digest.hexdigest()}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "remat")))
