@@ -172,7 +172,7 @@ def _cut(
         )
         env[out], found = value.scattered(step, form, sums)
         env.update(zip((one.step.outputs[0] for one in sums), found, strict=True))
-    elif isinstance(value, Product):
+    elif isinstance(value, Product) and value.rows:
         env[out] = value.reduced(step, form)
     else:
         return False

@@ -210,6 +210,16 @@ class Product:
         found = scatter_slices(ring, share, kind)
         return found, [one.rounded(x) for one, x in zip(sums, totals, strict=True)]
 
+    @property
+    def rows(self) -> list[int]:
+        """The dimensions of the result that every matmul takes from one operand."""
+        out = self.terms[0][0].equation.outvars[0].aval.ndim
+        return [
+            d
+            for d in range(out)
+            if all(operand_dimension(step, d) is not None for step, _ in self.terms)
+        ]
+
     def reduced(self, total: Step, form: Form) -> Any:
         """The sum over all ranks, a part of the rows after the other."""
         out = self._longest_rows(form.slices)
@@ -233,9 +243,8 @@ class Product:
         step, operands = self.terms[0]
         larger = max((0, 1), key=lambda place: operands[place].size)
         shape = step.equation.outvars[0].aval.shape
-        able = [d for d in range(len(shape)) if operand_dimension(step, d) is not None]
         return max(
-            able,
+            self.rows,
             key=lambda d: (
                 _rows_of(step, d)[0] == larger,
                 shape[d] % slices == 0,

@@ -1,5 +1,7 @@
 """Rings made of the gathers and scatters that a function has of its own."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -174,6 +176,22 @@ def mapped(f, ins, out):
     # The newest jax makes other axes where none are named.
     mesh = AbstractMesh((4,), ("t",), axis_types=(AxisType.Auto,))
     return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out)
+
+
+def test_sums_without_rows_to_cut_stay_whole():
+    """Also beside one that has rows: nothing of a scalar can be summed first."""
+
+    def layer(x, w):
+        alone = lax.psum(jnp.vdot(x, x), "t")
+        batched = lax.psum(jnp.einsum("bi,bi->b", x, x), "t")
+        return lax.psum(x @ w, "t"), alone, batched
+
+    step = mapped(layer, (P(None, "t"), P("t", None)), (P(), P(), P()))
+    cut = decompose.with_forms(step, lambda site: decompose.Form("chunks", slices=2))
+    jaxpr = str(jax.make_jaxpr(cut)(*shapes((4, 8), (8, 4))))
+    # Two chunks of the product, and the two others whole.
+    assert len(re.findall(r"psum\w*\[", jaxpr)) == 4
+    assert len(cut.sites) == 1
 
 
 def test_what_is_needed_whole_is_put_together_once():
