@@ -1,8 +1,8 @@
 """Trains a tiny model on 8 virtual CPU devices: `train_fused_on_cpu.py WAY STEPS HOW`.
 
 HOW is `remat`, or `exact`: nothing is computed again, and no fusion may leave out a
-rounding to bfloat16. Run by test_fused_training.py in a process of its own, because the number of devices
-must be known before jax starts.
+rounding to bfloat16. Run by test_fused_training.py in a process of its own, because the
+number of devices must be known before jax starts.
 """
 
 import hashlib
@@ -10,10 +10,11 @@ import json
 import os
 import sys
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-if sys.argv[3] == "exact":
-    os.environ["XLA_FLAGS"] += " --xla_allow_excess_precision=false"
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    if sys.argv[3] == "exact":
+        os.environ["XLA_FLAGS"] += " --xla_allow_excess_precision=false"
 
 import jax
 import numpy as np
