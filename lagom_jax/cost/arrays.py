@@ -119,6 +119,12 @@ def usual_of(
     return default_of(kind, nbytes, span, facts, protocol)
 
 
+def usual_setting(collective: Collective, span: Span, facts: NcclFacts) -> Setting:
+    """The setting that NCCL would choose by itself for a collective, as `usual_of`."""
+    arrays = arrays_of(collective)
+    return usual_of(collective.kind, float(collective.bytes), arrays, span, facts)
+
+
 def counted(kind: str, nbytes: float, protocol: str, facts: NcclFacts) -> float:
     """Bytes that NCCL counts for an array of a group when it fills channels.
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.arrays import arrays_of, usual_of
+from lagom_jax.cost.arrays import arrays_of, usual_setting
 from lagom_jax.cost.between_regions import wan_price
 from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.compute import kernel_price
@@ -225,10 +225,9 @@ class CostModel:
 
     def usual(self, collective: Collective) -> Setting:
         """NCCL's own setting for a collective that runs on rings."""
-        span, nbytes = span_of(collective.groups, self.cluster), collective.bytes
+        span = span_of(collective.groups, self.cluster)
         facts = nccl_facts(self.cluster, self.constants.nccl)
-        arrays = arrays_of(collective)
-        return usual_of(collective.kind, float(nbytes), arrays, span, facts)
+        return usual_setting(collective, span, facts)
 
     def carried(self, collective: Collective) -> Carried | None:
         """A collective off the rings, which no setting reaches; None on rings."""

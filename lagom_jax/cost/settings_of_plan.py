@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.arrays import arrays_of, usual_of
+from lagom_jax.cost.arrays import usual_setting
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.span import span_of
 from lagom_jax.hlo.collective import Collective
@@ -33,10 +33,7 @@ def settings_of(
         setting = by_name.get(collective.name)
         if isinstance(setting, Cap):
             span = span_of(collective.groups, cluster)
-            nbytes = float(collective.bytes)
-            arrays = arrays_of(collective)
-            usual = usual_of(collective.kind, nbytes, arrays, span, facts)
-            setting = setting.of(usual)
+            setting = setting.of(usual_setting(collective, span, facts))
         if setting is not None:
             found[collective] = setting
     return found

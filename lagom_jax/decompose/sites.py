@@ -9,21 +9,19 @@ from typing import Any
 
 import jax
 
+REDUCTIONS = ("psum", "psum2", "psum_invariant")
+"""The names that sums over ranks have had."""
+
 COMMUNICATING = frozenset(
     {
         "all_gather",
         "all_gather_invariant",
         "all_to_all",
         "ppermute",
-        "psum",
-        "psum2",
-        "psum_invariant",
+        *REDUCTIONS,
         "reduce_scatter",
     }
 )
-
-REDUCTIONS = ("psum", "psum2", "psum_invariant")
-"""The names that sums over ranks have had."""
 
 _HERE = Path(__file__).parent
 _LIBRARIES = (_HERE, *(Path(jax.__file__).parents[1] / n for n in ("jax", "flax")))

@@ -106,9 +106,9 @@ def drowns(gains: Sequence[float], step_seconds: float) -> bool:
     """
     if not gains:
         return False
+    mean, worst = _mean_and_worst(gains)
     least = SAME * step_seconds
-    worst = sorted(gains)[len(gains) // OUTSIDE]
-    return worst < -least or sum(gains) / len(gains) <= least
+    return worst < -least or mean <= least
 
 
 def outweighed(gains: Sequence[float], step_seconds: float) -> bool:
@@ -132,8 +132,13 @@ def outweighed(gains: Sequence[float], step_seconds: float) -> bool:
     """
     if not gains:
         return False
-    mean, least = sum(gains) / len(gains), SAME * step_seconds
-    return mean <= least or sorted(gains)[len(gains) // OUTSIDE] < -mean
+    mean, worst = _mean_and_worst(gains)
+    return mean <= SAME * step_seconds or worst < -mean
+
+
+def _mean_and_worst(gains: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the least of those that may not lie outside an interval."""
+    return sum(gains) / len(gains), sorted(gains)[len(gains) // OUTSIDE]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.arrays import arrays_of, usual_of
+from lagom_jax.cost.arrays import usual_setting
 from lagom_jax.cost.nccl_default import offered_by
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
 from lagom_jax.cost.peers import p2p_channels
@@ -185,10 +185,7 @@ def _group(
     candidates: tuple[SettingOrCap, ...],
     facts: NcclFacts,
 ) -> Group:
-    usual = (
-        usual_of(site.kind, float(site.bytes), arrays_of(site), span, facts)
-        for site, span in members
-    )
+    usual = (usual_setting(site, span, facts) for site, span in members)
     sites = tuple(site for site, _ in members)
     return Group(name, sites, calls, tuple(usual), candidates)
 
