@@ -24,7 +24,7 @@ from typing import Any
 
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
-from lagom_jax.decompose import PLAIN, Form, rings, transformed
+from lagom_jax.decompose import PLAIN, Form, rings
 from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.planner.rewrites import apart, ways_of
 
@@ -300,7 +300,7 @@ def each_place(
         return None
     for one in way.forms:
         progress(one.code)
-    return transformed(step, *way[:3], way.forms), dict(apart(way).options)
+    return way.of(step), dict(apart(way).options)
 
 
 def progress(what: str) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from planned_cases import (
@@ -33,6 +33,7 @@ from planned_cases import (
     milliseconds,
     planner_of,
     read_rows,
+    rewritten_of,
     versions_of,
     write_rows,
 )
@@ -42,7 +43,12 @@ from lagom_jax.options import bound_of
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import RewriteWay, ways_of, with_rewrites
+from lagom_jax.planner.rewrites import (
+    RewriteWay,
+    Rewritten,
+    ways_of,
+    with_rewrites,
+)
 from lagom_jax.planner.run import Finished
 from lagom_jax.settings.controls import PRESETS
 
@@ -108,8 +114,8 @@ def rows(
         )
 
     def rewritten(whole: Plan) -> tuple[Planner, Plan]:
-        def other(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
-            return planner_of(case, way), ()
+        def other(way: RewriteWay) -> Rewritten:
+            return rewritten_of(case, way)
 
         ways = ways_of(planner.finished)
         return with_rewrites((planner, whole), other, request, ways)

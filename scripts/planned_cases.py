@@ -17,7 +17,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget, Planner
-from lagom_jax.planner.rewrites import RewriteWay
+from lagom_jax.planner.rewrites import RewriteWay, Rewritten
 
 CASES: dict[str, Step] = {
     "fsdp": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 1}),
@@ -106,16 +106,24 @@ def planner_of(
         way: How it is rewritten; None for as it is.
         steps: The steps that have such names; by default all that are listed here.
     """
+    return rewritten_of(case, way, steps=steps).planner
+
+
+def rewritten_of(
+    case: str,
+    way: RewriteWay | None = None,
+    *,
+    steps: Mapping[str, Step] | None = None,
+) -> Rewritten:
+    """Planner of a case, and what became of its collectives; as `planner_of`."""
     lagom_models = import_jax_and_zoo()
     model, name, asked = (steps or STEPS)[case]
     cluster = Cluster.parse(name)
     step = lagom_models.build(model, devices=cluster.devices, **asked)
     function = step.function
     if way is not None:
-        from lagom_jax.decompose import transformed
-
-        function = transformed(function, *way[:3], way.forms)
-    return Planner(
+        function = way.of(function)
+    planner = Planner(
         function,
         *step.arguments,
         cluster=cluster,
@@ -123,6 +131,9 @@ def planner_of(
         name=step.name,
         description=step.describe(),
     )
+    if way is None:
+        return Rewritten(planner)
+    return Rewritten(planner, [site.line for site in function.sites], function.left)
 
 
 def budget_of(compiles: int) -> Budget:

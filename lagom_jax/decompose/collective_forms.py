@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.flat_program import FlatProgram, Step
 from lagom_jax.decompose.form import PLAIN, Form
-from lagom_jax.decompose.sites import REDUCTIONS
+from lagom_jax.decompose.sites import REDUCTIONS, LeftSite
 from lagom_jax.decompose.waiting_values import (
     Arrived,
     Gathered,
@@ -21,6 +21,7 @@ from lagom_jax.decompose.waiting_values import (
     result_dimension,
     summed_dimensions,
 )
+from lagom_jax.plan.rewrite import Why
 
 Users = dict[int, list[Any]]
 """The steps that need each value, as `users_of` finds them."""
@@ -28,6 +29,7 @@ Values = dict[int, Any]
 """Arrays by the number of the value, or what waits in their place."""
 
 _SUMS = ("add", "add_any")
+_COLLECTIVES = (*REDUCTIONS, "all_gather", "all_gather_invariant", "reduce_scatter")
 
 
 def whole_of(env: Values, number: int) -> Any:
@@ -52,7 +54,7 @@ def in_its_form(
     """
     if all(number in env for number in step.outputs):
         return bool(step.outputs)
-    if can_be_cut(step):
+    if step.name in _COLLECTIVES:
         return _cut(step, users, slicing, env, done)
     (out, *_) = (*step.outputs, -1)
     if step.name in _SUMS:
@@ -63,7 +65,7 @@ def in_its_form(
     if step.name != "dot_general":
         return False
     if any(isinstance(env[number], Gathered) for number in step.inputs):
-        return _as_rows_arrive(step, users, env)
+        return _as_rows_arrive(step, users, slicing, env)
     target = _only_collective(step, users)
     if target is not None and form_of(target, slicing) is not None:
         one, other = (whole_of(env, number) for number in step.inputs)
@@ -90,13 +92,21 @@ def can_be_cut(step: Step) -> bool:
 
 
 def form_of(step: Step, slicing: Slicing) -> Form | None:
-    """The form that a collective was asked to have; None for as it is."""
+    """The form that a collective can have, if it was asked to; None for as it is."""
+    form = _asked_of(step, slicing)
+    return None if form is None or _is_passed_on(step, form) else form
+
+
+def _asked_of(step: Step, slicing: Slicing) -> Form | None:
     assert slicing.forms is not None
     form = slicing.forms(step.site)
-    if form is None or (form.kind == "chunks" and form.slices == 1):
-        return None
-    # A sum that is passed on has to be gathered again, with nothing to hide that.
-    return None if step.name in REDUCTIONS and form.kind != PLAIN.kind else form
+    whole = form is not None and form.kind == PLAIN.kind and form.slices == 1
+    return None if whole else form
+
+
+def _is_passed_on(step: Step, form: Form) -> bool:
+    """True for sums that would have to be gathered again, with nothing to hide that."""
+    return step.name in REDUCTIONS and form.kind != PLAIN.kind
 
 
 def scatters_first(program: FlatProgram, slicing: Slicing) -> FlatProgram:
@@ -157,27 +167,70 @@ def _terms(scatter: Step, makers: dict[int, Step]) -> list[Step]:
 def _cut(
     step: Step, users: Users, slicing: Slicing, env: Values, done: Set[Step]
 ) -> bool:
-    """True if a collective is cut as it was asked to be."""
-    site, form = step.site, form_of(step, slicing)
+    """True if a collective is cut as it was asked to be, or waits for its matmul."""
+    site, form = step.site, _asked_of(step, slicing)
     slicing.seen.append(site)
-    (number,), (out,) = step.inputs, step.outputs
     if form is None:
         return False
-    value = env[number]
-    if step.name == "all_gather" and _multiplied(step, users):
+    if (left := _hindrance(step, form, users, env)) is not None:
+        slicing.left.append(LeftSite(site, form, *left))
+        return False
+    (number,), (out,) = step.inputs, step.outputs
+    if step.name == "all_gather":
         env[out] = Gathered(step, whole_of(env, number), form)
-    elif isinstance(value, Product) and step.name == "reduce_scatter":
+        slicing.waiting[step] = form
+        return True
+    value = env[number]
+    if step.name == "reduce_scatter":
         sums = (
             [] if form.whole_weights else _sums_of_terms(value, step, users, env, done)
         )
         env[out], found = value.scattered(step, form, sums)
         env.update(zip((one.step.outputs[0] for one in sums), found, strict=True))
-    elif isinstance(value, Product) and value.rows:
-        env[out] = value.reduced(step, form)
     else:
-        return False
+        env[out] = value.reduced(step, form)
     slicing.cut.append(site)
     return True
+
+
+def _hindrance(
+    step: Step, form: Form, users: Users, env: Values
+) -> tuple[Why, str] | None:
+    """What keeps a collective from a form, and its line; None where nothing does."""
+    if not can_be_cut(step):
+        return "not in blocks", ""
+    if _is_passed_on(step, form):
+        return "not in chunks", ""
+    if step.name == "all_gather":
+        takers = [user for user in users.get(step.outputs[0], ()) if user]
+        if any(_place_in(user, step) is not None for user in takers):
+            return None
+        matmuls = [user for user in takers if user.name == "dot_general"]
+        return ("summed over" if matmuls else "no matmul"), _line(matmuls or takers)
+    value = env[step.inputs[0]]
+    if not isinstance(value, Product):
+        return "no matmul", ""
+    if step.name in REDUCTIONS and not value.rows:
+        return "no rows", _line([term for term, _ in value.terms])
+    return None
+
+
+def _line(steps: Sequence[Step]) -> str:
+    """The first line that is known of some steps."""
+    return next((step.lines[0] for step in steps if step.lines), "")
+
+
+def leave_waiting(program: FlatProgram, slicing: Slicing) -> None:
+    """Notes the gathers that no matmul has asked for slice by slice.
+
+    Args:
+        program: What has been run.
+        slicing: What was asked for, and what became of it.
+    """
+    for step in program.steps:
+        form = slicing.waiting.pop(step, None)
+        if form is not None:
+            slicing.left.append(LeftSite(step.site, form, "needed whole"))
 
 
 def _sums_of_terms(
@@ -228,11 +281,6 @@ def _known(env: Values, number: int) -> Any:
     return value if isinstance(value, Arrived) else whole_of(env, number)
 
 
-def _multiplied(gather: Step, users: Users) -> bool:
-    """True if a matmul of what is gathered does not sum over the ranks' rows."""
-    return any(_place_in(user, gather) is not None for user in users[gather.outputs[0]])
-
-
 def _place_in(step: Step | None, gather: Step) -> int | None:
     """The place of what is gathered in a matmul that keeps its rows apart."""
     if step is None or step.name != "dot_general":
@@ -244,7 +292,7 @@ def _place_in(step: Step | None, gather: Step) -> int | None:
     return places[0]
 
 
-def _as_rows_arrive(step: Step, users: Users, env: Values) -> bool:
+def _as_rows_arrive(step: Step, users: Users, slicing: Slicing, env: Values) -> bool:
     """Runs all matmuls of the same rows whose other operands are there, as they arrive.
 
     Also where the step itself sums over the rows, as gradients of weights do: it then
@@ -264,6 +312,8 @@ def _as_rows_arrive(step: Step, users: Users, env: Values) -> bool:
             sums += [] if one is None else [one]
     done = [user for user, _, _ in matmuls] + [one.step for one in sums]
     if matmuls:
+        if slicing.waiting.pop(waiting.step, None) is not None:
+            slicing.cut.append(waiting.step.site)
         env[number], found = waiting.times(matmuls, sums)
         env.update(zip((user.outputs[0] for user in done), found, strict=True))
     return bool(matmuls) and step in done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import lax
@@ -16,11 +16,60 @@ from lagom_jax.decompose.flat_program import (
     Step,
     refuse_mixing,
 )
-from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
-from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul
+from lagom_jax.decompose.form import PLAIN, DecomposeError, Form, cut_evenly
+from lagom_jax.decompose.sites import (
+    COMMUNICATING,
+    CommunicatedMatmul,
+    LeftSite,
+    kind_of,
+)
+from lagom_jax.plan.rewrite import SiteRefusal
 
 _SERVES = 0.25
 """The share of the bytes that can be cut at all, which a dimension has to serve."""
+
+
+class NamedForms:
+    """Forms by line, or by line and primitive."""
+
+    def __init__(self, forms: Mapping[tuple[str, str] | str, Form]) -> None:
+        """Takes the mapping, as `with_forms` does."""
+        self.forms = forms
+
+    def __call__(self, site: CommunicatedMatmul) -> Form | None:
+        """The form of a site; None for as it is."""
+        key = self._key(site)
+        return None if key is None else self.forms[key]
+
+    def refusals(
+        self, cut: Sequence[CommunicatedMatmul], left: Sequence[LeftSite]
+    ) -> Iterator[SiteRefusal]:
+        """What cannot have its form, each name once for each reason.
+
+        Args:
+            cut: The collectives that have theirs.
+            left: Those that cannot.
+        """
+        had = {self._key(site) for site in cut}
+        for key, form in self.forms.items():
+            if form.kind == PLAIN.kind and form.slices == 1:
+                continue
+            line, kind = (key, "") if isinstance(key, str) else key
+            mine = [one for one in left if self._key(one.site) == key]
+            partly = key in had
+            for one in mine:
+                kind = kind_of(one.site)
+                yield SiteRefusal(line, kind, form, one.why, one.at, partly)
+            if not mine and not partly:
+                yield SiteRefusal(line, kind, form, "no collective", "")
+
+    def _key(self, site: CommunicatedMatmul) -> tuple[str, str] | str | None:
+        """The name of the innermost line that is named."""
+        for line in site.lines:
+            for key in ((line, kind_of(site)), line):
+                if key in self.forms:
+                    return key
+        return None
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,8 +87,12 @@ class Slicing:
             they carry.
         forms: The form that each collective of the function's own and the matmuls next
             to it are to have, None for as they are; in place of slices of everything.
+        strict: Whether a named place that cannot have its form is an error.
+        tells: Whether a place that cannot is worth a line of the log.
         cut: The sites that were cut.
         seen: All sites, for messages.
+        left: The sites that were to have a form, and cannot.
+        waiting: The gathers that no matmul has asked for yet.
     """
 
     slices: int
@@ -50,6 +103,22 @@ class Slicing:
     forms: Callable[[CommunicatedMatmul], Form | None] | None = None
     cut: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
     seen: list[CommunicatedMatmul] = dataclasses.field(default_factory=list)
+    left: list[LeftSite] = dataclasses.field(default_factory=list)
+    strict: bool = False
+    tells: bool = False
+    waiting: dict[Step, Form] = dataclasses.field(default_factory=dict)
+
+    def refusals(self) -> tuple[SiteRefusal, ...]:
+        """Forms that were asked for and cannot be had, each once."""
+        if isinstance(self.forms, NamedForms):
+            return tuple(dict.fromkeys(self.forms.refusals(self.cut, self.left)))
+        had = {(site.line, kind_of(site)) for site in self.cut}
+        found = (
+            SiteRefusal(*place, one.form, one.why, one.at, place in had)
+            for one in self.left
+            for place in ((one.site.line, kind_of(one.site)),)
+        )
+        return tuple(dict.fromkeys(found))
 
     def nothing(self) -> str:
         """A message for those who asked for what is not there."""
@@ -59,7 +128,7 @@ class Slicing:
                 "before a matmul, and no matmul before a reduce-scatter, of its own, "
                 "over one mesh axis (in jax.shard_map, tiled), or none was chosen; "
                 "collectives that are left to the partitioner can be cut with "
-                f"decompose.sliced{self._there()}"
+                f"decompose.sliced{self.there()}"
             )
         if self.loops:
             return (
@@ -75,11 +144,11 @@ class Slicing:
         return (
             f"nothing could be cut in {self.slices} slices: none of the sites was "
             "chosen, or none has a dimension of that many indices that nothing sums"
-            f"{self._there()}"
+            f"{self.there()}"
         )
 
-    def _there(self) -> str:
-        """A few of the sites."""
+    def there(self) -> str:
+        """A few of the sites, as the end of a message."""
         listed = dict.fromkeys(f"{site.kind} at {site.line}" for site in self.seen)
         return f"; there are: {', '.join([*listed][:8])}" if listed else ""
 

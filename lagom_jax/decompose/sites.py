@@ -9,6 +9,9 @@ from typing import Any
 
 import jax
 
+from lagom_jax.plan.form import Form
+from lagom_jax.plan.rewrite import Why
+
 REDUCTIONS = ("psum", "psum2", "psum_invariant")
 """The names that sums over ranks have had."""
 
@@ -49,6 +52,23 @@ class CommunicatedMatmul:
     def lines(self) -> tuple[str, ...]:
         """Its line, and those of the calls that lead there."""
         return (self.line, *self.callers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeftSite:
+    """A collective that was to have a form, and cannot.
+
+    Attributes:
+        site: The collective.
+        form: The form.
+        why: The reason.
+        at: The line of what is in the way; empty where none is known.
+    """
+
+    site: CommunicatedMatmul
+    form: Form
+    why: Why
+    at: str = ""
 
 
 def site_of(equation: Any, lines: tuple[str, ...]) -> CommunicatedMatmul:

@@ -10,17 +10,13 @@ are around bodies that are treated likewise.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
-import jax
-
-from lagom_jax.decompose.cut_choice import Slicing
-from lagom_jax.decompose.flat_program import flatten
+from lagom_jax.decompose.cut_choice import NamedForms, Slicing
 from lagom_jax.decompose.form import DecomposeError, Form
-from lagom_jax.decompose.sites import CommunicatedMatmul, kind_of
-from lagom_jax.decompose.slicing import run_sliced
+from lagom_jax.decompose.rewritten_function import rewritten
+from lagom_jax.decompose.sites import CommunicatedMatmul
 from lagom_jax.plan.rewrite import TRANSFORMATIONS, SiteForm
 
 
@@ -63,7 +59,7 @@ def sliced(
     """
     if slices < 1:
         raise DecomposeError(f"slices must be 1 or more, not {slices}")
-    return _cut(f, functools.partial(Slicing, slices, _asked(sites), whole_sums))
+    return rewritten(f, functools.partial(Slicing, slices, _asked(sites), whole_sums))
 
 
 def rings(
@@ -85,7 +81,8 @@ def rings(
         f: A function; a jitted one keeps its donation, shardings and static arguments.
         slices: Parts that each rank's rows are cut into.
         both_ways: Whether half of the slices go around the ring the other way.
-        sites: As `sliced` takes it, about the collectives.
+        sites: As `sliced` takes it, about the collectives. Of those that a named line
+            leads to, one must be able to be a ring.
 
     Returns:
         A function, as `sliced` returns it.
@@ -101,12 +98,15 @@ def rings(
         ...
         DecomposeError: no ring can be made ...
     """
-    form, asked = Form("ring", slices=slices, both_ways=both_ways), _asked(sites)
+    form = Form("ring", slices=slices, both_ways=both_ways)
+    if sites is not None and not callable(sites):
+        return with_forms(f, dict.fromkeys(sites, form))
+    asked = _asked(sites)
 
     def form_of(site: CommunicatedMatmul) -> Form | None:
         return form if asked(site) else None
 
-    return _cut(f, functools.partial(Slicing, slices, asked, forms=form_of))
+    return rewritten(f, functools.partial(Slicing, slices, asked, forms=form_of))
 
 
 def with_forms(
@@ -128,10 +128,13 @@ def with_forms(
             that are named the innermost counts. Or a function that is asked about each.
 
     Returns:
-        A function, as `sliced` returns it.
+        A function, as `sliced` returns it. Its attribute `left` says which collectives
+        could not have the form that was asked for when it was traced last, and why;
+        so does a line of the log `lagom_jax`.
 
     Raises:
-        DecomposeError: When it is called: there is nothing to cut.
+        DecomposeError: When it is called: there is nothing to cut, or none of the
+            collectives that a name is about can have its form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -141,17 +144,9 @@ def with_forms(
         ...
         DecomposeError: no ring can be made, and no chunks ...
     """
-
-    def named(site: CommunicatedMatmul) -> Form | None:
-        assert not callable(forms)
-        for line in site.lines:
-            for key in ((line, kind_of(site)), line):
-                if key in forms:
-                    return forms[key]
-        return None
-
-    asked = forms if callable(forms) else named
-    return _cut(f, functools.partial(Slicing, 1, _asked(None), forms=asked))
+    strict = not callable(forms)
+    asked = forms if callable(forms) else NamedForms(forms)
+    return _with_forms(f, asked, strict=strict, tells=True)
 
 
 def half_batch_loops(f: Callable[..., Any], *, slices: int = 2) -> Any:
@@ -186,7 +181,7 @@ def half_batch_loops(f: Callable[..., Any], *, slices: int = 2) -> Any:
     def cutting() -> Slicing:
         return Slicing(slices, _asked(None), whole_sums=False, loops=True)
 
-    return _cut(f, cutting)
+    return rewritten(f, cutting)
 
 
 def transformed(
@@ -221,49 +216,20 @@ def transformed(
     if transformation == "half_batch_loops":
         return half_batch_loops(f, slices=slices)
     if transformation == "with_forms":
-        return with_forms(f, {(one.line, one.kind): one.form for one in forms})
+        named = NamedForms({(one.line, one.kind): one.form for one in forms})
+        return _with_forms(f, named)
     raise DecomposeError(
         f"no transformation {transformation!r}: there are {', '.join(TRANSFORMATIONS)}"
     )
 
 
-def _cut(f: Any, cutting: Callable[[], Slicing]) -> Any:
-    if hasattr(f, "lower") and hasattr(f, "trace"):
-        return SlicedJit(f, cutting)
-
-    def again(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        # Numbers, strings and the like may decide what is computed.
-        traced = [n for n, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
-        held: list[Any] = []
-
-        def flat(*arrays: Any) -> list[Any]:
-            given = list(leaves)
-            for number, array in zip(traced, arrays, strict=True):
-                given[number] = array
-            args, kwargs = jax.tree.unflatten(tree, given)
-            found, out = jax.tree.flatten(f(*args, **kwargs))
-            held.append(out)
-            return found
-
-        arrays = [leaves[number] for number in traced]
-        closed = jax.make_jaxpr(flat)(*arrays)
-        results, run.sites = _again(closed, cutting(), arrays)
-        return jax.tree.unflatten(held[-1], results)
-
-    run: Any = functools.wraps(f)(again)
-    run.sites = ()
-    return run
-
-
-def _again(
-    closed: Any, slicing: Slicing, leaves: list[Any]
-) -> tuple[list[Any], tuple[CommunicatedMatmul, ...]]:
-    """The results, and what was cut, the largest first."""
-    results = run_sliced(flatten(closed), slicing, leaves)
-    if (slicing.slices > 1 or slicing.forms) and not slicing.cut:
-        raise DecomposeError(slicing.nothing())
-    return results, tuple(sorted(slicing.cut, key=lambda site: -site.bytes))
+def _with_forms(
+    f: Callable[..., Any],
+    forms: Callable[[CommunicatedMatmul], Form | None],
+    **telling: bool,
+) -> Any:
+    cutting = functools.partial(Slicing, 1, _asked(None), forms=forms, **telling)
+    return rewritten(f, cutting)
 
 
 def _asked(sites: Any) -> Callable[[CommunicatedMatmul], bool]:
@@ -273,121 +239,3 @@ def _asked(sites: Any) -> Callable[[CommunicatedMatmul], bool]:
         return cast("Callable[[CommunicatedMatmul], bool]", sites)
     lines = frozenset(sites)
     return lambda site: not lines.isdisjoint(site.lines)
-
-
-class SlicedJit:
-    """A jitted function in slices: called, traced and lowered as the original.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> f = sliced(jax.jit(lambda x, w: x @ w), slices=2)
-        >>> f.lower(jnp.ones((4, 8)), jnp.ones((8, 2))).out_info.shape
-        (4, 2)
-    """
-
-    def __init__(self, f: Any, cutting: Callable[[], Slicing]) -> None:
-        functools.update_wrapper(self, f)
-        self._f, self._cutting = f, cutting
-        self.sites: tuple[CommunicatedMatmul, ...] = ()
-        """Cuts when it was traced last, the largest first."""
-        self._made: dict[Any, Any] = {}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs it."""
-        made, args, kwargs = self._jit(args, kwargs)
-        return made(*args, **kwargs)
-
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).trace`."""
-        made, args, kwargs = self._jit(args, kwargs)
-        return made.trace(*args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).lower`."""
-        return self.trace(*args, **kwargs).lower()
-
-    def _jit(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """The jitted function for such arguments, and those that are not static."""
-        traced = self._f.trace(*args, **kwargs)
-        key = traced.jaxpr
-        if id(key) not in self._made:
-            # The jaxpr is kept, so that its id is not given to another.
-            self._made[id(key)] = key, self._of(traced)
-        return (self._made[id(key)][1], *_traced_arguments(traced, args, kwargs))
-
-    def _of(self, traced: Any) -> Any:
-        closed, out_tree = traced.jaxpr, traced.out_tree
-        donated, names = _donated(traced)
-
-        def again(*args: Any, **kwargs: Any) -> Any:
-            leaves = jax.tree.leaves((args, kwargs))
-            results, self.sites = _again(closed, self._cutting(), leaves)
-            return jax.tree.unflatten(out_tree, results)
-
-        again.__name__ = getattr(self._f, "__name__", "sliced")
-        return jax.jit(
-            again,
-            donate_argnums=donated,
-            donate_argnames=names,
-            **_jit_options(traced),
-        )
-
-
-def _traced_arguments(
-    traced: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments without the static ones, which are part of the program."""
-    without_arrays = [
-        place
-        for place, tree in [*enumerate(args), *kwargs.items()]
-        if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(tree))
-    ]
-    for count in range(len(without_arrays) + 1):
-        for static in itertools.combinations(without_arrays, count):
-            left = tuple(x for place, x in enumerate(args) if place not in static)
-            named = {name: x for name, x in kwargs.items() if name not in static}
-            if jax.tree.structure((left, named)) == traced.in_tree:
-                return left, named
-    raise DecomposeError(
-        "it is not clear which arguments are static: slice the function itself, and "
-        "jit the result, as in jax.jit(sliced(f), static_argnums=...)"
-    )
-
-
-def _donated(traced: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    args, kwargs = traced.args_info
-
-    def wholly(tree: Any) -> bool:
-        leaves = jax.tree.leaves(tree)
-        return bool(leaves) and all(leaf.donated for leaf in leaves)
-
-    return (
-        tuple(number for number, tree in enumerate(args) if wholly(tree)),
-        tuple(name for name, tree in kwargs.items() if wholly(tree)),
-    )
-
-
-def _jit_options(traced: Any) -> dict[str, Any]:
-    """Shardings and compiler options of a jitted function."""
-    args, kwargs = traced.args_info
-    found = getattr(traced, "_params", None) or {}
-    given: dict[str, Any] = {}
-    if options := found.get("compiler_options_kvs"):
-        given["compiler_options"] = dict(options)
-    ins, outs = found.get("in_shardings", ()), found.get("out_shardings", ())
-    if any(_is_sharding(one) for one in outs):
-        given["out_shardings"] = jax.tree.unflatten(
-            traced.out_tree, [one if _is_sharding(one) else None for one in outs]
-        )
-    if not kwargs and any(_is_sharding(one) for one in ins):
-        given["in_shardings"] = jax.tree.unflatten(
-            jax.tree.structure(args),
-            [one if _is_sharding(one) else None for one in ins],
-        )
-    return given
-
-
-def _is_sharding(value: Any) -> bool:
-    return isinstance(value, jax.sharding.Sharding)

@@ -10,7 +10,12 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from lagom_jax.decompose.collective_forms import in_its_form, scatters_first, whole_of
+from lagom_jax.decompose.collective_forms import (
+    in_its_form,
+    leave_waiting,
+    scatters_first,
+    whole_of,
+)
 from lagom_jax.decompose.cut_choice import (
     Cut,
     Slicing,
@@ -75,6 +80,8 @@ def _walk(
             results = _run_whole(step, values, slicing)
             env.update(zip(step.outputs, results, strict=True))
         _forget(env, last, place)
+    if users:
+        leave_waiting(program, slicing)
 
 
 def _forget(env: dict[int, Any], last: dict[int, list[int]], place: int) -> None:

@@ -23,8 +23,11 @@ from lagom_jax.plan.plan_file import to_json as to_json
 from lagom_jax.plan.process_needs import Needs as Needs
 from lagom_jax.plan.process_needs import ProcessVariable as ProcessVariable
 from lagom_jax.plan.rewrite import CollectiveCut as CollectiveCut
+from lagom_jax.plan.rewrite import NoFormError as NoFormError
 from lagom_jax.plan.rewrite import Rewrite as Rewrite
 from lagom_jax.plan.rewrite import SiteForm as SiteForm
+from lagom_jax.plan.rewrite import SiteRefusal as SiteRefusal
+from lagom_jax.plan.rewrite import Why as Why
 from lagom_jax.plan.setting import Call as Call
 from lagom_jax.plan.setting import Cap as Cap
 from lagom_jax.plan.setting import Setting as Setting

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from lagom_jax.errors import PlanError
 from lagom_jax.plan.interval import Uncertainty
+from lagom_jax.plan.rewrite import SiteRefusal
 from lagom_jax.plan.step_parts import StepParts
 from xla_flags import FlagError, OptionValue, check_tried
 
@@ -65,6 +66,8 @@ class PlanCandidate:
     """With the best settings for this candidate."""
     peak_bytes: int | None
     compile_seconds: float
+    left: tuple[SiteRefusal, ...] = ()
+    """Of a rewritten step: forms that were to be tried, and places cannot have."""
 
     def __post_init__(self) -> None:
         """Checks that this could have been tried."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from lagom_jax.plan.form import KINDS, Form
 from lagom_jax.plan.setting import Setting, SettingError
 from lagom_jax.typed_json import FormError, plain
 
@@ -19,6 +20,7 @@ _CAP: Final = re.compile(r"at most ([1-9][0-9]{0,3}) channels?")
 _CALL: Final = re.compile(
     r"([\w-]+) of ([0-9]+) bytes over ([0-9]+) ranks in ([0-9]+) domains?"
 )
+_SLICES: Final = re.compile(r"([1-9][0-9]{0,3}) slices")
 _PINNED: Final = re.compile(r"(.*) \[([^\[\]]*)\]", re.DOTALL)
 _TELLS_APART: Final = {"caps": "nothing", "tuner": "sizes", "fork": "sizes"}
 
@@ -87,6 +89,38 @@ def _from_5(document: Document) -> Document:
     return {**document, "rewrite": {"forms": [], **named}}
 
 
+def _from_6(document: Document) -> Document:
+    """Cuts named their form in words then, and each collective stood alone."""
+    changed = {**document, "cuts": _each(document.get("cuts"), _cut)}
+    for name, missing in (("rewrite", "only"), ("evidence", "candidates")):
+        part = document.get(name)
+        if not isinstance(part, dict):
+            continue
+        named = cast("Document", part)
+        if name == "rewrite":
+            changed[name] = {missing: [], **named}
+        else:
+            changed[name] = {**named, missing: _each(named.get(missing), _tried)}
+    return {name: part for name, part in changed.items() if name in document}
+
+
+def _tried(item: Any, _: str) -> Any:
+    return {"left": [], **cast("Document", item)} if isinstance(item, dict) else item
+
+
+def _cut(item: Any, _: str) -> Any:
+    if not isinstance(item, dict):
+        return item
+    named = {"collectives": 1, "line": "", **cast("Document", item)}
+    named.pop("ring_seconds", None)
+    if isinstance(text := named.get("form"), str):
+        kind, _, rest = text.partition(", ")
+        count = _SLICES.match(rest)
+        form = Form(kind, int(count[1]) if count else 1) if kind in KINDS else text
+        named["form"] = plain(form)
+    return named
+
+
 def _each(items: Any, change: Callable[[Any, str], Any]) -> Any:
     if not isinstance(items, list):
         return items
@@ -148,5 +182,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
     3: _from_3,
     4: _from_4,
     5: _from_5,
+    6: _from_6,
 }
 """By format: what makes a document of that format one of the next."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from lagom_jax.errors import PlanError
+from lagom_jax.errors import DecomposeError, PlanError
 from lagom_jax.plan.form import Form
 
 TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2, "with_forms": 1}
@@ -13,29 +15,37 @@ TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2, "with_forms":
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveCut:
-    """A collective that would expose less in slices, with the matmul next to it.
+    """A place where collectives stand next to matmuls, and the best form for it.
 
     Example:
-        >>> CollectiveCut("ag.1", "all-gather", "a.py:3", "dot.2", "ring", 1e-3, 64, 0.0
-        ...     ).form
-        'ring'
+        >>> CollectiveCut("ag.1", 2, "all-gather", "a.py:3", "dot.2", Form("ring"),
+        ...     "a.py:3", 1e-3, 64).pays
+        True
     """
 
     collective: str
-    """Its name in the schedule that the plan was made from."""
+    """Its most exposed one, as the schedule names it that this is said of."""
+    collectives: int
+    """All that the same lines lead to: one form holds for them."""
     kind: str
     source: str
     """The user's line, `file:line`; empty where the compiler dropped it."""
     matmul: str
-    """The name of the matmul next to it."""
-    form: str
-    """The best form, as `lagom_jax.decompose.Form.label` has it."""
+    """The name of the matmul next to that collective."""
+    form: Form
+    """The best of the forms that `with_forms` can give."""
+    line: str
+    """The line that `with_forms` takes for this place; empty where nothing pays, or
+    none is known."""
     saved_seconds: float
-    """Seconds of a step less, at most, with the plan's settings and order."""
+    """Seconds of a step less, at most; 0 or less where nothing pays."""
     memory_bytes: int
-    """Bytes for a slice to send and one to receive."""
-    ring_seconds: float
-    """Seconds of a step less with rings, for comparison."""
+    """Bytes of slices on their way: one to send and one to receive."""
+
+    @property
+    def pays(self) -> bool:
+        """True if the cut would make the step shorter."""
+        return self.saved_seconds > 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +67,68 @@ class SiteForm:
     def code(self) -> str:
         """The same as an entry of a dict."""
         return f'("{self.line}", "{self.kind}"): {self.form.code}'
+
+
+Why = Literal[
+    "no collective",
+    "not in blocks",
+    "not in chunks",
+    "no matmul",
+    "summed over",
+    "no rows",
+    "needed whole",
+]
+_WHY: Final[Mapping[Why, str]] = {
+    "no collective": "the function has no such collective of its own there",
+    "not in blocks": "it is not tiled over all ranks of one mesh axis",
+    "not in chunks": "a sum that all ranks get can be in chunks, and not sent around",
+    "no matmul": "no matmul takes what it gathers, or makes alone what it adds up",
+    "summed over": "the matmul sums over what is gathered",
+    "no rows": "the matmul's result has no rows to cut",
+    "needed whole": "something takes it whole before a matmul does",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SiteRefusal:
+    """A form that the collectives at one place cannot have.
+
+    Example:
+        >>> SiteRefusal("a.py:3", "psum", Form("ring"), "not in chunks", "").words
+        'psum at a.py:3 as ring: a sum that all ranks get can be in chunks, and not sent
+        around'
+    """
+
+    line: str
+    """The line of the user's source."""
+    kind: str
+    """jax's primitive; empty where the line alone was named, and has none."""
+    form: Form
+    why: Why
+    at: str
+    """The line of the matmul, or of what is in the way; empty where none is known."""
+    partly: bool = False
+    """True if other collectives of that place have the form."""
+
+    @property
+    def words(self) -> str:
+        """The same in words."""
+        there = f" ({self.at})" if self.at else ""
+        kind = f"{self.kind} at " if self.kind else ""
+        return f"{kind}{self.line} as {self.form.label}: {_WHY[self.why]}{there}"
+
+
+class NoFormError(DecomposeError):
+    """Places cannot have the forms that were asked for.
+
+    Attributes:
+        left: Each of them.
+    """
+
+    def __init__(self, message: str, left: tuple[SiteRefusal, ...]) -> None:
+        """Takes the message and the places."""
+        super().__init__(message)
+        self.left = left
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +155,8 @@ class Rewrite:
     """Bytes of device memory, likewise."""
     forms: tuple[SiteForm, ...] = ()
     """The form at each place, for `with_forms`; what is not named stays as it is."""
+    only: tuple[str, ...] = ()
+    """The lines that are cut, for `sliced`; all where none is named."""
 
     def __post_init__(self) -> None:
         """Checks that there is such a transformation."""
@@ -96,6 +170,8 @@ class Rewrite:
             raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
         if bool(self.forms) != (self.transformation == "with_forms"):
             raise PlanError("rewrite.forms: with_forms needs some, others take none")
+        if self.only and self.transformation != "sliced":
+            raise PlanError("rewrite.only: sliced alone takes lines")
 
     @property
     def code(self) -> str:
@@ -115,4 +191,6 @@ class Rewrite:
             return f"with_forms(step, {{{', '.join(one.code for one in self.forms)}}})"
         asks = self.transformation == "sliced" and not self.whole_sums
         sums = ", whole_sums=False" if asks else ""
-        return f"{self.transformation}(step, slices={self.slices}{sums})"
+        lines = ", ".join(f'"{line}"' for line in self.only)
+        only = f", sites=[{lines}]" if lines else ""
+        return f"{self.transformation}(step, slices={self.slices}{sums}{only})"

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.cost.model import CostModel
-from lagom_jax.cost.prices import Price, Prices
+from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
-from lagom_jax.decompose.cutting_advice import advise, kernels_by_id, neighbour
-from lagom_jax.decompose.form_savings import FORMS, by_copy_engines, seconds_saved
+from lagom_jax.decompose.cutting_advice import advise, form_savings, sites_to_cut
+from lagom_jax.decompose.form_savings import ByCopyEngines
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
@@ -25,7 +25,7 @@ from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
 from lagom_jax.program.build import build_program
-from lagom_jax.program.program import Program
+from lagom_jax.program.program import Kernel, Program
 from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import FINE, Controls
@@ -163,46 +163,45 @@ class Judge:
         return best
 
     def cuts(self, view: View) -> Iterator[CollectiveCut]:
-        """Collectives that would expose less in slices, under a view's settings.
+        """Places that would expose less in slices, under a view's settings.
 
         Slices themselves are priced with NCCL's own settings.
         """
         model = self._set(view, self._models[view.policy])
         prices = self.correct(model)
         timeline = replay(view.program, prices, model.contention())
-        for one in advise(view.program, timeline, prices):
+        for one in advise(view.program, timeline, self._of_messages(prices)):
             if one.pays:
-                yield one.stated()
+                yield one
 
     def form_savings(
         self, view: View
     ) -> dict[Collective, dict[Form, tuple[float, ...]]]:
         """Seconds of a step that each form would save at each collective, by model.
 
-        The likeliest comes first. Rings may run by copy engines where the cluster has
-        what these need and a policy of the process may be asked for.
+        The likeliest comes first, and says which places are worth it. Settings are
+        NCCL's own, as in a report, since a program in other forms has other settings.
         """
-        likeliest = EnsembleMember(self._models[view.policy], self.correct)
-        found: dict[Collective, dict[Form, list[float]]] = {}
-        kernels = kernels_by_id(view.program)
+        likeliest = EnsembleMember(self.model, self.correct)
+        matmuls: dict[Collective, Kernel] | None = None
+        by_model: list[dict[Collective, dict[Form, float]]] = []
         for member in (likeliest, *self._members):
-            model = self._set(view, member.model.with_policy(view.policy))
-            prices = member.correct(model)
-            timeline = replay(view.program, prices, model.contention())
-            beside = _Engines(prices) if len(self._policies) > 1 else prices
-            for site, times in timeline.collectives().items():
-                matmul = neighbour(site, kernels)
-                if matmul is None or site.kind not in FORMS or site.groups.size < 2:
-                    continue
-                exposed = times.exposed_seconds / times.executions
-                of_site = found.setdefault(site, {})
-                for form in FORMS[site.kind]:
-                    saved = seconds_saved(form, site, matmul, exposed, beside)
-                    of_site.setdefault(form, []).append(times.executions * saved)
+            prices = member.correct(member.model)
+            timeline = replay(view.program, prices, member.model.contention())
+            if matmuls is None:
+                matmuls = sites_to_cut(view.program, timeline)
+            by_model.append(form_savings(matmuls, timeline, self._of_messages(prices)))
+        first, *_ = by_model
         return {
-            site: {form: tuple(saved) for form, saved in forms.items()}
-            for site, forms in found.items()
+            site: {
+                form: tuple(saved[site][form] for saved in by_model) for form in forms
+            }
+            for site, forms in first.items()
         }
+
+    def _of_messages(self, prices: Prices) -> Prices:
+        """Prices where messages may go by copy engines, if that may be asked for."""
+        return ByCopyEngines(prices) if len(self._policies) > 1 else prices
 
     def _seconds_of(self, view: View) -> float:
         """A step with the settings of a view, under the default policy."""
@@ -328,22 +327,6 @@ class Judge:
             evaluations=evaluations,
             streams=self._streams,
         )
-
-
-class _Engines:
-    """Prices of messages where those that can be carried by copy engines are."""
-
-    def __init__(self, prices: Prices) -> None:
-        self.kernel = prices.kernel
-        self._prices = prices
-
-    def collective(self, collective: Collective) -> Price:
-        """The less of both."""
-        usual = self._prices.collective(collective)
-        if collective.kind != "collective-permute":
-            return usual
-        other = self._prices.collective(by_copy_engines(collective))
-        return min(usual, other, key=lambda price: price.seconds)
 
 
 def _without(program: Program) -> tuple[str, ...]:

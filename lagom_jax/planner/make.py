@@ -16,7 +16,12 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import RewriteWay, ways_of, with_rewrites
+from lagom_jax.planner.rewrites import (
+    RewriteWay,
+    Rewritten,
+    ways_of,
+    with_rewrites,
+)
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls
@@ -270,12 +275,10 @@ def plan_step(
     if not rewrite or plan.evidence.default.communication_seconds <= 0.0:
         return written, plan
 
-    def rewritten(way: RewriteWay) -> tuple[Planner, Sequence[str]]:
-        from lagom_jax.decompose import transformed
-
-        cut = transformed(step, *way[:3], way.forms)
+    def rewritten(way: RewriteWay) -> Rewritten:
+        cut = way.of(step)
         planner = planner_of(cut)
-        return planner, [site.line for site in cut.sites]
+        return Rewritten(planner, [site.line for site in cut.sites], cut.left)
 
     ways = ways_of(written.finished, deterministic=request.deterministic)
     return with_rewrites((written, plan), rewritten, request, ways)

@@ -13,15 +13,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lagom_jax.decompose.site_forms import by_all, forms_by_place, likeliest
 from lagom_jax.errors import LagomError
 from lagom_jax.options import Idea
 from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.form import Form
-from lagom_jax.plan.rewrite import Rewrite, SiteForm
+from lagom_jax.plan.rewrite import NoFormError, Rewrite, SiteForm, SiteRefusal
 from lagom_jax.planner.regret import Scored, nowhere_behind
 from lagom_jax.planner.request import Request
-from lagom_jax.planner.site_forms import by_all, forms_by_place, likeliest
 from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
@@ -48,6 +48,28 @@ class RewriteWay(NamedTuple):
     def name(self) -> str:
         """Its name among candidates."""
         return self.title or Rewrite(*self[:3], (), "", 0.0, None).call
+
+    def of(self, step: Callable[..., Any]) -> Any:
+        """A step rewritten so; what cannot have its form stays as it is."""
+        from lagom_jax.decompose import transformed
+
+        return transformed(step, *self[:3], self.forms)
+
+    def without(self, left: Sequence[SiteRefusal]) -> RewriteWay:
+        """The same without the forms of places that cannot have them."""
+        gone = {(one.line, one.kind) for one in left if not one.partly}
+        forms = tuple(one for one in self.forms if (one.line, one.kind) not in gone)
+        return self._replace(forms=forms)
+
+
+class Rewritten(NamedTuple):
+    """A step that was rewritten, and what became of its collectives."""
+
+    planner: Planner
+    lines: Sequence[str] = ()
+    """The lines that are cut."""
+    left: tuple[SiteRefusal, ...] = ()
+    """Forms that places cannot have."""
 
 
 WAYS = (
@@ -99,7 +121,7 @@ def _formed(forms: tuple[SiteForm, ...], title: str) -> RewriteWay:
 
 def with_rewrites(
     as_written: tuple[Planner, Plan],
-    planner_of: Callable[[RewriteWay], tuple[Planner, Sequence[str]]],
+    planner_of: Callable[[RewriteWay], Rewritten],
     request: Request,
     ways: Sequence[RewriteWay] = WAYS,
 ) -> tuple[Planner, Plan]:
@@ -107,8 +129,8 @@ def with_rewrites(
 
     Args:
         as_written: The planner of the program as it is written, and its plan.
-        planner_of: What plans for the program rewritten in one way, and the lines that
-            are cut; raises LagomError where there is nothing to cut.
+        planner_of: What plans for the program rewritten in one way; raises LagomError
+            where there is nothing to cut.
         request: Of the first plan; each way may take half of its compiles.
         ways: What is tried.
     """
@@ -125,29 +147,39 @@ def with_rewrites(
         keep=None,
     )
     taken = ""
+    done: dict[RewriteWay, str] = {}
     for way in ways:
         if request.deterministic and not way.keeps_order:
             continue
         name = way.name
         request.progress(f"planning for {name}")
+        left: tuple[SiteRefusal, ...] = ()
         try:
-            planner, lines = planner_of(way)
-            begin = apart(way, deterministic=request.deterministic)
+            planner, lines, left = planner_of(way)
+            able = way.without(left)
+            before = done.setdefault(able._replace(title=""), name)
+            if before != name:
+                why = f"the same as {before}"
+                tried.append(_candidate(name, "no effect", why, None, left))
+                continue
+            begin = apart(able, deterministic=request.deterministic)
             other = planner.plan(dataclasses.replace(share, begin_with=(begin,)))
             other = _never_behind(planner, other, usual)
         except LagomError as error:
+            left = error.left if isinstance(error, NoFormError) else left
             why = str(error).partition("\n")[0]
-            tried.append(_candidate(name, "failed", why, None))
+            tried.append(_candidate(name, "failed", why, None, left))
             continue
         compiles += other.evidence.compiles
         seconds += other.evidence.seconds
         status, why = _compared(other, plan, best)
         if status == "ok" and (behind := _behind(planner, usual)):
             status, why = "slower", behind
-        tried.append(_candidate(name, status, why, other))
+        tried.append(_candidate(name, status, why, other, left))
         if status == "ok":
             chosen, taken = planner, name
-            best = dataclasses.replace(other, rewrite=_rewrite(way, lines, other, plan))
+            rewrite = _rewrite(able, lines, other, plan)
+            best = dataclasses.replace(other, rewrite=rewrite)
     if best.rewrite is not None:
         tried = [_demoted(one, taken) for one in tried]
     evidence = dataclasses.replace(
@@ -246,7 +278,13 @@ def _rewrite(way: RewriteWay, lines: Sequence[str], other: Plan, plan: Plan) -> 
     )
 
 
-def _candidate(name: str, status: Any, reason: str, made: Plan | None) -> PlanCandidate:
+def _candidate(
+    name: str,
+    status: Any,
+    reason: str,
+    made: Plan | None,
+    left: tuple[SiteRefusal, ...],
+) -> PlanCandidate:
     found = None if made is None else made.evidence
     return PlanCandidate(
         name=name,
@@ -259,6 +297,7 @@ def _candidate(name: str, status: Any, reason: str, made: Plan | None) -> PlanCa
         tuned_seconds=None if found is None else found.tuned.step_seconds,
         peak_bytes=None if found is None else found.tuned_peak,
         compile_seconds=0.0 if found is None else found.seconds,
+        left=left,
     )
 
 

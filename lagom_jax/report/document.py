@@ -9,7 +9,7 @@ from lagom_jax.report.figures import Report
 from lagom_jax.report.story import PageError
 from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from lagom_jax.decompose.cutting_advice import CuttingAdvice
-from lagom_jax.plan import Interval, StepParts
+from lagom_jax.plan import CollectiveCut, Interval, StepParts
 from lagom_jax.report.memory import StepMemory
 from lagom_jax.report.tracks import StepTracks
 
@@ -163,8 +162,8 @@ class Report(StepParts):
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     measured: bool = False
     """True if the prices are the times of a profile as far as it has them."""
-    cutting: tuple[CuttingAdvice, ...] = ()
-    """Collectives next to a matmul, and what a cut of both would save."""
+    cutting: tuple[CollectiveCut, ...] = ()
+    """Places where collectives stand next to matmuls, and what a cut would save."""
     step_interval: Interval | None = None
     """Confidence of `step_seconds`; None where one model alone was asked."""
     exposed_interval: Interval | None = None

@@ -220,6 +220,8 @@ def _candidates(plan: Plan, width: int) -> RenderableType:
         (names[0] if len(names) == 1 else f"{len(names)} {status}", reason)
         for (status, reason), names in alike.items()
     )
+    left = dict.fromkeys(place.words for one in found for place in one.left)
+    whys += _whys(("stays as it is", words) for words in left)
     return Group(listed, *([Text(), *whys] if whys else []))
 
 
@@ -244,7 +246,7 @@ def _settings(plan: Plan, rows: int | None, width: int) -> RenderableType:
 
 
 def _cuts(plan: Plan, rows: int | None, width: int) -> RenderableType:
-    """Collectives that another form of the program would hide."""
+    """Places where another form of the program would hide collectives."""
     return listing(
         "Collectives to cut with the matmul next to them, beyond this plan (predicted)",
         _CUTS,
@@ -374,11 +376,10 @@ _SETTINGS: Final[Mapping[str, Callable[[SiteSetting], str | Text]]] = {
 _CUTS: Final[Mapping[str, Callable[[CollectiveCut], str | Text]]] = {
     "collective": lambda one: one.collective,
     "matmul": lambda one: one.matmul,
-    "form": lambda one: one.form,
+    "form": lambda one: one.form.label,
     "saves at most": lambda one: in_seconds(one.saved_seconds),
-    "as a ring": lambda one: in_signed_seconds(-one.ring_seconds),
     "memory": lambda one: in_bytes(one.memory_bytes),
-    "where": lambda one: one.source.rpartition("/")[2],
+    "where": lambda one: one.line or one.source.rpartition("/")[2],
 }
-_SPARE_OF_CUTS = ("matmul", "as a ring", "memory")
+_SPARE_OF_CUTS = ("matmul", "memory")
 _SPARE_OF_SETTINGS = ("keeps rounding", "NCCL's own", "sites", "ranks")

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
+from lagom_jax.plan import CollectiveCut
 from lagom_jax.report.alike import short_name
 from lagom_jax.report.figures import CollectiveReport, KindTotal, Report
 from lagom_jax.report.grouping import grouped
@@ -19,7 +20,6 @@ from lagom_jax.units import (
     in_bytes,
     in_percent,
     in_seconds,
-    in_signed_seconds,
 )
 
 DEFAULT_ROWS = 15
@@ -150,8 +150,8 @@ def _cutting(report: Report, rows: int | None) -> RenderableType:
     paying = [one for one in report.cutting if one.pays]
     if not paying:
         return Text(
-            f"Cutting pays for none of the {counted(len(report.cutting), 'collective')}"
-            " that are exposed next to a matmul\n"
+            f"Cutting pays at none of the {counted(len(report.cutting), 'place')} "
+            "where collectives are exposed next to a matmul\n"
         )
     shown = table(
         "Collectives to cut with the matmul next to them (lagom tune --rewrite)",
@@ -159,21 +159,24 @@ def _cutting(report: Report, rows: int | None) -> RenderableType:
         "matmul",
         "form",
         "saves at most",
-        "as a ring",
         "memory",
         "where",
     )
     for one in paying if rows is None else paying[:rows]:
         shown.add_row(
-            cut(one.collective),
+            cut(_of_place(one)),
             cut(one.matmul),
             one.form.label,
             in_seconds(one.saved_seconds),
-            in_signed_seconds(-one.ring_seconds),
             in_bytes(one.memory_bytes),
-            one.source.rpartition("/")[2],
+            one.line or one.source.rpartition("/")[2],
         )
     return Group(shown, Text())
+
+
+def _of_place(one: CollectiveCut) -> str:
+    more = one.collectives - 1
+    return f"{one.collective} and {more} more" if more else one.collective
 
 
 def _kernels(report: Report) -> RenderableType:

@@ -1,5 +1,6 @@
 """Rings made of the gathers and scatters that a function has of its own."""
 
+import contextlib
 import re
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from lagom_jax import decompose
 from lagom_jax.decompose import DecomposeError
+from lagom_jax.plan import NoFormError, SiteForm
 from tests.decompose.on_devices import Devices
 
 RINGS = {"way": "tp-sp", "change": "rings"}
@@ -172,10 +174,10 @@ def shapes(*sizes):
     return [jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes]
 
 
-def mapped(f, ins, out):
+def mapped(f, ins, out, **how):
     # The newest jax makes other axes where none are named.
     mesh = AbstractMesh((4,), ("t",), axis_types=(AxisType.Auto,))
-    return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out)
+    return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out, **how)
 
 
 def test_sums_without_rows_to_cut_stay_whole():
@@ -219,3 +221,104 @@ def test_what_no_ring_can_do_is_left_and_said(f):
     step = mapped(f, (P(None, "t"), P()), P("t"))
     with pytest.raises(DecomposeError, match=r"decompose\.sliced"):
         jax.make_jaxpr(decompose.rings(step))(*shapes((4, 16), (16, 8)))
+
+
+RING = decompose.Form("ring")
+TWO = decompose.Form("chunks", slices=2)
+ROWS, COLUMNS = P("t"), P(None, "t")
+
+
+def left_of(f, ins, out, form, *sizes):
+    """What cannot have a form, of a function that is asked for it everywhere."""
+    step = mapped(f, ins, out, check_vma=False)
+    cut = decompose.with_forms(step, lambda site: form)
+    with contextlib.suppress(NoFormError):
+        jax.make_jaxpr(cut)(*shapes(*sizes))
+    return cut.left
+
+
+def first_whole(x, w):
+    full = lax.all_gather(x, "t", tiled=True)
+    return jnp.tanh(full), full @ w
+
+
+@pytest.mark.parametrize(
+    ("why", "form", "f", "ins"),
+    [
+        (
+            "summed over",
+            RING,
+            lambda x, w: lax.all_gather(x, "t", axis=1, tiled=True) @ w,
+            (COLUMNS, P()),
+        ),
+        (
+            "not in blocks",
+            RING,
+            lambda x, w: (lax.all_gather(x, "t") @ w[:4]).sum(0),
+            (COLUMNS, P()),
+        ),
+        (
+            "no matmul",
+            RING,
+            lambda x, w: jnp.tanh(lax.all_gather(x, "t", tiled=True)) + w[0, 0],
+            (COLUMNS, P()),
+        ),
+        ("needed whole", RING, first_whole, (ROWS, COLUMNS)),
+        ("not in chunks", RING, lambda x, w: lax.psum(x @ w, "t"), (COLUMNS, ROWS)),
+        ("no rows", TWO, lambda x, w: lax.psum(jnp.vdot(x, x), "t"), (COLUMNS, ROWS)),
+        (
+            "no matmul",
+            TWO,
+            lambda x, w: lax.psum_scatter(jnp.tanh(x @ w), "t", tiled=True),
+            (COLUMNS, ROWS),
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_is_left_as_it_is_says_which_and_why(why, form, f, ins):
+    (left,) = left_of(f, ins, P(), form, (16, 16), (16, 16))
+    assert (left.why, left.form, left.partly) == (why, form, False)
+    assert left.line.startswith("test_rings.py:")
+    if why == "summed over":
+        assert left.at == left.line
+    assert f"{left.kind} at {left.line}" in left.words
+
+
+def test_a_name_whose_collectives_cannot_have_its_form_is_refused(caplog):
+    def f(x, w):
+        kept = lax.all_gather(x, "t", tiled=True) @ w
+        return kept, lax.all_gather(x, "t", tiled=True).T @ kept
+
+    step = mapped(f, (ROWS, COLUMNS), (COLUMNS, COLUMNS), check_vma=False)
+    first = f.__code__.co_firstlineno
+    good, bad, none = ((f"test_rings.py:{first + n}", "all_gather") for n in (1, 2, 3))
+    named = {good: RING, bad: RING, none: RING}
+    given = shapes((16, 16), (16, 64))
+
+    def traced(cut):
+        jax.make_jaxpr(cut)(*given)
+        return {(one.line, one.kind): one.why for one in cut.left}
+
+    with pytest.raises(NoFormError, match="Leave it out") as told:
+        traced(decompose.with_forms(step, named))
+    assert [(one.line, one.why) for one in told.value.left] == [
+        (bad[0], "no matmul"),
+        (none[0], "no collective"),
+    ]
+    # A plan's transformation leaves them out, and says so as data.
+    forms = [SiteForm(*place, form) for place, form in named.items()]
+    cut = decompose.transformed(step, "with_forms", 1, False, forms)
+    assert set(traced(cut)) == {bad, none}
+    assert [site.line for site in cut.sites] == [good[0]]
+    assert not caplog.records
+    # Whoever asks with a function is told in the log.
+    asked = decompose.with_forms(step, lambda site: RING)
+    assert set(traced(asked)) == {bad}
+    assert bad[0] in caplog.text
+    # Nobody asked for all of them by name.
+    caplog.clear()
+    assert set(traced(decompose.rings(step))) == {bad}
+    assert not caplog.records
+    assert traced(decompose.rings(step, sites=[good[0]])) == {}
+    with pytest.raises(NoFormError):
+        traced(decompose.rings(step, sites=[bad[0]]))

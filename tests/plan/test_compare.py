@@ -4,6 +4,7 @@ import dataclasses
 
 from lagom_jax.plan import (
     CollectiveCut,
+    Form,
     Needs,
     Plan,
     PlanControls,
@@ -104,6 +105,9 @@ def test_candidates_of_one_name_are_counted():
     assert shown(other, one) == ["evidence.candidates.as it is#3: nothing → ok"]
 
 
+CUT = CollectiveCut("ag", 1, "all-gather", "", "dot", Form("ring"), "", 0.01, 64)
+
+
 def test_every_part_of_a_plan_is_compared():
     other = dataclasses.replace(
         PLAN,
@@ -114,7 +118,7 @@ def test_every_part_of_a_plan_is_compared():
         needs=Needs("2.29.0"),
         refusals=(Refusal("copy engines", "one domain", "two of them"),),
         rewrite=Rewrite("sliced", 2, True, ("a.py:1",), "0f" * 32, -0.01, 0),
-        cuts=(CollectiveCut("ag", "all-gather", "", "dot", "ring", 0.01, 64, 0.01),),
+        cuts=(CUT,),
     )
     found = [difference.place for difference in differences(PLAN, other)]
     places = list(dict.fromkeys(place.partition(".")[0] for place in found))

@@ -8,6 +8,7 @@ import re
 import stat
 import string
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -33,8 +34,10 @@ from lagom_jax.plan import (
     ScheduleEdit,
     Setting,
     SiteForm,
+    SiteRefusal,
     SiteSetting,
     StepParts,
+    Why,
     from_json,
     load,
     save,
@@ -91,6 +94,14 @@ levers = st.lists(
     max_size=3,
     unique_by=lambda lever: lever.name,
 )
+forms = st.builds(
+    Form,
+    st.sampled_from(["ring", "direct", "chunks"]),
+    st.integers(1, 9),
+    wide_sums=st.booleans(),
+    whole_weights=st.booleans(),
+)
+whys = st.sampled_from(get_args(Why))
 candidates = st.builds(
     PlanCandidate,
     texts,
@@ -104,6 +115,7 @@ candidates = st.builds(
     st.none() | numbers,
     st.none() | counts,
     numbers,
+    st.just(()) | st.tuples(st.builds(SiteRefusal, texts, texts, forms, whys, texts)),
 )
 settings = st.builds(
     SiteSetting,
@@ -134,18 +146,17 @@ controls = st.builds(
 )
 
 
-forms = st.builds(
-    Form,
-    st.sampled_from(["ring", "direct", "chunks"]),
-    st.integers(1, 9),
-    wide_sums=st.booleans(),
-    whole_weights=st.booleans(),
+in_slices = (
+    st.just("sliced"),
+    st.integers(2, 9),
+    st.just(()),
+    st.just(()) | st.tuples(texts),
 )
-in_slices = (st.just("sliced"), st.integers(2, 9), st.just(()))
 with_forms = (
     st.just("with_forms"),
     st.just(1),
     st.tuples(st.builds(SiteForm, texts, texts, forms)),
+    st.just(()),
 )
 rewrites = st.one_of(
     *(
@@ -159,14 +170,15 @@ rewrites = st.one_of(
             numbers,
             st.none() | counts,
             given,
+            only,
         )
-        for transformation, slices, given in (in_slices, with_forms)
+        for transformation, slices, given, only in (in_slices, with_forms)
     )
 )
 
 
 cuts = st.builds(
-    CollectiveCut, texts, texts, texts, texts, texts, numbers, counts, numbers
+    CollectiveCut, texts, counts, texts, texts, texts, forms, texts, numbers, counts
 )
 variables = st.just(()) | st.tuples(
     st.builds(ProcessVariable, st.just("NCCL_CTA_POLICY"), st.just("2"), texts, numbers)
@@ -233,7 +245,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 6
+    assert json.loads(TEXT)["format_version"] == 7
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -413,8 +425,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 7.*install"):
-        from_json(changed(("format_version",), 7), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 8.*install"):
+        from_json(changed(("format_version",), 8), "mine.json")
 
 
 def older(number):
@@ -496,6 +508,19 @@ def test_rewritten_steps_of_format_5_have_one_form():
     bad = {**SITE_FORM, "form": {**SITE_FORM["form"], "kind": "star"}}
     with pytest.raises(PlanError, match=r"forms\[0\].form.kind: 'star' is none of"):
         from_json(changed(("rewrite",), plain(rewrite) | named | {"forms": [bad]}))
+
+
+def test_cuts_of_format_6_named_their_form_in_words():
+    document = json.loads(older("6").read_text())
+    said = [cut["form"] for cut in document["cuts"]]
+    plan = from_json(older("6").read_text())
+    assert [cut.form.label for cut in plan.cuts] == said
+    assert [cut.collectives for cut in plan.cuts] == [1] * len(said)
+    assert plan.rewrite.only == ()
+    assert all(one.left == () for one in plan.evidence.candidates)
+    document["cuts"][0]["form"] = "star, 3 slices"
+    with pytest.raises(PlanError, match=r"cuts\[0\].form: 'star, 3 slices'"):
+        from_json(json.dumps(document))
 
 
 def test_plans_of_format_4_say_nothing_of_how_sure_they_are():

@@ -9,10 +9,24 @@ from types import SimpleNamespace
 import pytest
 
 from lagom_jax.decompose import DecomposeError
-from lagom_jax.plan import Form, Plan, SiteForm
+from lagom_jax.plan import (
+    Form,
+    NoFormError,
+    Plan,
+    SiteForm,
+    SiteRefusal,
+    from_json,
+    to_json,
+)
 from lagom_jax.planner import Budget, Request
 from lagom_jax.planner.regret import Scored
-from lagom_jax.planner.rewrites import WAYS, RewriteWay, apart, with_rewrites
+from lagom_jax.planner.rewrites import (
+    WAYS,
+    RewriteWay,
+    Rewritten,
+    apart,
+    with_rewrites,
+)
 from lagom_jax.report.plan import plan_to_text
 from xla_flags import check_planned
 
@@ -85,6 +99,8 @@ FORMS = (
     SiteForm("b.py:2", "reduce_scatter", Form("chunks", slices=2)),
 )
 FORMED = RewriteWay("with_forms", 1, False, False, FORMS, "with_forms, by all models")
+AGAIN = FORMED._replace(forms=FORMS[1:], title="with_forms, again")
+LEFT = SiteRefusal("a.py:1", "all_gather", FORMS[0].form, "summed over", "a.py:2")
 
 
 def rewritten(outcomes, **given):
@@ -94,13 +110,15 @@ def rewritten(outcomes, **given):
         outcome = outcomes.get(way, DecomposeError("no ring can be made"))
         if isinstance(outcome, Exception):
             raise outcome
+        if isinstance(outcome, Rewritten):
+            return outcome
         known = outcome if isinstance(outcome, Known) else Known(outcome)
-        return known, ["a.py:1", "a.py:1", "b.py:2"]
+        return Rewritten(known, ["a.py:1", "a.py:1", "b.py:2"])
 
     said = []
     written = Known(PLAN)
     request = Request(progress=said.append, **given)
-    ways = (*WAYS, FORMED)
+    ways = (*WAYS, FORMED, AGAIN)
     chosen, plan = with_rewrites((written, PLAN), planner_of, request, ways)
     assert said
     assert (chosen is written) == (plan.rewrite is None)
@@ -197,6 +215,32 @@ def test_forms_of_each_place_are_tried_and_named():
     assert callable(written["step"])
     for line in plan.rewrite.code.splitlines():
         assert line in plan_to_text(plan)
+
+
+def test_forms_that_places_cannot_have_are_listed_and_left_out():
+    known = Rewritten(Known(planned_in(0.07)), ["b.py:2"], (LEFT,))
+    plan = rewritten({FORMED: known, AGAIN: planned_in(0.01)})
+    assert plan.rewrite.forms == FORMS[1:]
+    named = {one.name: one for one in plan.evidence.candidates}
+    assert named[FORMED.name].status == "chosen"
+    assert named[FORMED.name].left == (LEFT,)
+    # What is left of it is another candidate, too, and is planned for once.
+    assert named[AGAIN.name].status == "no effect"
+    assert from_json(to_json(plan)) == plan
+    shown = " ".join(plan_to_text(plan).split())
+    assert "all_gather at a.py:1 as ring" in shown
+
+
+def test_where_no_place_can_have_its_form_the_plan_says_which():
+    plan = rewritten({FORMED: NoFormError("there is none", (LEFT,))})
+    named = {one.name: one for one in plan.evidence.candidates}
+    assert (named[FORMED.name].status, named[FORMED.name].left) == ("failed", (LEFT,))
+
+
+def test_a_form_that_some_of_a_place_cannot_have_stays():
+    partly = dataclasses.replace(LEFT, partly=True)
+    known = Rewritten(Known(planned_in(0.07)), ["a.py:1"], (partly,))
+    assert rewritten({FORMED: known}).rewrite.forms == FORMS
 
 
 @pytest.mark.parametrize("way", [*WAYS, FORMED], ids=lambda way: way.name)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lagom_jax.decompose.site_forms import by_all, forms_by_place
 from lagom_jax.plan import Form, SiteForm
-from lagom_jax.planner.site_forms import by_all, forms_by_place
 
 from ..cost.programs import collective
 
