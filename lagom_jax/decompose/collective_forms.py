@@ -196,7 +196,7 @@ def _cut(
 def _hindrance(
     step: Step, form: Form, users: Users, env: Values
 ) -> tuple[Why, str] | None:
-    """What keeps a collective from a form, and its line; None where nothing does."""
+    """The hindrance between a collective and a form, and its line; None for none."""
     if not can_be_cut(step):
         return "not in blocks", ""
     if _is_passed_on(step, form):

@@ -44,7 +44,7 @@ class NamedForms:
     def refusals(
         self, cut: Sequence[CommunicatedMatmul], left: Sequence[LeftSite]
     ) -> Iterator[SiteRefusal]:
-        """What cannot have its form, each name once for each reason.
+        """Names that cannot have their form, each once for each reason.
 
         Args:
             cut: The collectives that have theirs.

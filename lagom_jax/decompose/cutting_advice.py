@@ -9,7 +9,7 @@ from lagom_jax.cost.timeline import Timeline
 from lagom_jax.decompose.form_savings import FORMS, bytes_on_their_way, seconds_saved
 from lagom_jax.decompose.matmul_beside import kernels_by_id, neighbour
 from lagom_jax.decompose.site_forms import (
-    Place,
+    CutPlace,
     best_form,
     likeliest,
     named_by_line,
@@ -40,8 +40,8 @@ def advise(
         site: {form: (saved,) for form, saved in forms.items()}
         for site, forms in form_savings(matmuls, timeline, prices).items()
     }
-    chosen: dict[Place, Form] = {}
-    saved: dict[Place, float] = {}
+    chosen: dict[CutPlace, Form] = {}
+    saved: dict[CutPlace, float] = {}
     for place in places_of(savings):
         forms = saved_at(place, savings)
         best = best_form(forms, likeliest)

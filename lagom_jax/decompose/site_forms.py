@@ -23,7 +23,7 @@ Savings = Mapping[Collective, Saved]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class CutPlace:
     """The collectives of one kind that the same lines lead to.
 
     One form holds for all of them: those of a loop and of its repetition, of a layer
@@ -41,7 +41,7 @@ class Place:
     sites: tuple[Collective, ...]
 
 
-def places_of(sites: Iterable[Collective]) -> tuple[Place, ...]:
+def places_of(sites: Iterable[Collective]) -> tuple[CutPlace, ...]:
     """The places of collectives; one without lines is a place by itself.
 
     Example:
@@ -53,7 +53,7 @@ def places_of(sites: Iterable[Collective]) -> tuple[Place, ...]:
         lines = tuple(PurePath(one).name for one in (site.source, *site.callers) if one)
         alone = "" if lines else site.name
         found.setdefault((PRIMITIVES[site.kind], lines, alone), []).append(site)
-    return tuple(Place(*key[:2], tuple(sites)) for key, sites in found.items())
+    return tuple(CutPlace(*key[:2], tuple(sites)) for key, sites in found.items())
 
 
 def likeliest(saved: Sequence[float]) -> float:
@@ -66,7 +66,7 @@ def by_all(saved: Sequence[float]) -> float:
     return sum(saved) / len(saved) if min(saved) > 0.0 else 0.0
 
 
-def saved_at(place: Place, savings: Savings) -> dict[Form, tuple[float, ...]]:
+def saved_at(place: CutPlace, savings: Savings) -> dict[Form, tuple[float, ...]]:
     """Seconds that each form saves at a place, all its collectives together."""
     sums: dict[Form, list[tuple[float, ...]]] = defaultdict(list)
     for site in place.sites:
@@ -105,7 +105,7 @@ def forms_by_place(
         >>> forms_by_place({})
         ()
     """
-    chosen: dict[Place, Form | None] = {}
+    chosen: dict[CutPlace, Form | None] = {}
     for place in places_of(savings):
         able = {f: saved for f, saved in saved_at(place, savings).items() if allowed(f)}
         best = best_form(able, worth)
@@ -116,14 +116,14 @@ def forms_by_place(
     return tuple(found[key] for key in sorted(found))
 
 
-def named_by_line(chosen: Mapping[Place, Form | None]) -> dict[Place, SiteForm]:
+def named_by_line(chosen: Mapping[CutPlace, Form | None]) -> dict[CutPlace, SiteForm]:
     """The places that have lines and a form, as `with_forms` takes them.
 
     Args:
         chosen: The form of every place, None for as it is.
 
     Example:
-        >>> named_by_line({Place("all_gather", ("a.py:1",), ()): None})
+        >>> named_by_line({CutPlace("all_gather", ("a.py:1",), ()): None})
         {}
     """
     return {
@@ -133,7 +133,9 @@ def named_by_line(chosen: Mapping[Place, Form | None]) -> dict[Place, SiteForm]:
     }
 
 
-def _own_line(place: Place, form: Form, chosen: Mapping[Place, Form | None]) -> str:
+def _own_line(
+    place: CutPlace, form: Form, chosen: Mapping[CutPlace, Form | None]
+) -> str:
     """The innermost line that leads to no place with another form."""
     others = {
         line
