@@ -179,15 +179,16 @@ class Judge:
     ) -> dict[Collective, dict[Form, tuple[float, ...]]]:
         """Seconds of a step that each form would save at each collective, by model.
 
-        The likeliest comes first, and says which places are worth it. Settings are
-        NCCL's own, as in a report, since a program in other forms has other settings.
+        The likeliest comes first, and says which places are worth it. What is exposed
+        is so under a view's settings; a report, which has none, takes NCCL's own.
         """
-        likeliest = EnsembleMember(self.model, self.correct)
+        likeliest = EnsembleMember(self._models[view.policy], self.correct)
         matmuls: dict[Collective, Kernel] | None = None
         by_model: list[dict[Collective, dict[Form, float]]] = []
         for member in (likeliest, *self._members):
-            prices = member.correct(member.model)
-            timeline = replay(view.program, prices, member.model.contention())
+            model = self._set(view, member.model.with_policy(view.policy))
+            prices = member.correct(model)
+            timeline = replay(view.program, prices, model.contention())
             if matmuls is None:
                 matmuls = sites_to_cut(view.program, timeline)
             by_model.append(form_savings(matmuls, timeline, self._of_messages(prices)))

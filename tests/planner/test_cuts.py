@@ -56,7 +56,9 @@ def test_a_plan_says_what_a_cut_would_save_beyond_it():
 def test_the_advice_is_what_a_rewrite_tries():
     """The same form at every place, for the same seconds by the likeliest model."""
     planner = planner_of(decompose.PLAIN)
-    planner.plan(Request(budget=Budget(compiles=1)))
+    # A report has no settings of its own.
+    levers = ("options", "transports")
+    planner.plan(Request(levers=levers, budget=Budget(compiles=1)))
     first = planner.finished.trials[0]
     report = report_scheduled(first.view.scheduled)
     (said,) = report.cutting
