@@ -42,10 +42,9 @@ def score(runs: str, output: str | None) -> int:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*kept, *PREDICTED])
-    for (_, row), outcome in zip(table.rows, outcomes, strict=True):
-        cells = outcome.cells or dict(zip(table.columns, row, strict=False))
-        known = outcome.result
-        writer.writerow([*(cells.get(name, "") for name in kept), *_cells(known)])
+    for outcome in outcomes:
+        cells = [outcome.cells[name] for name in kept]
+        writer.writerow([*cells, *_cells(outcome.result)])
     if output:
         try:
             Path(output).write_text(out.getvalue(), encoding="utf-8")

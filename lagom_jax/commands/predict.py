@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +23,19 @@ from lagom_jax.commands.rows import (
 from lagom_jax.commands.terminal import writing
 from lagom_jax.errors import LagomError
 from lagom_jax.measurements.rows import COLLECTIVE_COLUMNS, MATMUL_COLUMNS
-from lagom_jax.measurements.table import Cells, Outcome, load_text, parse_table
+from lagom_jax.measurements.table import (
+    Cells,
+    Outcome,
+    RowError,
+    Table,
+    load_text,
+    parse_table,
+)
 
 BAD_ROWS = 5
 """Exit code when some rows could not be predicted."""
+PROBLEM = "prediction_problem"
+"""The column that says why a row has no prediction; only where a row has none."""
 
 _PARTS = (
     "program",
@@ -72,8 +82,9 @@ def add(verbs: Any) -> None:
             name,
             help=f"the rows of a CSV file, with {name} to predict",
             description=f"Writes the rows again with a column {what.column}. "
-            f"The columns {', '.join(what.needed)} are needed, others are kept. Exits "
-            f"with {BAD_ROWS} if some rows could not be predicted.",
+            f"The columns {', '.join(what.needed)} are needed, others are kept. If "
+            f"some rows cannot be predicted, a column {PROBLEM} before it says why, "
+            f"and the exit code is {BAD_ROWS}.",
         )
         table.add_argument("table", metavar="IN.csv")
         table.add_argument("--output", metavar="FILE", help="instead of printing")
@@ -91,8 +102,8 @@ def add(verbs: Any) -> None:
 def _run_table(arguments: argparse.Namespace) -> int:
     what = _TABLES[arguments.what]
     table = parse_table(load_text(arguments.table), what.needed, arguments.table)
-    outcomes = table.each(what.price)
-    text = _written(table.columns, outcomes, what.column)
+    outcomes = table.each(lambda cells: _sound(what.price(cells)))
+    text = _written(table, outcomes, what.column)
     if arguments.output:
         try:
             Path(arguments.output).write_text(text, encoding="utf-8")
@@ -115,19 +126,35 @@ def _run_table(arguments: argparse.Namespace) -> int:
     return BAD_ROWS if bad else 0
 
 
-def _written(
-    columns: tuple[str, ...], outcomes: list[Outcome[float]], predicted: str
-) -> str:
-    """The rows that could be priced, with the prediction as last column."""
-    kept = [name for name in columns if name != predicted]
+def _written(table: Table, outcomes: list[Outcome[float]], predicted: str) -> str:
+    """All rows, with the prediction as last column, before it the problem with some."""
+    bad = any(outcome.problem for outcome in outcomes)
+    own = (PROBLEM, predicted) if bad else (predicted,)
+    kept = [
+        place
+        for place, name in enumerate(table.columns)
+        if name not in (PROBLEM, predicted)
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*kept, predicted])
-    for outcome in outcomes:
-        if outcome.result is not None:
-            cells = [outcome.cells[name] for name in kept]
-            writer.writerow([*cells, f"{outcome.result:.3f}"])
+    writer.writerow([*(table.columns[place] for place in kept), *own])
+    for (_, row), outcome in zip(table.rows, outcomes, strict=True):
+        cells = table.filled(row)
+        figure = "" if outcome.result is None else f"{outcome.result:.3f}"
+        more = [outcome.problem, figure] if bad else [figure]
+        writer.writerow([*(cells[place] for place in kept), *more])
     return out.getvalue()
+
+
+def _sound(figure: float) -> float:
+    """A prediction that can be one.
+
+    Raises:
+        RowError: The row is beyond what the model can say.
+    """
+    if not 0 < figure < math.inf:
+        raise RowError("is beyond what can be predicted")
+    return figure
 
 
 def _run_program(arguments: argparse.Namespace) -> int:

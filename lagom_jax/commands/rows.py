@@ -7,26 +7,18 @@ import functools
 import math
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cluster.gpu_names import system_of
 from lagom_jax.cost.constants import measured_networks
+from lagom_jax.cost.matmul_loop import looped_seconds
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.surface import load_surfaces
 from lagom_jax.errors import ClusterError, MeasurementError
 from lagom_jax.measurements.rows import (
     collective_of,
     collective_row,
-    kernel_of,
     matmul_row,
 )
 from lagom_jax.measurements.table import Cells, RowError
-
-MEASURED_NAMES = {
-    "h100-sxm": "h100",
-    "a100-sxm": "a100",
-    "h200-sxm": "h200",
-    "rtx-pro-6000-server": "rtx-pro-6000",
-    "b300-sxm": "b300",
-}
-"""Spellings of the measurements -> systems."""
 
 
 def collective_microseconds(cells: Cells) -> float:
@@ -49,7 +41,8 @@ def collective_microseconds(cells: Cells) -> float:
     model = model_of(row.gpu, row.devices, row.hosts, row.network_bytes_per_s, nccl)
     collective = collective_of(row, model.cluster, ring=False)
     if collective is None:
-        raise RowError(f"{row.devices} devices do not fit on {model.cluster.name}")
+        each, on = model.cluster.gpus_per_host, row.hosts or model.cluster.hosts
+        raise RowError(f"{row.devices} devices do not fit on {on} hosts of {each}")
     seconds = model.collective(collective).seconds
     if _launched(cells):
         seconds += model.launch_in_table(collective)
@@ -78,7 +71,8 @@ def matmul_microseconds(cells: Cells) -> float:
     """
     row = matmul_row(cells)
     model = model_of(row.gpu, 1)
-    seconds = model.kernel(kernel_of(row)).seconds
+    # Benchmarks repeat a product, and so find in the cache what no step does.
+    seconds = looped_seconds(row.matmul, model.cluster.gpu, model.constants.kernels)
     if "software" not in cells:
         # A table that does not say what ran the kernel alone has a part of its launch.
         seconds += model.constants.kernels.launch_in_table_seconds
@@ -88,6 +82,10 @@ def matmul_microseconds(cells: Cells) -> float:
 def cluster_of(name: str, devices: int) -> Cluster:
     """The cluster of so many GPUs, on full hosts; a host may be left half empty.
 
+    Args:
+        name: Of a GPU or a system, as tables spell them.
+        devices: How many GPUs.
+
     Raises:
         RowError: There is no such GPU or system.
 
@@ -95,10 +93,10 @@ def cluster_of(name: str, devices: int) -> Cluster:
         >>> cluster_of("h100-sxm", 4).name, cluster_of("gb200-nvl72", 64).name
         ('h100:1x8', 'gb200-nvl72:16x4')
     """
-    if name not in MEASURED_NAMES and name not in Cluster.names():
-        choices = ", ".join(sorted({*Cluster.names(), *MEASURED_NAMES}))
-        raise RowError(f"gpu is {name!r}; known are {choices}")
-    return _cluster(MEASURED_NAMES.get(name, name), devices)
+    system = system_of(name)
+    if system is None:
+        raise RowError(f"gpu is {name!r}; known are {', '.join(Cluster.names())}")
+    return _cluster(system, devices)
 
 
 def on_network(cluster: Cluster, bytes_per_s: float) -> Cluster:

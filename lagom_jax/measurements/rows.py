@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -11,12 +10,13 @@ import numpy as np
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import MeasurementError
-from lagom_jax.hlo.collective import KINDS, POINT_TO_POINT, Collective
-from lagom_jax.hlo.elements import ELEMENT_TYPES, element_bytes
+from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
+from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.groups import Groups
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
-from lagom_jax.measurements.table import Cells, RowError, parse_table, whole
+from lagom_jax.measurements.spelled import collective_kind, product_types, version_in
+from lagom_jax.measurements.table import Cells, RowError, given, parse_table, whole
 from lagom_jax.program.program import Kernel
 
 COLLECTIVE_COLUMNS = (
@@ -30,7 +30,6 @@ COLLECTIVE_COLUMNS = (
 MATMUL_COLUMNS = ("gpu", "batch", "m", "n", "k", "types")
 MEASURED = "microseconds"
 """The column of what was measured."""
-_TYPES = re.compile(r"(\w+)x(\w+)->(\w+)$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,16 +93,18 @@ def collective_row(cells: Cells) -> CollectiveRow:
         >>> collective_row(row).group_size
         8
     """
-    op = cells["op"].strip()
-    if op not in KINDS:
-        raise RowError(f"op is {op!r}; known are {', '.join(sorted(KINDS))}")
+    op = collective_kind(cells["op"].strip())
     devices = whole(cells, "devices")
     groups = size = None
     if op not in POINT_TO_POINT:
-        groups, size = whole(cells, "groups"), whole(cells, "group_size")
-        if groups * size > devices:
+        # All devices are one group where nobody said otherwise.
+        groups = whole(cells, "groups") if given(cells, "groups") else 1
+        size = devices // groups
+        if given(cells, "group_size"):
+            size = whole(cells, "group_size")
+        if groups * size > devices or not size:
             raise RowError(f"{groups} groups of {size} do not fit on {devices} devices")
-    hosts = whole(cells, "hosts") if cells.get("hosts", "").strip() else 0
+    hosts = whole(cells, "hosts") if given(cells, "hosts") else 0
     if hosts > devices:
         raise RowError(f"{devices} devices cannot be on {hosts} hosts")
     return CollectiveRow(
@@ -114,13 +115,13 @@ def collective_row(cells: Cells) -> CollectiveRow:
         group_size=size,
         tensor_bytes=whole(cells, "tensor_bytes", 0),
         hosts=hosts,
-        nccl=cells.get("nccl", "").strip(),
+        nccl=version_in(given(cells, "nccl")),
         network_bytes_per_s=_network(cells),
     )
 
 
 def _network(cells: Cells) -> float:
-    text = cells.get("network_gbytes_per_gpu", "").strip()
+    text = given(cells, "network_gbytes_per_gpu")
     try:
         rate = float(text or 0) * 1e9
     except ValueError:
@@ -144,17 +145,9 @@ def matmul_row(cells: Cells) -> MatmulRow:
         >>> matmul_row(row | {"m": "64", "n": "32", "k": "16"}).matmul.out
         'f32'
     """
-    types = _TYPES.match(cells["types"].strip())
-    if not types:
-        raise RowError(
-            f"types is {cells['types']!r}; write LHSxRHS->RESULT, as bf16xbf16->bf16"
-        )
-    for name in types.groups():
-        if name not in ELEMENT_TYPES:
-            known = ", ".join(sorted(ELEMENT_TYPES))
-            raise RowError(f"types has {name!r}; known are {known}")
+    types = product_types(cells["types"])
     batch, m, n, k = (whole(cells, name) for name in ("batch", "m", "n", "k"))
-    matmul = Matmul(batch, m, n, k, types[1], types[2], types[3])
+    matmul = Matmul(batch, m, n, k, *types)
     return MatmulRow(cells["gpu"].strip(), matmul)
 
 

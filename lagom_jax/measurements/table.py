@@ -13,6 +13,8 @@ from lagom_jax.errors import LagomError, MeasurementError
 
 Cells: TypeAlias = Mapping[str, str]
 Row = TypeVar("Row")
+# Words of a cell that says nothing.
+_NOT_KNOWN = frozenset({"-", "?", "n/a", "na", "nan", "none", "null", "unknown"})
 
 
 class RowError(LagomError):
@@ -26,7 +28,7 @@ class Outcome(Generic[Row]):
     line: int
     """Its number in the file."""
     cells: Cells
-    """Text by column; empty if there are more or fewer cells than columns."""
+    """Text by column; empty where the row has fewer cells than columns."""
     result: Row | None
     problem: str = ""
 
@@ -38,6 +40,15 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
     """Line numbers and cells."""
+
+    def filled(self, row: tuple[str, ...]) -> tuple[str, ...]:
+        """A row with as many cells as there are columns.
+
+        Args:
+            row: Its cells; further ones are dropped, and missing ones empty.
+        """
+        missing = len(self.columns) - len(row)
+        return (*row[: len(self.columns)], *[""] * missing)
 
     def each(self, read: Callable[[Cells], Row]) -> list[Outcome[Row]]:
         r"""Applies a function to every row; a bad row does not stop the others.
@@ -58,9 +69,9 @@ class Table:
     def _outcome(
         self, line: int, row: tuple[str, ...], read: Callable[[Cells], Row]
     ) -> Outcome[Row]:
-        if len(row) != len(self.columns):
-            return Outcome(line, {}, None, "has too many or too few columns")
-        cells = dict(zip(self.columns, row, strict=True))
+        cells = dict(zip(self.columns, self.filled(row), strict=True))
+        if len(row) < len(self.columns) or any(row[len(self.columns) :]):
+            return Outcome(line, cells, None, "has too many or too few columns")
         try:
             return Outcome(line, cells, read(cells))
         except LagomError as error:
@@ -113,20 +124,36 @@ def parse_table(
     return Table(columns, tuple(rows[1:]))
 
 
+def given(cells: Cells, column: str) -> str:
+    """A cell's text; empty where the row lacks the column or says that nobody knows.
+
+    Example:
+        >>> given({"nccl": " 2.28.9 "}, "nccl")
+        '2.28.9'
+        >>> given({"nccl": "N/A"}, "nccl"), given({}, "nccl")
+        ('', '')
+    """
+    text = cells.get(column, "").strip()
+    return "" if text.lower() in _NOT_KNOWN else text
+
+
 def whole(cells: Cells, column: str, least: int = 1) -> int:
-    """A whole number from a row.
+    """A whole number from a row, also as tables with gaps write it: `128.0`.
 
     Raises:
         RowError: It is none, or less than `least`.
 
     Example:
-        >>> whole({"m": "128"}, "m")
-        128
+        >>> whole({"m": "128"}, "m"), whole({"m": "128.0"}, "m")
+        (128, 128)
     """
     text = cells.get(column, "").strip()
     try:
-        value = int(text)
-    except ValueError:
+        value = int(text) if text.lstrip("+-").isdecimal() else float(text)
+        if value != int(value):
+            raise ValueError
+        value = int(value)
+    except (ValueError, OverflowError):
         raise RowError(f"{column} is {text!r}, not a whole number") from None
     if not least <= value < 1 << 62:
         raise RowError(f"{column} is {value}; it must be {least} or more")
