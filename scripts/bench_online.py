@@ -54,7 +54,7 @@ from online_page import (
 
 from lagom_jax.online.search import Search, after, turns
 from lagom_jax.online.steps import StepTime
-from lagom_jax.runtime.online_leader import ROUNDS
+from lagom_jax.runtime.online import ROUNDS
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "reference" / "benchmarks" / "online.md"

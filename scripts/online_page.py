@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hidden_machine import Weather
 from online_cases import EIGHT, STEPS
 
-from lagom_jax.runtime.online_leader import ROUNDS
+from lagom_jax.runtime.online import ROUNDS
 
 BEGINS = 20
 """Steps that a job makes before the first candidate is built."""

@@ -21,8 +21,8 @@ LEAST_NOISE: Final = 2e-4
 """No clock of a host sees less than this share of a step."""
 # A median absolute deviation is so much smaller than a standard deviation, and the
 # variance of a median so much larger than that of a mean.
-_MAD_TO_SIGMA: Final = 1.4826
-_OF_MEDIANS: Final = math.pi / 2
+MAD_TO_SIGMA: Final = 1.4826
+OF_MEDIANS: Final = math.pi / 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def noise_of(logs: Sequence[float]) -> float:
     changes = [abs(b - a) for a, b in itertools.pairwise(logs)]
     if not changes:
         return LEAST_NOISE
-    spread = _MAD_TO_SIGMA * statistics.median(changes) / math.sqrt(2)
+    spread = MAD_TO_SIGMA * statistics.median(changes) / math.sqrt(2)
     return max(spread, LEAST_NOISE)
 
 
@@ -98,8 +98,8 @@ def beside(
     noise = statistics.median([noise_of(side) for side in sides])
     # A median of few is a mean of fewer; of two it is the mean.
     found = statistics.median(own) - (first + last) / 2
-    efficiency = 1.0 if len(own) < 3 else _OF_MEDIANS
-    neighbours = sum(_OF_MEDIANS / len(side) for side in sides) / 4
+    efficiency = 1.0 if len(own) < 3 else OF_MEDIANS
+    neighbours = sum(OF_MEDIANS / len(side) for side in sides) / 4
     variance = noise**2 * (efficiency / len(own) + neighbours)
     # Where the level itself has changed, nobody knows when.
     jump = max(0.0, abs(last - first) - 3 * noise)

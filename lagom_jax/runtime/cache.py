@@ -89,7 +89,7 @@ class Cache:
         path, plan = self._path(name), self._here.get(name)
         if plan is None and path is not None:
             plan = self._read(path)
-        wanted = plan is not None and (not measured_only or _was_faster(plan))
+        wanted = plan is not None and (not measured_only or was_faster(plan))
         return plan if wanted else None
 
     def _read(self, path: Path) -> Plan | None:
@@ -109,11 +109,22 @@ class Cache:
         """Writes a plan, if it can be written."""
         name = name_of(parts)
         self._here[name] = plan
-        self._write(name, to_json(plan).encode())
+        _write(self._path(name), to_json(plan).encode())
+
+    def keep_verdict(self, parts: Mapping[str, str], plan: Plan) -> None:
+        """Writes a plan that was measured, unless noise may have hidden how it is.
+
+        That is no verdict: the next job looks again.
+        """
+        measured = plan.evidence.measured
+        assert measured is not None
+        loss = measured.tuned_seconds - measured.baseline_seconds
+        if measured.kept or loss > measured.noise_seconds:
+            self.keep(parts, plan)
 
     def has_measured(self) -> bool:
         """True if any plan here was measured and found faster."""
-        if any(_was_faster(plan) for plan in self._here.values()):
+        if any(was_faster(plan) for plan in self._here.values()):
             return True
         try:
             found = [] if self.folder is None else [*self.folder.glob("*.json")]
@@ -125,12 +136,11 @@ class Cache:
 
     def mark_of(self, plan: Plan) -> Path | None:
         """The file that says that a plan's program makes its first step."""
-        return self._path(f"{digest_of(plan)}.tried")
+        return None if self.folder is None else self.folder / f"{digest_of(plan)}.tried"
 
     def mark(self, plan: Plan) -> None:
         """Says that a plan's program is about to make its first step."""
-        if self.folder is not None:
-            self._write(f"{digest_of(plan)}.tried", json.dumps(_here()).encode())
+        _write(self.mark_of(plan), json.dumps(_here()).encode())
 
     def survived(self, plan: Plan) -> None:
         """Says that the job has gone on after it."""
@@ -155,23 +165,23 @@ class Cache:
         except (ValueError, TypeError):
             return True
 
-    def _write(self, name: str, content: bytes) -> None:
-        path = self._path(name)
-        if path is None:
-            return
-        try:
-            files.write(path, content)
-        except OSError as error:
-            LOG.warning("the decision is not kept: %s", error)
-        else:
-            LOG.debug("kept at %s", path)
-
     def _path(self, name: str) -> Path | None:
-        name = name if "." in name else f"{name}.json"
-        return None if self.folder is None else self.folder / name
+        return None if self.folder is None else self.folder / f"{name}.json"
 
 
-def _was_faster(plan: Plan) -> bool:
+def _write(path: Path | None, content: bytes) -> None:
+    if path is None:
+        return
+    try:
+        files.write(path, content)
+    except OSError as error:
+        LOG.warning("the decision is not kept: %s", error)
+    else:
+        LOG.debug("kept at %s", path)
+
+
+def was_faster(plan: Plan) -> bool:
+    """True if a plan was measured and found faster."""
     measured = plan.evidence.measured
     return measured is not None and measured.kept
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import logging
 import threading
 import time
@@ -26,7 +27,9 @@ from lagom_jax.runtime.protocol import (
     after,
     request,
 )
+from lagom_jax.runtime.say import told
 from lagom_jax.runtime.store import KeyValueStore, RoundEntries, WriteOnceTable
+from lagom_jax.runtime.waiting import every
 
 _LOG = logging.getLogger("lagom_jax")
 _SIGNS_IN_PATIENCE: Final = 4
@@ -215,15 +218,9 @@ class Talk:
     @contextlib.contextmanager
     def _signs(self, entries: RoundEntries) -> Generator[None, None, None]:
         """Lets the others see that the leader works."""
-        over = threading.Event()
-
-        def run() -> None:
-            count = 0
-            while not over.wait(self.patience / _SIGNS_IN_PATIENCE):
-                count += 1
-                entries.sign(count)
-
-        threading.Thread(target=run, name="lagom_jax signs", daemon=True).start()
+        count = itertools.count(1)
+        seconds = self.patience / _SIGNS_IN_PATIENCE
+        over = every(seconds, lambda: entries.sign(next(count)))
         try:
             yield
         finally:
@@ -236,8 +233,3 @@ def _decided(member: Member, decide: Deciding, asked: Decide) -> Verdict:
     except Exception as error:
         _LOG.debug("nothing was decided", exc_info=True)
         return Verdict(False, content=f"process {member.me}: {told(error)}")
-
-
-def told(error: BaseException) -> str:
-    """An error as others are told of it."""
-    return f"{type(error).__name__}: {error}".strip().rstrip(":")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, PlanError
 from lagom_jax.plan import Plan
-from lagom_jax.planner import Planner
-from lagom_jax.runtime import nccl, place, programs
+from lagom_jax.runtime import place, programs
 from lagom_jax.runtime.arguments import settled_sharding
-from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.decision import Case, Choice, memory_limit, program_of, reasons
-from lagom_jax.runtime.options import Options
+from lagom_jax.runtime.case import memory_limit
+from lagom_jax.runtime.offer import Choice, program_of
 from lagom_jax.runtime.programs import Built, Stages
+from lagom_jax.runtime.say import reasons
 
 
 class Executables:
@@ -23,46 +19,16 @@ class Executables:
 
     def __init__(self, devices: tuple[Any, ...]) -> None:
         """Takes all devices that the program runs on; nothing is compiled yet."""
-        self._devices, self.on_gpus = devices, place.on_gpus(devices)
+        self.on_gpus, self._one_device = place.on_gpus(devices), len(devices) < 2
         self.several = len({device.process_index for device in devices}) > 1
-        self._most_bytes = 0
+        self.most_bytes = 0
+        """Bytes that a program may take on a GPU, if the step as it was takes less."""
         self.clear()
 
     def clear(self) -> None:
         """Forgets all, which is traced and lowered again where it comes."""
         self._stages: dict[Any, Stages] = {}
         self._built: dict[tuple[str, Stages], Built] = {}
-
-    def case_for(
-        self,
-        stages: Stages,
-        cluster: Cluster,
-        options: Options,
-        cache: Cache,
-        kind: type[Planner],
-        compiler: Compiler,
-    ) -> Case:
-        """The step as a decision about it has it.
-
-        Args:
-            stages: The step, for the arguments that are there.
-            cluster: The cluster to plan for.
-            options: The user's.
-            cache: The place of earlier decisions.
-            kind: The class of the planner.
-            compiler: The compiler that it uses.
-        """
-        planner = kind(
-            stages.traced,
-            cluster=cluster,
-            compiler=compiler,
-            kernels=options.kernels,
-        )
-        devices = self._devices if self.on_gpus else ()
-        budget = place.budget_here(options.budget, devices)
-        told = nccl.HERE if self.on_gpus else None
-        self._most_bytes = budget.memory(cluster.gpu.memory_bytes)
-        return Case(planner, options, budget, cache, told)
 
     def known(self, stages: Stages) -> Stages:
         """Those of the same kind that were there first."""
@@ -72,7 +38,7 @@ class Executables:
         """The program that a plan asks for; see `programs.build`."""
         key = program_of(plan), stages
         if key not in self._built:
-            limit = memory_limit(self._most_bytes, plan) if self.on_gpus else None
+            limit = memory_limit(self.most_bytes, plan) if self.on_gpus else None
             self._built[key] = programs.build(
                 stages, plan, on_gpus=self.on_gpus, memory_limit=limit
             )
@@ -124,31 +90,12 @@ class Executables:
         """
         ours = self._stages.get(stages.kind)
         # One program, but for the shardings of arguments.
-        same = ours is not None and ours.inner == stages.inner
-        if ours is None or not same or len(self._devices) < 2:
+        if self._one_device or ours is None or ours.inner != stages.inner:
             return False
         # Another thread may be building one.
         built = (one.run for (_, of), one in tuple(self._built.items()) if of is ours)
         # jax has the program as it is, if that is what runs.
         return _takes(next(built, None) or ours.compile(), ours, stages)
-
-
-def searched(
-    search: Callable[[Compiler], None], cache: Cache
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A search for a plan with a compiler of its own, and what ends it.
-
-    Args:
-        search: The search.
-        cache: The place of decisions; without one nothing that is compiled is kept.
-    """
-    compiler = Compiler(store=cache.folder is not None)
-
-    def work() -> None:
-        with compiler:
-            search(compiler)
-
-    return work, compiler.close
 
 
 def _takes(compiled: Any, form: Stages, stages: Stages) -> bool:

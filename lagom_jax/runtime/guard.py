@@ -2,89 +2,88 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
-from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias
+import collections
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from lagom_jax.plan import MeasuredSteps
+import jax
 
-Side: TypeAlias = Literal["baseline", "tuned"]
-ROUNDS: Final = 6
-_ORDER: Final[tuple[Side, ...]] = ("baseline", "tuned", "tuned", "baseline")
-# A median absolute deviation is so much smaller than a normal deviation, and so much
-# larger than one is the error of a median.
-_MAD_TO_SIGMA: Final = 1.4826
-_MEDIAN_ERROR: Final = 1.2533
-_SIGMAS: Final = 2.0
+from lagom_jax.online.turns import Side, judge, schedule
+from lagom_jax.report.plan import in_words
+from lagom_jax.runtime import say
+from lagom_jax.runtime.agenda import Agenda, Guide
+from lagom_jax.runtime.cache import Cache
+from lagom_jax.runtime.offer import Choice
+from lagom_jax.runtime.programs import StepCall
 
-
-def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
-    """The order in which the two programs make steps; the first of each does not count.
-
-    Neither side comes always first, so that neither has the better of a drift.
-
-    Example:
-        >>> schedule(1)
-        ('baseline', 'tuned', 'baseline', 'tuned', 'tuned', 'baseline')
-    """
-    return ("baseline", "tuned", *(_ORDER * rounds))
+_SIDES: Final[tuple[Side, ...]] = ("baseline", "tuned")
+"""In the order of candidates."""
 
 
-def judge(baseline: Sequence[float], tuned: Sequence[float]) -> MeasuredSteps:
-    """Compares medians with their spread.
+class Turns(Guide):
+    """Two programs take turns, and the one that was faster stays: `verify="measure"`.
 
-    Args:
-        baseline: Seconds of steps.
-        tuned: Likewise.
-
-    Example:
-        >>> judge([1.0, 1.1, 0.9, 1.0], [0.5, 0.6, 0.4, 0.5]).kept
-        True
-        >>> judge([1.0, 1.1, 0.9, 1.0], [1.0, 1.1, 0.9, 0.99]).kept
-        False
-    """
-    errors = [_error_of_median(times) for times in (baseline, tuned)]
-    before, after = statistics.median(baseline), statistics.median(tuned)
-    noise = _SIGMAS * sum(error**2 for error in errors) ** 0.5
-    steps = min(len(baseline), len(tuned))
-    return MeasuredSteps(before, after, noise, steps, kept=before - after > noise)
-
-
-@dataclasses.dataclass(eq=False)
-class Turns:
-    """A measurement under way: the programs take turns, and their times so far.
-
-    Example:
-        >>> turns = Turns(schedule(1))
-        >>> turns.side, turns.complete
-        ('baseline', False)
+    The clock of the first process decides.
     """
 
-    steps: tuple[Side, ...] = dataclasses.field(default_factory=schedule)
-    times: list[tuple[Side, float]] = dataclasses.field(
-        default_factory=list[tuple[Side, float]]
-    )
+    on_trial = 1
 
-    @property
-    def side(self) -> Side:
-        """The program whose turn it is."""
-        return self.steps[len(self.times)]
+    def __init__(self, choice: Choice, cache: Cache) -> None:
+        """Takes the plan, and the place where it is kept with what was measured."""
+        super().__init__(choice)
+        self._choice, self._cache = choice, cache
+        self._times: list[tuple[Side, float]] = []
+        self._measuring = threading.Lock()
 
-    @property
-    def complete(self) -> bool:
-        """True if all turns were taken."""
-        return len(self.times) == len(self.steps)
+    def first(self) -> Agenda:
+        """All turns."""
+        return self._agenda(0, schedule())
 
-    def judged(self) -> MeasuredSteps:
-        """The comparison; the first step of each came with what happens only once."""
-        counted = self.times[2:]
-        baseline = [t for side, t in counted if side == "baseline"]
-        tuned = [t for side, t in counted if side == "tuned"]
-        return judge(baseline, tuned)
+    def timed(
+        self, number: int, candidate: int, call: StepCall, run: Callable[[], Any]
+    ) -> Any:
+        """Runs a step, and waits for its end."""
+        # Two at a time tell nothing of how long one takes. Nobody waits for the other:
+        # a step may call itself from the host.
+        if not self._measuring.acquire(blocking=False):
+            return run()
+        try:
+            # What earlier steps still do is not this one's.
+            jax.block_until_ready((call.rest, call.named))
+            start = time.perf_counter()
+            result = jax.block_until_ready(run())
+            self._times.append((_SIDES[candidate], time.perf_counter() - start))
+            return result
+        finally:
+            self._measuring.release()
 
+    def decided(self, number: int, said: list[str]) -> Agenda:
+        """The program that was faster, or the turns of which no time was taken."""
+        if left := self._left():
+            return self._agenda(number, left)
+        # The first step of each came with what happens only once.
+        baseline, tuned = (
+            [seconds for side, seconds in self._times if side == one][1:]
+            for one in _SIDES
+        )
+        measured = judge(baseline, tuned)
+        choice = self._choice.measured(measured)
+        say.visibly(f"{choice.plan.holds_for.program}: {in_words(measured)}")
+        self._cache.keep_verdict(choice.parts, choice.plan)
+        return Agenda(number, ((int(measured.kept), 1),), measured=measured)
 
-def _error_of_median(times: Sequence[float]) -> float:
-    middle = statistics.median(times)
-    spread = statistics.median(abs(time - middle) for time in times)
-    return _MEDIAN_ERROR * _MAD_TO_SIGMA * spread / len(times) ** 0.5
+    def take(self, agenda: Agenda) -> None:
+        """Adds to the plan what was measured."""
+        if agenda.measured is not None:
+            self.candidates[1] = self._choice.measured(agenda.measured)
+
+    def _left(self) -> list[Side]:
+        """The turns of which no time was taken."""
+        left = collections.Counter(schedule())
+        left.subtract(side for side, _ in self._times)
+        return [side for side in _SIDES for _ in range(left[side])]
+
+    def _agenda(self, number: int, sides: Sequence[Side]) -> Agenda:
+        return Agenda.of_turns(number, map(_SIDES.index, sides))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import jax
 
-from lagom_jax.errors import TunerError
+from lagom_jax.errors import LagomError, RefusedError, TunerError
 from lagom_jax.nccl_plugin import Control, Rule, Rules, Scope, built, exchange, pack
 from lagom_jax.nccl_plugin.installed import (
     CHAIN,
@@ -28,6 +28,8 @@ from lagom_jax.nccl_plugin.installed import (
     named_tuner,
 )
 from lagom_jax.nccl_plugin.nccl_library import find_nccl, read_nccl
+from lagom_jax.runtime.coordination import Talk
+from lagom_jax.runtime.protocol import Word
 from lagom_jax.runtime.say import LOG
 from xla_flags import pinned_here
 
@@ -125,6 +127,49 @@ class Nccl:
 
 HERE: Final = Nccl()
 """The one of this process."""
+
+
+class ProgramRules:
+    """The rules of one program, as all processes that run it have told NCCL.
+
+    Example:
+        >>> from lagom_jax.runtime.coordination import ProcessGroup
+        >>> alone = ProcessGroup(0, (0,)).begin("step", 60.0)
+        >>> ProgramRules().tell(alone, None)
+    """
+
+    def __init__(self) -> None:
+        """NCCL was told nothing yet."""
+        self._told: Rules | None = None
+
+    def tell(
+        self, talk: Talk, rules: Rules | None, gone: Iterable[ProgramRules] = ()
+    ) -> None:
+        """Tells NCCL what belongs to the program that runs next.
+
+        Args:
+            talk: The processes that run it.
+            rules: The rules; None for none.
+            gone: Those of other programs, which no longer count.
+
+        Raises:
+            LagomError: All processes go on with what they have told before.
+            InDoubtError: Nobody can say what others have told.
+        """
+        if rules is self._told:
+            return
+
+        def agrees(point: str, said: str) -> bool:
+            try:
+                talk.agree(Word(f"rules {point} {said}"), lambda words: "")
+            except RefusedError as error:
+                LOG.warning("NCCL is told nothing new: %s", error)
+                return False
+            return True
+
+        if not HERE.tell(self, rules, agrees, gone):
+            raise LagomError("not all processes could tell NCCL what the plan says")
+        self._told = rules
 
 
 def merged(all_rules: Iterable[Rules]) -> Rules:

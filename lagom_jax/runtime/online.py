@@ -2,307 +2,226 @@
 
 The first step runs at once, as the program is. After the second a thread plans (in a
 process of its own) and builds; now and then, at steps of the same number in all
-processes, they meet: a round of the protocol in which the first process says what the
-next steps run. So no process runs what another does not, and who does not hear stops.
+processes, they meet, and the first process says what the next steps run. Its clock is
+the one that counts: it feeds the search, makes agendas of what the search asks for, has
+more candidates looked for where the search has come to an end, and keeps what was
+measured.
 """
 
 from __future__ import annotations
 
-import threading
+import functools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
-from lagom_jax.compile import Compiler
-from lagom_jax.errors import InDoubtError, LagomError
-from lagom_jax.nccl_plugin import Rules
-from lagom_jax.runtime import step_profile
-from lagom_jax.runtime.agenda import Agenda, OnlineCandidate
-from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import Case, Choice
-from lagom_jax.runtime.executables import Executables
-from lagom_jax.runtime.online_leader import USUAL, OnlineLeader
+from lagom_jax.online.search import Search, SearchEvent, after, turns
+from lagom_jax.online.steps import NEIGHBOURS, StepTime
+from lagom_jax.plan import MeasuredSteps
+from lagom_jax.runtime import say, step_profile
+from lagom_jax.runtime.agenda import USUAL, Agenda, Guide
+from lagom_jax.runtime.cache import Cache, was_faster
+from lagom_jax.runtime.offer import Choice, OfferedPlan
 from lagom_jax.runtime.online_plans import OnlinePlans
-from lagom_jax.runtime.programs import REFUSALS, Built, Stages, StepCall, first_step
-from lagom_jax.runtime.protocol import Word
+from lagom_jax.runtime.programs import StepCall
 from lagom_jax.runtime.say import LOG
+from lagom_jax.runtime.step_clock import StepClock
 from lagom_jax.runtime.step_profile import StepProfile
-from lagom_jax.runtime.waiting import Interruptible
+from lagom_jax.runtime.waiting import in_background
+from lagom_jax.units import in_percent
 
 FIRST_MEETING: Final = 4
 """The step before which all processes meet for the first time."""
+ROUNDS: Final = 8
+"""Candidates of which a job asks for the settings around."""
+_BETWEEN_SECONDS: Final = 2.0
+_BETWEEN_STEPS: Final = (4, 256)
 
 
-def online_steps(
-    name: str,
-    group: ProcessGroup,
-    patience: float,
-    cache: Cache,
-    case_of: Callable[[Compiler], Case],
-    programs: Executables,
-    first: Stages,
-    usual: Callable[..., Any],
-    tell: Callable[[Rules | None], None],
-    warn: Callable[[BaseException], None],
-    *,
-    profiles: bool,
-) -> tuple[Talk, OnlineSteps]:
-    """The steps of a program that is tuned while it trains.
-
-    Args:
-        name: The step's.
-        group: The processes that run it.
-        patience: For how many seconds they wait for each other.
-        cache: Where decisions are kept.
-        case_of: The step as planning has it; called in a thread.
-        programs: Its programs.
-        first: The arguments of its first step.
-        usual: The step as it was.
-        tell: Lets rules of NCCL hold in all processes.
-        warn: Says why nothing comes of it.
-        profiles: Whether steps are profiled first, by a profiler that times what the
-            plan is for; the same in all processes.
-
-    Returns:
-        The rounds in which its steps are agreed on, and the steps.
-    """
-    profile = StepProfile() if profiles else None
-    talk = group.begin(name, patience)
-    source = OnlinePlans(talk, cache, case_of, programs, first, profile)
-    meetings = group.begin(f"{name} steps", patience)
-    steps = OnlineSteps(
-        *(name, meetings, source, programs, usual, tell, cache, warn, profile)
-    )
-    return meetings, steps
-
-
-class OnlineSteps:
-    """The steps of one program while it is tuned."""
+class OnlineGuide(Guide):
+    """Candidates that are found while the job trains: `verify="online"`."""
 
     def __init__(
         self,
         name: str,
-        talk: Talk,
         source: OnlinePlans,
-        programs: Executables,
-        usual: Callable[..., Any],
-        tell: Callable[[Rules | None], None],
         cache: Cache,
-        warn: Callable[[BaseException], None],
-        profile: StepProfile | None = None,
+        profile: StepProfile | None,
+        *,
+        leads: bool,
     ) -> None:
         """Sets it up; planning begins when the first steps have run.
 
         Args:
             name: The step's.
-            talk: The processes that run it.
             source: Finds candidates, in a thread.
-            programs: The candidates' programs.
-            usual: The step as it was.
-            tell: Lets NCCL's rules hold in all processes.
             cache: Keeps what was measured.
-            warn: Says why nothing comes of it.
             profile: Records steps before planning begins; in all processes or in none,
                 and only the first one's is recorded.
+            leads: Whether this process measures and decides.
         """
-        self._talk, self._source = talk, source
-        self._programs, self._usual, self._tell = programs, usual, tell
-        self._cache, self._warn = cache, warn
-        self._lock = threading.RLock()
-        self._tried: set[int] = {USUAL}
-        self._told = USUAL
-        self._step = 0
-        self._agenda = Agenda(0, next=FIRST_MEETING)
-        self._before = USUAL
-        self._meeting, self._met = Interruptible(), Agenda(0)
-        self._leader: OnlineLeader | None = None
-        self._profile: StepProfile | None = None
-        if talk.group.leads:
-            self._leader = OnlineLeader(name, source, cache)
-            self._profile = profile
+        super().__init__()
+        self._name, self._source, self._cache = name, source, cache
         # Not with the first step, which would share this machine with it.
         self._begins = 1 if profile is None else step_profile.LAST
-        self.candidates: list[OnlineCandidate] = []
-        self._state = "planning"
+        self._profile = profile if leads else None
+        self._clock = StepClock() if leads else None
+        self._planning: Future[tuple[Choice, ...]] | None = None
         self._failed: Exception | None = None
-        self._work = threading.Thread(
-            target=self._plan, name="lagom_jax online", daemon=True
-        )
+        self._search: Search | None = None
+        self._rounds: set[int] = set()
+        """Candidates whose neighbours were asked for."""
+        self._asked: Future[tuple[OfferedPlan, ...]] | None = None
 
-    @property
-    def over(self) -> bool:
-        """True if nothing changes any more."""
-        return not self._agenda.next
+    def first(self) -> Agenda:
+        """The program as it was, until all have met."""
+        return Agenda(0, next=FIRST_MEETING)
 
-    @property
-    def running(self) -> Choice | None:
-        """The plan that the next step runs with."""
-        if not self.candidates:
-            return None
-        number = self._agenda.candidate(self._step, self._before)
-        return self.candidates[number].choice
-
-    def program(self, stages: Stages, candidate: int | None = None) -> Built | None:
-        """The program of a candidate, or of what runs next; None for that as it was."""
-        choice = self.running
-        if candidate is not None:
-            choice = self.candidates[candidate].choice if candidate else None
-        return self._programs.planned(stages, choice) if choice is not None else None
-
-    def run(self, stages: Stages, call: StepCall) -> Any:
-        """Runs the step.
-
-        Args:
-            stages: The kind of its arguments.
-            call: The arguments.
-
-        Raises:
-            InDoubtError: What other processes run cannot be known.
-        """
-        if self.over:
-            return self._called(self.program(stages), call)
-        with self._lock:
-            if self._step == self._agenda.next and not self.over:
-                self._meet()
-            number = self._step
-            candidate = self._agenda.candidate(number, self._before)
-            self._step += 1
-        try:
-            result = self._profiled(number, candidate, stages, call)
-        except REFUSALS:
-            # Nothing has run: it was no step.
-            with self._lock:
-                self._step -= 1
-            raise
-        if number == self._begins:
-            self._work.start()
-        return result
-
-    def _called(self, program: Built | None, call: StepCall) -> Any:
-        if program is not None:
-            return call.of(program)
-        return self._usual(*call.args, **call.kwargs)
-
-    def _profiled(
-        self, number: int, candidate: int, stages: Stages, call: StepCall
+    def timed(
+        self, number: int, candidate: int, call: StepCall, run: Callable[[], Any]
     ) -> Any:
-        profile = self._profile
-        if profile is None or number > step_profile.LAST:
-            return self._run(candidate, stages, call)
-        profile.before(number)
-        try:
-            result = self._run(candidate, stages, call)
-        except BaseException:
-            profile.give_up()
-            raise
-        profile.after(number, result)
-        return result
-
-    def _run(self, candidate: int, stages: Stages, call: StepCall) -> Any:
-        program = self.program(stages, candidate)
-        if candidate != self._told:
-            choice = self.candidates[candidate].choice
-            try:
-                self._tell(choice.rules if choice is not None else None)
-            except InDoubtError:
-                raise
-            except LagomError as error:
-                # All know of it, and go on with what they have.
-                self._leave(self._told, error)
-                return self._called(self.program(stages, self._told), call)
-            self._told = candidate
+        """Runs a step, and takes its time beside it."""
         began = time.perf_counter()
-        if program is not None and candidate not in self._tried:
-            result = self._run_first(candidate, program, call)
-        else:
-            result = self._called(program, call)
-        if self._leader is not None and not self.over:
-            self._leader.started(candidate, began, result, counts=self._step > 1)
+        result = self._profile.recorded(number, run) if self._profile else run()
+        if self._clock is not None:
+            self._clock.started(candidate, began, result, counts=number > 0)
+        if number == self._begins:
+            self._planning = in_background(self._source.find)
         return result
 
-    def _run_first(self, candidate: int, program: Built, call: StepCall) -> Any:
-        """The first step of a plan's program, after which it is known to run."""
-        choice = self.candidates[candidate].choice
-        assert choice is not None
-        # Other processes may be inside a collective, and wait there for this one.
-        usual = None if self._programs.several else self._usual
-        cache = self._cache if self._talk.group.leads else None
-        result, error = first_step(choice.plan, program, call, usual, cache)
-        if error is not None:
-            self._leave(USUAL, error)
-        else:
-            self._tried.add(candidate)
-        return result
+    def said(self) -> str:
+        """How far planning is."""
+        if self._failed is not None:
+            raise self._failed
+        if self._planning is None or not self._planning.done():
+            return "planning"
+        if len(self.candidates) == 1:
+            self.candidates += self._planning.result()
+        return "ready" if len(self.candidates) > 1 else "nothing"
 
-    def _plan(self) -> None:
+    def take(self, agenda: Agenda) -> None:
+        """Takes further candidates."""
         try:
-            found = self._source.find()
-        except Exception as error:
-            # In doubt or not: nothing runs before the processes have met, and here
-            # this one says that it has nothing to run.
-            LOG.debug("nothing was planned beside the job", exc_info=True)
-            self._failed = error
-        else:
-            self.candidates = found
-            self._state = "ready" if len(found) > 1 else "nothing"
-
-    def _meet(self) -> None:
-        """Goes through a round, also where the caller is called away meanwhile."""
-        # Who is called away meanwhile comes back to it with the next step.
-        error = self._meeting.error(self._meets)
-        if isinstance(error, InDoubtError):
-            raise error
-        if error is not None:
-            candidate = self._agenda.candidate(self._step, self._before)
-            self._leave(candidate, self._failed or error)
-            return
-        agenda = self._met
-        if self._talk.returned:
-            raise InDoubtError(
-                "this process has come back into a job that is tuned while it trains, "
-                "and cannot know what the others run: start the job again, or use "
-                "verify='model'"
-            )
-        self._before = self._agenda.candidate(self._step - 1, self._before)
-        self._agenda = agenda
-        if agenda.offered:
-            self._take(agenda.offered)
-        if self.over:
-            self._end(agenda.candidate(self._step, self._before))
-
-    def _meets(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        failed = self._failed
-        own = self._state if failed is None else str(failed)
-        word = Word(f"step {self._step}", own, refuses=failed is not None)
-
-        def meet() -> None:
-            self._met = Agenda.from_json(self._talk.agree(word, self._decided))
-
-        return meet, lambda: None
-
-    def _take(self, offered: str) -> None:
-        try:
-            self.candidates += self._source.taken(self.candidates, offered)
+            self.candidates += self._source.taken(self.candidates, agenda.offered)
         except Exception as error:
             # None of them runs before all have met again, and then this one says so.
             LOG.debug("further candidates cannot be taken", exc_info=True)
             self._failed = error
 
-    def _leave(self, candidate: int, error: BaseException) -> None:
-        self._warn(error)
-        self._end(candidate)
-
-    def _end(self, candidate: int) -> None:
-        self._agenda = Agenda(self._step)
-        self._before = candidate
-        if self._leader is not None:
-            self._leader.stop()
+    def stop(self) -> None:
+        """Takes no more times, and ends the process that plans."""
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            clock.stop()
         self._source.close()
-        self._programs.keep(self.running)
 
-    def _decided(self, words: tuple[Word, ...]) -> str:
-        """The agenda, as the first process decides it."""
-        assert self._leader is not None
-        states = [word.own for word in words]
-        return self._leader.decided(self._step, states, self.candidates)
+    def decided(self, number: int, said: list[str]) -> Agenda:
+        """The agenda that the search asks for."""
+        assert self._clock is not None
+        times, search = self._clock.taken(), self._search
+        if "planning" in said:
+            return Agenda(number, next=number + _gap(times))
+        if "nothing" in said:
+            return Agenda(number)
+        if search is None:
+            _, plan, *_ = self.candidates
+            assert plan is not None
+            if was_faster(plan.plan):
+                say.visibly(
+                    f"{self._name}: runs with the plan that was measured before"
+                )
+                return Agenda(number, ((1, 1),))
+            timed = [one.timed for one in self.candidates if one is not None]
+            search = Search.among([self._source.usual(plan), *timed], steps=number)
+        elif times and not search.over:
+            search = after(search, times)
+            self._tell_events(search)
+        self._search = search
+        if found := turns(search):
+            return Agenda.of_turns(number, found)
+        return self._around(number, search, _gap(times))
+
+    def _around(self, number: int, search: Search, gap: int) -> Agenda:
+        """An agenda where the search is over, unless more candidates come."""
+        base = ((search.base, 1),)
+        if self._asked is None:
+            if search.base in self._rounds or len(self._rounds) >= ROUNDS:
+                return self._ended(number, search)
+            self._rounds.add(search.base)
+            ask = functools.partial(
+                self._source.around, [*self.candidates], search.base
+            )
+            self._asked = in_background(ask)
+        if not self._asked.done():
+            return Agenda(number, base, number + gap)
+        asked, self._asked = self._asked, None
+        found: list[Choice] = []
+        try:
+            found = self._source.taken(self.candidates, asked.result())
+        except Exception as error:
+            LOG.info("no further settings are tried: %s", error)
+        if not found:
+            return self._ended(number, search)
+        self._search = search.offered([one.timed for one in found])
+        return Agenda(number, base, number + NEIGHBOURS, asked.result())
+
+    def _ended(self, number: int, search: Search) -> Agenda:
+        self._tell(search, SearchEvent(number, "ended", search.base))
+        return Agenda(number, ((search.base, 1),))
+
+    def _tell_events(self, search: Search) -> None:
+        for event in search.events:
+            if event.kind != "ended":
+                self._tell(search, event)
+            choice = self.candidates[event.candidate]
+            if event.kind in ("proved", "dropped") and choice is not None:
+                self._keep_measured(search, event, choice)
+
+    def _tell(self, search: Search, event: SearchEvent) -> None:
+        words = _in_words(search, event)
+        say.visibly(f"{self._name}, step {event.step}: {words}")
+
+    def _keep_measured(
+        self, search: Search, event: SearchEvent, choice: Choice
+    ) -> None:
+        kept = event.kind == "proved"
+        if not kept and event.candidate != 1:
+            # The plan's own key says what came of the plan alone.
+            return
+        times = sorted(one.seconds for one in search.tail) or [0.0]
+        now, compared = times[len(times) // 2], event.compared
+        tuned = now * math.exp(compared.log_ratio) if search.running == USUAL else now
+        before = tuned * math.exp(-compared.log_ratio - event.before)
+        noise = 2 * compared.sigma * now
+        measured = MeasuredSteps(before, tuned, noise, max(1, compared.steps), kept)
+        self._cache.keep_verdict(choice.parts, choice.measured(measured).plan)
+
+
+def _in_words(search: Search, event: SearchEvent) -> str:
+    name, compared = search.candidates[event.candidate].name, event.compared
+    change = f"{math.expm1(compared.log_ratio):+.1%} ({compared.steps} steps)"
+    match event.kind:
+        case "tried":
+            return f"{name} tried: {change}"
+        case "runs":
+            return f"{name} runs from here on: {change}"
+        case "proved":
+            return f"{name} is faster: {change}"
+        case "dropped":
+            return f"{name} is dropped: {change}"
+        case _:
+            share = in_percent(search.spent, max(1, event.step))
+            return (
+                f"nothing else is worth trying; {name} stays. {search.spent} steps "
+                f"({share}) were spent on measuring"
+            )
+
+
+def _gap(times: Sequence[StepTime]) -> int:
+    least, most = _BETWEEN_STEPS
+    if not times:
+        return least
+    step = sorted(one.seconds for one in times)[len(times) // 2]
+    return max(least, min(most, math.ceil(_BETWEEN_SECONDS / max(step, 1e-6))))

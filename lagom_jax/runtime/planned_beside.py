@@ -38,6 +38,13 @@ class TimedPlan:
     number: int = -1
     """The number by which the process that made it knows it."""
 
+    def beside(self, candidate: int) -> TimedPlan:
+        """The same as a purchase beside a candidate of a search."""
+        assert self.timed.purchase is not None
+        purchase = dataclasses.replace(self.timed.purchase, beside=candidate)
+        timed = dataclasses.replace(self.timed, purchase=purchase)
+        return dataclasses.replace(self, timed=timed)
+
 
 class PlannerBeside(Planner):
     """A planner whose planning happens in another process, at the lowest priority.

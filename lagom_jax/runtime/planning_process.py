@@ -24,7 +24,7 @@ from lagom_jax.compile.child import PROGRESS
 from lagom_jax.compile.locations import Locations
 from lagom_jax.compile.worker import die_with
 from lagom_jax.cost.model import CostModel
-from lagom_jax.errors import LagomError, MeasurementError
+from lagom_jax.errors import MeasurementError
 from lagom_jax.hlo.stated_kernels import StatedKernel
 from lagom_jax.measurements import Calibration, read_profile
 from lagom_jax.measurements.profiled import calibration_of_run
@@ -37,6 +37,7 @@ from lagom_jax.planner.request import Request
 from lagom_jax.planner.run import Finished
 from lagom_jax.planner.settings_around import settings_around
 from lagom_jax.program.build import build_program
+from lagom_jax.runtime.say import reasons
 from lagom_jax.scheduled import read_scheduled
 from lagom_jax.typed_json import plain
 
@@ -44,14 +45,6 @@ LOWEST_PRIORITY = 19
 MODULE = "step.txt"
 """The program that ran, in the folder of its profile."""
 _SHOWN = 4
-_LISTS = (
-    "allow_propagation_to_inputs",
-    "allow_propagation_to_outputs",
-    "donated",
-    "device_order",
-    "notes",
-    "cautions",
-)
 _APART = ("stablehlo", "locations", "rules")
 
 
@@ -64,11 +57,14 @@ def packed_step(step: LoweredStep) -> tuple[dict[str, Any], bytes]:
 
 def unpacked_step(header: dict[str, Any], stablehlo: bytes) -> LoweredStep:
     """The lowered step that `packed_step` has packed."""
-    fields = dict(header)
-    for name in _LISTS:
-        fields[name] = tuple(fields[name])
-    fields["mesh"] = tuple((name, size) for name, size in fields["mesh"])
+    fields = {name: _with_tuples(value) for name, value in header.items()}
     return LoweredStep(stablehlo=stablehlo, locations=Locations(), **fields)
+
+
+def _with_tuples(value: Any) -> Any:
+    """A value that JSON has made lists of the tuples in."""
+    is_list = isinstance(value, list)
+    return tuple(map(_with_tuples, value)) if is_list else value
 
 
 def stay_small(cores: int) -> None:
@@ -99,10 +95,8 @@ def main() -> None:
                 if "around" in asked
                 else known.planned(asked, stablehlo)
             )
-        except LagomError as error:
-            tell(error=str(error))
         except Exception as error:
-            tell(error=f"{type(error).__name__}: {error}")
+            tell(error=reasons(error))
         else:
             tell(**answer)
 

@@ -8,6 +8,7 @@ import threading
 import warnings
 from typing import Final
 
+from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.report.intervals import before_and_after, gain_in_words
 from lagom_jax.units import counted, in_percent, printable
@@ -55,6 +56,26 @@ def warn_once(reason: str, *, first: bool) -> None:
     except LagomWarning:
         # Warnings are errors here; a step that runs as it was is none.
         LOG.warning("%s", reason)
+
+
+def fallen_back(error: BaseException, *, first: bool) -> None:
+    """Warns that the program as it was runs.
+
+    Args:
+        error: The reason.
+        first: As `warn_once` takes it.
+    """
+    warn_once(f"the program as it was runs, since {reasons(error)}", first=first)
+
+
+def reasons(error: BaseException) -> str:
+    """The reasons why nothing came of it, for a warning."""
+    return str(error) if isinstance(error, LagomError) else told(error)
+
+
+def told(error: BaseException) -> str:
+    """An error as others are told of it."""
+    return f"{type(error).__name__}: {error}".strip().rstrip(":")
 
 
 def once(reason: str) -> bool:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 
 import jax
 
 from lagom_jax.online.steps import StepTime
 
 _LONGEST_SECONDS: Final = 600.0
-
-
-class _Started(NamedTuple):
-    candidate: int
-    at: float
-    result: Any
-    counts: bool
 
 
 class StepClock:
@@ -38,10 +33,9 @@ class StepClock:
 
     def __init__(self) -> None:
         """Takes no time yet."""
-        self._steps: queue.SimpleQueue[_Started | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._times: list[StepTime] = []
         self._ended = 0.0
-        self._waiting: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
     def started(self, candidate: int, at: float, result: Any, *, counts: bool) -> None:
@@ -58,15 +52,16 @@ class StepClock:
                 target=self._run, name="lagom_jax clock", daemon=True
             )
             self._thread.start()
-        self._steps.put(_Started(candidate, at, _smallest(result), counts))
+        small = _smallest(result)
+        self._work.put(functools.partial(self._wait, candidate, at, small, counts))
 
     def taken(self) -> tuple[StepTime, ...]:
         """The times of all steps since the last call, once these have ended."""
         if self._thread is None:
             return ()
-        self._waiting = threading.Event()
-        self._steps.put(None)
-        self._waiting.wait(_LONGEST_SECONDS)
+        ended = threading.Event()
+        self._work.put(ended.set)
+        ended.wait(_LONGEST_SECONDS)
         found, self._times = tuple(self._times), []
         return found
 
@@ -74,30 +69,25 @@ class StepClock:
         """Takes no more times."""
         self._times = []
         if self._thread is not None:
-            self._steps.put(_Started(-1, 0.0, None, False))
+            self._work.put(None)
             self._thread = None
 
     def _run(self) -> None:
-        while True:
-            step = self._steps.get()
-            if step is None:
-                assert self._waiting is not None
-                self._waiting.set()
-                continue
-            if step.candidate < 0:
-                return
-            try:
-                if step.result is None:
-                    continue
-                step.result.block_until_ready()
-            except Exception:
-                # It was donated, or the step has failed, which its caller learns.
-                self._ended = time.perf_counter()
-                continue
-            now = time.perf_counter()
-            seconds = now - max(self._ended, step.at)
-            self._ended = now
-            self._times.append(StepTime(step.candidate, seconds, step.counts))
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _wait(self, candidate: int, at: float, result: Any, counts: bool) -> None:
+        if result is None:
+            return
+        try:
+            result.block_until_ready()
+        except Exception:
+            # It was donated, or the step has failed, which its caller learns.
+            self._ended = time.perf_counter()
+            return
+        now = time.perf_counter()
+        self._times.append(StepTime(candidate, now - max(self._ended, at), counts))
+        self._ended = now
 
 
 def _smallest(result: Any) -> Any:

@@ -6,6 +6,7 @@ import atexit
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,15 @@ STEPS: Final = 2
 LAST: Final = FIRST + STEPS - 1
 
 _profiler: Any = jax.profiler
+
+
+def profile_for(*, on_gpus: bool) -> StepProfile | None:
+    """A profile to be recorded, where a profiler times what a plan is for.
+
+    Args:
+        on_gpus: Whether steps run on GPUs.
+    """
+    return StepProfile() if on_gpus else None
 
 
 class StepProfile:
@@ -39,14 +49,35 @@ class StepProfile:
         self.folder: Path | None = None
         """The folder of the profile, once it is complete."""
 
-    def before(self, number: int) -> None:
-        """Says that a step is about to begin.
+    def recorded(self, number: int, run: Callable[[], Any]) -> Any:
+        """Runs a step, and records it if it is one of those.
 
         Args:
             number: Its number.
+            run: Runs it.
         """
-        if number != FIRST or self._place is not None:
-            return
+        if number == FIRST and self._place is None:
+            self._begin()
+        try:
+            result = run()
+        except BaseException:
+            self._stop(complete=False)
+            raise
+        if number in (FIRST - 1, LAST):
+            # What is recorded are whole steps, and no others.
+            whole = _has_ended(result)
+            if number == LAST or not whole:
+                self._stop(complete=whole)
+        return result
+
+    def forget(self) -> None:
+        """Removes what was recorded."""
+        self.folder = None
+        if self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)
+            atexit.unregister(self.forget)
+
+    def _begin(self) -> None:
         try:
             self._place = Path(tempfile.mkdtemp(prefix="lagom_jax-profile-"))
             atexit.register(self.forget)
@@ -60,46 +91,25 @@ class StepProfile:
         else:
             self._records = True
 
-    def after(self, number: int, result: Any) -> None:
-        """Says that a step was begun.
-
-        Args:
-            number: Its number.
-            result: Its results.
-        """
-        if number not in (FIRST - 1, LAST):
+    def _stop(self, *, complete: bool) -> None:
+        if not self._records:
             return
-        try:
-            # What is recorded are whole steps, and no others.
-            jax.block_until_ready(result)
-        except Exception as error:
-            # The step has failed, which its caller learns.
-            LOG.debug("a profiled step failed: %s", error)
-            self.give_up()
-        if not self._records or number < LAST:
-            return
-        began = time.perf_counter()
-        if self._stopped() and self._place is not None:
-            self.folder = self._place
-            LOG.debug("a profile was written in %.1f s", time.perf_counter() - began)
-
-    def give_up(self) -> None:
-        """Ends it, whatever was recorded."""
-        if self._records:
-            self._stopped()
-
-    def forget(self) -> None:
-        """Removes what was recorded."""
-        self.folder = None
-        if self._place is not None:
-            shutil.rmtree(self._place, ignore_errors=True)
-            atexit.unregister(self.forget)
-
-    def _stopped(self) -> bool:
-        self._records = False
+        self._records, began = False, time.perf_counter()
         try:
             _profiler.stop_trace()
         except Exception as error:
             LOG.info("steps are not profiled: %s", error)
-            return False
-        return True
+            return
+        LOG.debug("a profile was written in %.1f s", time.perf_counter() - began)
+        if complete:
+            self.folder = self._place
+
+
+def _has_ended(result: Any) -> bool:
+    try:
+        jax.block_until_ready(result)
+    except Exception as error:
+        # The step has failed, which its caller learns.
+        LOG.debug("a profiled step failed: %s", error)
+        return False
+    return True

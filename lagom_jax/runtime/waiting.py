@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -36,20 +36,43 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-class Interruptible:
+def every(seconds: float, work: Callable[[], None]) -> threading.Event:
+    """Begins work that is done again and again, until the answer is set.
+
+    Args:
+        seconds: Between two times, and before the first.
+        work: The function to call.
+
+    Example:
+        >>> calls = []
+        >>> over = every(0.001, lambda: calls.append(1) or over.set())
+        >>> over.wait(60), calls
+        (True, [1])
+    """
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(seconds):
+            work()
+
+    threading.Thread(target=run, name="lagom_jax", daemon=True).start()
+    return over
+
+
+class Interruptible(Generic[T]):
     """Work that is waited for, until somebody calls this process away.
 
     Others do not know that: they are answered all the same, and what comes of it holds
     for the next call.
 
     Example:
-        >>> Interruptible().error(lambda: (lambda: 1 // 0, lambda: None))
+        >>> Interruptible().outcome(lambda: 1 // 0)
         ZeroDivisionError('integer division or modulo by zero')
     """
 
     def __init__(self) -> None:
         """There is no work yet."""
-        self._future: Future[None] | None = None
+        self._future: Future[T] | None = None
         self._stop: Callable[[], None] = lambda: None
 
     @property
@@ -57,23 +80,26 @@ class Interruptible:
         """True if its end is not known here."""
         return self._future is not None
 
-    def error(
-        self, begin: Callable[[], tuple[Callable[[], None], Callable[[], None]]]
-    ) -> BaseException | None:
-        """The error that the work ends with; None for none.
+    def outcome(
+        self, work: Callable[[], T], stop: Callable[[], None] = lambda: None
+    ) -> T | Exception:
+        """The result of the work, or the error that it ends with.
 
         Args:
-            begin: Makes the work, unless it is under way, and what ends it early.
+            work: Begun now, unless earlier work is under way.
+            stop: Ends it early.
         """
         if self._future is None:
-            work, self._stop = begin()
-            self._future = in_background(work)
+            self._stop, self._future = stop, in_background(work)
+        future = self._future
         try:
-            error = self._future.exception()
+            error = future.exception()
         except BaseException:
             self._stop()
             raise
         self._future = None
-        if error is not None and not isinstance(error, Exception):
+        if error is None:
+            return future.result()
+        if not isinstance(error, Exception):
             raise error
         return error

@@ -19,8 +19,8 @@ from gpu_stages.gpu import MOST_CHANNELS, ON_ONE_GPU, RANKS
 from gpu_stages.running import ChildError, run_all
 from gpu_stages.stage import Check, Outcome, Request, say
 from lagom_jax import processes
+from lagom_jax.online.turns import schedule
 from lagom_jax.plan import Plan, load
-from lagom_jax.runtime import guard
 
 TRAIN: Final = Path(__file__).parents[1] / "train.py"
 _AFTER_THE_GUARD, _DRY_STEPS = 4, 3
@@ -140,7 +140,7 @@ def _words(
     request: Request, mode: str, folder: Path, address: str, index: int
 ) -> list[str]:
     """The command of one process of the job."""
-    steps = _DRY_STEPS if request.dry else len(guard.schedule()) + _AFTER_THE_GUARD
+    steps = _DRY_STEPS if request.dry else len(schedule()) + _AFTER_THE_GUARD
     words = [
         *(str(TRAIN), *_SMALL, f"--steps={steps}", f"--checkpoint_every={steps}"),
         *(f"--lagom={mode}", f"--lagom_cluster={request.cluster(RANKS).name}"),

@@ -36,9 +36,10 @@ import lagom_jax
 from lagom_jax.compile import files
 from lagom_jax.errors import InDoubtError
 from lagom_jax.planner import Planner
-from lagom_jax.runtime import online_leader, variant
+from lagom_jax.runtime import online, variant
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.protocol import StoreAnswer
+from lagom_jax.runtime.step_profile import StepProfile
 from lagom_jax.runtime.store import KeyValueStore
 from tests.runtime.planned import made
 from tests.runtime.stand_in import plan_beside, settings_beside
@@ -100,10 +101,9 @@ def train(index, count, port, folder, steps, seed, mode, life, verify):
     PlannerBeside.plan = lambda planner, request: plan_beside(planner, seconds=0.2)
     PlannerBeside.around = settings_beside
     # As on GPUs: the first process profiles two steps before it plans.
-    usual = variant.online_steps
-    variant.online_steps = lambda *given, profiles: usual(*given, profiles=True)
+    variant.profile_for = lambda on_gpus: StepProfile()
     # A toy's steps take no time, and processes are to meet more than once in a round.
-    online_leader._BETWEEN_STEPS = (4, 8)
+    online._BETWEEN_STEPS = (4, 8)
     warnings.simplefilter("ignore", UserWarning)
 
     def away(*_):

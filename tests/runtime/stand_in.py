@@ -9,7 +9,7 @@ from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.online.steps import StepTime
 from lagom_jax.plan import Setting
 from lagom_jax.plan.plan import SiteSetting
-from lagom_jax.runtime import online_leader
+from lagom_jax.runtime import online
 from lagom_jax.runtime.cache import digest_of
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from tests.runtime.planned import OPTION, made
@@ -122,7 +122,7 @@ class HiddenClock:
 def hidden(monkeypatch, seconds, weather=CALM):
     """Lets steps take what a machine says, by candidate."""
     clock = HiddenClock(HiddenMachine(seconds, weather, "0"))
-    monkeypatch.setattr(online_leader, "StepClock", lambda: clock)
+    monkeypatch.setattr(online, "StepClock", lambda: clock)
     return clock
 
 

@@ -660,14 +660,14 @@ def test_another_thread_does_not_trace_what_nobody_decided(plans):
 
 
 def test_measured_in_threads(plans, monkeypatch):
-    complete = guard.Turns.complete.fget
+    decided = guard.Turns.decided
 
-    def slowly(turns):
-        found = complete(turns)
+    def slowly(turns, number, said):
+        found = decided(turns, number, said)
         time.sleep(0.002)
         return found
 
-    monkeypatch.setattr(guard.Turns, "complete", property(slowly))
+    monkeypatch.setattr(guard.Turns, "decided", slowly)
     step = measured(jax.jit(lambda x: x + 1))
     x = jnp.ones(3)
     step(x)

@@ -21,7 +21,7 @@ from lagom_jax.nccl_plugin import (
 from lagom_jax.nccl_plugin.installed import CHAIN, CONTROL, PLUGIN, RULES
 from lagom_jax.nccl_plugin.library import Communicator, opened
 from lagom_jax.runtime import decision, nccl, place
-from lagom_jax.runtime.guard import schedule
+from lagom_jax.online.turns import schedule
 from lagom_jax.runtime.nccl import Nccl, merged
 from lagom_jax.runtime.say import LagomWarning
 
@@ -222,7 +222,8 @@ def test_a_step_in_doubt_does_not_run(tuned):
 def test_rules_go_with_the_program_that_is_measured(tuned):
     step, here = tuned(True, verify="measure")
     sides = schedule()
-    for _ in range(len(sides)):
+    # One more, before which what came of it is decided.
+    for _ in range(len(sides) + 1):
         assert step(1.0) == 2.0
     told = [wants(3), *(None if side == "baseline" else wants(3) for side in sides)]
     told.append(wants(3) if step.plans else None)

@@ -21,18 +21,18 @@ from lagom_jax.online.search import Search, SearchLimits
 from lagom_jax.planner import Planner
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import (
+    nccl,
     online,
-    online_leader,
     programs,
     say,
     step_profile,
+    steps,
     variant,
 )
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.step_clock import StepClock
-from lagom_jax.runtime.variant import Variant
 from lagom_jax.scheduled import read_scheduled
 from tests.runtime.planned import OPTION, made
 from tests.runtime.stand_in import OTHER, Beside, SettingsBeside, hidden, plan_beside
@@ -69,7 +69,7 @@ def tuned(**asked):
 @pytest.fixture(autouse=True)
 def quick_meetings(monkeypatch):
     """Steps of a toy take no time: meetings are by number."""
-    monkeypatch.setattr(online_leader, "_BETWEEN_STEPS", (4, 8))
+    monkeypatch.setattr(online, "_BETWEEN_STEPS", (4, 8))
 
 
 @pytest.fixture
@@ -124,14 +124,14 @@ def test_nothing_of_it_begins_before_the_first_steps_have_run(monkeypatch):
 
     monkeypatch.setattr(PlannerBeside, "plan", plan)
     ran = []
-    called = online.OnlineSteps._called
+    run = steps.Steps._run
 
     def counted(*given):
-        result = called(*given)
+        result = run(*given)
         ran.append(given)
         return result
 
-    monkeypatch.setattr(online.OnlineSteps, "_called", counted)
+    monkeypatch.setattr(steps.Steps, "_run", counted)
     train(tuned(), 100)
     assert len(seen) == 1
     assert seen[0] >= 2
@@ -143,7 +143,7 @@ def test_a_restart_runs_with_what_was_measured(beside, monkeypatch, tmp_path):
     quick = types.SimpleNamespace(
         among=lambda timed, steps: Search.among(timed, limits, steps)
     )
-    monkeypatch.setattr(online_leader, "Search", quick)
+    monkeypatch.setattr(online, "Search", quick)
     hidden(monkeypatch, [0.100, 0.091, 0.080])
     step = tuned(cache=tmp_path)
     train(step, 3000, until=lambda: options(step) == [OTHER])
@@ -259,7 +259,7 @@ def test_settings_around_what_is_fastest_are_tried_in_rounds(beside, monkeypatch
     quick = types.SimpleNamespace(
         among=lambda timed, steps: Search.among(timed, limits, steps)
     )
-    monkeypatch.setattr(online_leader, "Search", quick)
+    monkeypatch.setattr(online, "Search", quick)
     asked = SettingsBeside(monkeypatch).asked
     built = []
     build = programs.build
@@ -297,12 +297,8 @@ def test_settings_that_cannot_be_asked_for_end_the_search(beside, monkeypatch):
 @pytest.fixture
 def profiled(monkeypatch):
     """Steps are profiled, as on GPUs; what planning is given is kept."""
-    steps, found = variant.online_steps, []
-    monkeypatch.setattr(
-        variant,
-        "online_steps",
-        lambda *given, profiles: steps(*given, profiles=True),
-    )
+    found, profile = [], step_profile.StepProfile
+    monkeypatch.setattr(variant, "profile_for", lambda on_gpus: profile())
 
     def plan(planner, request=None):
         folder, known = planner.profile, None
@@ -382,14 +378,14 @@ def test_who_cannot_know_what_others_run_stops_and_stays_stopped(beside, monkeyp
 
 def test_rules_that_not_all_could_tell_end_the_search(beside, monkeypatch):
     hidden(monkeypatch, [0.100, 0.085, 0.090])
-    tell = Variant._tell
+    tell = nccl.ProgramRules.tell
 
-    def refused(variant, rules, gone=()):
-        if variant.plan is not None:
+    def refused(told, talk, rules, gone=()):
+        if step.plans:
             raise LagomError("not all processes could tell NCCL what the plan says")
-        return tell(variant, rules, gone)
+        return tell(told, talk, rules, gone)
 
-    monkeypatch.setattr(Variant, "_tell", refused)
+    monkeypatch.setattr(nccl.ProgramRules, "tell", refused)
     step = tuned()
     with pytest.warns(say.LagomWarning, match="could tell NCCL"):
         losses = train(step, 300)

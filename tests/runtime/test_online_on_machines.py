@@ -11,7 +11,7 @@ from hidden_machine import HiddenMachine, Weather
 import lagom_jax
 from lagom_jax.online.steps import StepTime
 from lagom_jax.plan import load
-from lagom_jax.runtime import online_leader
+from lagom_jax.runtime import online
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from tests.online.jobs import ensemble
 from tests.runtime.planned import made
@@ -67,7 +67,7 @@ def planning(monkeypatch):
             return plans[0]
 
         monkeypatch.setattr(PlannerBeside, "plan", plan)
-        monkeypatch.setattr(online_leader, "StepClock", lambda: clock)
+        monkeypatch.setattr(online, "StepClock", lambda: clock)
         return clock, truth
 
     standing_in.count = count

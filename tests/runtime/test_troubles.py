@@ -114,7 +114,15 @@ def stops(came):
     assert "value" not in second
 
 
-@pytest.mark.parametrize("name", ["no verdict", "not built again", "rules not heard"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no verdict",
+        "not heard what was measured",
+        "not built again",
+        "rules not heard",
+    ],
+)
 def test_a_process_in_doubt_stops(outcomes, name):
     stops(outcomes(name, "doubts"))
 

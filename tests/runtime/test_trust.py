@@ -23,9 +23,9 @@ from lagom_jax.compile.child import environment
 from lagom_jax.plan import MeasuredSteps
 from lagom_jax.plan.pinned import Pinned
 from lagom_jax.planner import Budget, Planner
-from lagom_jax.runtime import cache, decision, guard, nccl, place, programs, say
+from lagom_jax.runtime import cache, case, guard, nccl, place, programs, say
 from lagom_jax.runtime.cache import Cache
-from lagom_jax.runtime.decision import Case
+from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.options import Options
 from lagom_jax.runtime.waiting import in_background
 from lagom_jax.runtime.wrapper import LoweredWithPlan
@@ -107,6 +107,8 @@ class TestVerdicts:
         step = ONE(jitted(), cache=folder, verify="measure")
         for _ in guard.schedule():
             step(X)
+        # The step before which what came of it is decided.
+        step(X)
         assert not step.plans
         then = time.time() - days * 86_400
         for file in folder.iterdir():
@@ -119,7 +121,7 @@ class TestVerdicts:
 class TestKey:
     def case(self, cluster="h100:1x1", pinned=(), **options):
         planner = Planner(jitted().trace(X), cluster=cluster)
-        found = Case(planner, Options(**options), Budget(), Cache(None), None, None)
+        found = Case(planner, Options(**options), Budget(), Cache(None), None)
         if pinned:
             stated = tuple(pinned)
             kind = type(planner)
@@ -137,7 +139,7 @@ class TestKey:
 
     def test_lagom_itself(self, monkeypatch):
         before = self.case().compared
-        monkeypatch.setattr(decision, "code", lambda: "another")
+        monkeypatch.setattr(case, "code", lambda: "another")
         assert self.case().compared["lagom_jax"] != before["lagom_jax"]
 
     def test_what_belongs_to_one_host_or_to_virtual_cpus(self):

@@ -257,10 +257,6 @@ class Trainer:
         )
         measure("slower, kept")
         self.plan_of = made
-        # No step after that: it would wait for the process that has stopped.
-        measure(
-            "not told", finds(True), spoiled(".3/verdict"), steps=MEASURED_STEPS - 3
-        )
         train("after all")
         print(json.dumps({"name": "files", "found": folder.exists()}))
         # Whoever came too late once is not waited for again.

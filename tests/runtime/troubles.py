@@ -27,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import lagom_jax
 from lagom_jax.errors import PlanError
 from lagom_jax.nccl_plugin import Answer, Rule, Rules, Scope, pack
+from lagom_jax.plan import MeasuredSteps
 from lagom_jax.planner import Planner
 from lagom_jax.runtime import decision, guard, nccl, place, programs, say, store
 from tests.runtime.planned import made
@@ -230,6 +231,14 @@ class Job:
             self.tried("no offer", self.tune(lambda x: x * 2), x)
         with lost(".2/verdict") if index else nothing:
             self.tried("no verdict", self.tune(lambda x: x * 3), x)
+
+        step = self.tune(lambda x: x * 7, verify="measure")
+        verdict = MeasuredSteps(1.0, 0.5, 0.01, 12, kept=True)
+        with mock.patch.object(guard, "judge", return_value=verdict):
+            for _ in range(MEASURED_STEPS):
+                step(x)
+            with lost(".3/verdict") if index else nothing:
+                self.tried("not heard what was measured", step, x)
 
         step = self.tune(lambda x: x * 4)
         self.tried("built", step, x)

@@ -3,7 +3,7 @@ import collections
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lagom_jax.runtime.guard import judge, schedule
+from lagom_jax.online.turns import judge, schedule
 
 TIMES = st.lists(st.floats(0.1, 10.0), min_size=3, max_size=30)
 
