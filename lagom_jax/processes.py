@@ -1,9 +1,10 @@
-"""Starting this Python again, for what must not end the user's process."""
+"""Starting this Python again, for what must not end or crowd the user's process."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 
 def python(*arguments: str) -> list[str]:
@@ -30,3 +31,22 @@ def environment(**own: str) -> dict[str, str]:
     """
     paths = [path or os.getcwd() for path in sys.path]
     return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} | own
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free on this machine."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_of(process: int) -> int:
+    """Bytes of memory that a process and its children have; 0 once it is gone."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return 0
+    own = pages * os.sysconf("SC_PAGE_SIZE")
+    return own + sum(memory_of(int(child)) for child in children)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -109,6 +110,20 @@ class Calibration:
         """Its origin in words, for a report."""
         when = f" of {self.date}" if self.date else ""
         return f"{self.rows} measurements{when} on {self.cluster}"
+
+    def factors_in_words(self, most: int = 4) -> str:
+        """The factors by which the model was off, where most was measured first.
+
+        Args:
+            most: How many of them.
+        """
+        known = sorted(self.corrections, key=lambda one: -one.rows)
+        told = [
+            f"{one.key.kind} x{math.sqrt(math.prod(one.curve.range)):.2f}"
+            for one in known
+            if one.curve.knots
+        ]
+        return ", ".join(told[:most]) or "nothing that was measured is off"
 
     def pricing(self, source: str) -> str:
         """The origin of prices that it corrects, in words.

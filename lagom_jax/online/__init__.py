@@ -2,6 +2,7 @@
 
 The way of a step time: `steps` takes drift out of it, `belief` lets it narrow what the
 ensemble of models left open, `evidence` tests with a fixed error rate, and `search`
-says which candidate runs next; `turns` is the simpler way of two programs. All of it is pure: it knows no clock, no process and no
-jax; `lagom_jax.runtime` feeds it with what a job measures, and does what it says.
+says which candidate runs next; `turns` compares two programs and no more. All of it is
+pure: it knows no clock, no process and no jax; `lagom_jax.runtime` feeds it with what a
+job measures, and does what it says.
 """

@@ -8,11 +8,11 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lagom_jax
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import Compiler, Toolchain
+from lagom_jax.compile import Toolchain
 from lagom_jax.errors import PlanError, TunerError
 from lagom_jax.nccl_plugin.installed import CONTROL, PLUGIN, is_ours
 from lagom_jax.nccl_plugin.library import built as built_plugin
@@ -49,35 +49,6 @@ class Case:
     measured_only: bool = False
     """Looks for a plan that was measured and found faster, and for no other."""
 
-    @classmethod
-    def of(
-        cls,
-        traced: Any,
-        cluster: Cluster,
-        options: Options,
-        budget: Budget,
-        cache: Cache,
-        told: Nccl | None,
-        kind: type[Planner],
-        compiler: Compiler,
-    ) -> Case:
-        """The step as it was traced for the arguments that are there.
-
-        Args:
-            traced: The step.
-            cluster: The cluster to plan for.
-            options: The user's.
-            budget: As the field.
-            cache: As the field.
-            told: As the field `nccl`.
-            kind: The class of the planner.
-            compiler: The compiler that it uses.
-        """
-        planner = kind(
-            traced, cluster=cluster, compiler=compiler, kernels=options.kernels
-        )
-        return cls(planner, options, budget, cache, told)
-
     @functools.cached_property
     def compared(self) -> dict[str, str]:
         """Properties that must be the same in all processes, by name."""
@@ -110,12 +81,13 @@ class Case:
             controls: The means to tell NCCL.
         """
         # Limits as they were asked for: a plan that was made elsewhere is found here.
-        budget = dataclasses.asdict(dataclasses.replace(self.options.budget, at_once=0))
+        budget = dataclasses.replace(self.options.budget, at_once=0)
+        limits = sorted(dataclasses.asdict(budget).items())
         return {
             **self.compared,
             "levers": ", ".join(levers),
             "controls": controls,
-            "budget": ", ".join(f"{name} {value}" for name, value in sorted(budget.items())),
+            "budget": ", ".join(f"{name} {value}" for name, value in limits),
             "set": ", ".join(map(str, filter(_matters, self.planner.pinned))),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import logging
@@ -43,7 +44,6 @@ class Coordinator:
     """A run of the coordination service that this process belongs to."""
 
     store: WriteOnceTable
-    client: Any
     index: int
     begun: Counter[str] = dataclasses.field(default_factory=Counter[str])
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -53,9 +53,6 @@ class Coordinator:
         with self.lock:
             self.begun[room] += 1
             return self.begun[room]
-
-
-_current: list[Coordinator] = []
 
 
 def coordinator() -> Coordinator | None:
@@ -70,12 +67,14 @@ def coordinator() -> Coordinator | None:
 
     state = distributed_state()
     if state.client is None:
-        _current.clear()
+        _joined.cache_clear()
         return None
-    if not _current or _current[0].client is not state.client:
-        store = KeyValueStore(state.client)
-        _current[:] = [Coordinator(store, state.client, int(state.process_id))]
-    return _current[0]
+    return _joined(state.client, int(state.process_id))
+
+
+@functools.lru_cache(maxsize=1)
+def _joined(client: Any, index: int) -> Coordinator:
+    return Coordinator(KeyValueStore(client), index)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

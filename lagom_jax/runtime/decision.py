@@ -41,95 +41,116 @@ MOST: Final = 6
 another one cost nothing."""
 
 
-def decide(
-    case_of: Callable[[], Case],
-    talk: Talk,
-    build: Callable[[Plan], Built],
-    tell: Callable[[Rules | None], None],
-) -> tuple[Choice, ...]:
-    """Finds or makes plans for a step, and builds their programs in every process.
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """One decision of all processes of a step."""
 
-    Args:
-        case_of: The step; fails where this process cannot even say what it is.
-        talk: The processes that run it.
-        build: Builds a plan's program here.
-        tell: Lets rules of NCCL hold in all processes.
+    talk: Talk
+    """The processes that run it."""
+    case_of: Callable[[], Case]
+    """The step; fails where this process cannot even say what it is."""
+    build: Callable[[Plan], Built]
+    """Builds a plan's program here."""
+    tell: Callable[[Rules | None], None] = lambda rules: None
+    """Lets rules of NCCL hold in all processes."""
 
-    Returns:
-        The plan, ready to run, and alternatives that all have built; nothing where
-        nothing would be gained.
+    def choices(self) -> tuple[Choice, ...]:
+        """Finds or makes plans, and builds their programs in every process.
 
-    Raises:
-        RefusedError: All processes leave the step as it is.
-        InDoubtError: This process cannot know what the others run.
-        LagomError: There is no plan, where there is but one process.
-    """
-    try:
-        case = case_of()
-    except Exception as error:
-        # The others are not to wait for this process.
-        if talk.group.coordinator is not None:
-            talk.agree(Word("", told(error), refuses=True), lambda words: "")
-        raise
-    word, without_order = case.word(), False
-    while True:
-        make = functools.partial(_offer, case, without_order=without_order)
-        offer = typed(Offer, json.loads(talk.agree(word, make, binding=False)))
-        plan = offer.plans[0].plan()
-        if objection := _objection(plan, offer.how):
-            if talk.group.leads:
-                say.visibly(objection)
-            return ()
+        Returns:
+            The plan, ready to run, and alternatives that all have built; nothing where
+            nothing would be gained.
+
+        Raises:
+            RefusedError: All processes leave the step as it is.
+            InDoubtError: This process cannot know what the others run.
+            LagomError: There is no plan, where there is but one process.
+        """
         try:
-            return _built(case, talk, offer, build, tell)
-        except (RefusedError, PlanError) as error:
-            if plan.order is None or without_order:
+            case = self.case_of()
+        except Exception as error:
+            # The others are not to wait for this process.
+            if self.talk.group.coordinator is not None:
+                self.talk.agree(Word("", told(error), refuses=True), lambda words: "")
+            raise
+        word, without_order = case.word(), False
+        while True:
+            make = functools.partial(_offer, case, without_order=without_order)
+            offer = typed(Offer, json.loads(self.talk.agree(word, make, binding=False)))
+            plan = offer.plans[0].plan()
+            if objection := _objection(plan, offer.how):
+                if self.talk.group.leads:
+                    say.visibly(objection)
+                return ()
+            try:
+                return self._built(case, offer)
+            except (RefusedError, PlanError) as error:
+                if plan.order is None or without_order:
+                    raise
+                LOG.info("the plan's order is left out: %s", error)
+                without_order = True
+
+    def measured_before(self, cache: Cache) -> tuple[Choice, ...]:
+        """The plan that an earlier job has measured, built in all processes.
+
+        It is looked for before the first step; where nothing was ever measured, that
+        costs one round and a look into a folder.
+
+        Args:
+            cache: Where decisions are kept.
+
+        Returns:
+            Nothing where there is none, or not all could build it.
+
+        Raises:
+            InDoubtError: This process cannot know what the others run.
+        """
+
+        def case() -> Case:
+            return dataclasses.replace(self.case_of(), measured_only=True)
+
+        def known(words: tuple[Word, ...]) -> str:
+            return "measured" if cache.has_measured() else ""
+
+        try:
+            if not self.talk.agree(Word("before"), known, binding=False):
+                return ()
+            return dataclasses.replace(self, case_of=case).choices()
+        except InDoubtError:
+            raise
+        except LagomError as error:
+            LOG.debug("nothing that was measured before runs: %s", error)
+            return ()
+
+    def _built(self, case: Case, offer: Offer) -> tuple[Choice, ...]:
+        def choice_of(offered: OfferedPlan, how: str) -> Choice:
+            plan = offered.plan()
+            case.check(plan)
+            collectives = self.build(plan).collectives
+            return offered.choice(plan, collectives, how, offer.parts)
+
+        def alternative(offered: OfferedPlan) -> Choice | None:
+            try:
+                return choice_of(offered, offered.timed.name)
+            except Exception as error:
+                LOG.info("%s is not built: %s", offered.timed.name, error)
+                return None
+
+        choices: list[Choice | None] = []
+        first, *others = offer.plans
+        try:
+            choices = [choice_of(first, offer.how), *map(alternative, others)]
+            communicated = [one.collectives if one else "" for one in choices]
+            word = Word(f"collectives {communicated[0]}", json.dumps(communicated))
+        except Exception as error:
+            if self.talk.group.coordinator is None:
                 raise
-            LOG.info("the plan's order is left out: %s", error)
-            without_order = True
-
-
-def measured_before(
-    talk: Talk,
-    cache: Cache,
-    case_of: Callable[[], Case],
-    build: Callable[[Plan], Built],
-    tell: Callable[[Rules | None], None],
-) -> tuple[Choice, ...]:
-    """The plan that an earlier job has measured, built in all processes.
-
-    It is looked for before the first step; where nothing was ever measured, that costs
-    one round and a look into a folder.
-
-    Args:
-        talk: The processes that run the step.
-        cache: Where decisions are kept.
-        case_of: As `decide` takes it.
-        build: Likewise.
-        tell: Likewise.
-
-    Returns:
-        Nothing where there is none, or not all could build it.
-
-    Raises:
-        InDoubtError: This process cannot know what the others run.
-    """
-
-    def case() -> Case:
-        return dataclasses.replace(case_of(), measured_only=True)
-
-    try:
-        known = talk.agree(
-            Word("before"),
-            lambda words: "measured" if cache.has_measured() else "",
-            binding=False,
-        )
-        return decide(case, talk, build, tell) if known else ()
-    except InDoubtError:
-        raise
-    except LagomError as error:
-        LOG.debug("nothing that was measured before runs: %s", error)
-        return ()
+            LOG.debug("the plan's program is not built", exc_info=True)
+            word = Word("", told(error), refuses=True)
+        by_all = json.loads(self.talk.agree(word, _built_by_all))
+        found = [one for one, all_ in zip(choices, by_all, strict=True) if one and all_]
+        self.tell(found[0].rules)
+        return tuple(found)
 
 
 def _objection(plan: Plan, how: str) -> str:
@@ -140,42 +161,6 @@ def _objection(plan: Plan, how: str) -> str:
     if measured is not None and not measured.kept:
         return "the plan was measured before, and was not faster"
     return ""
-
-
-def _built(
-    case: Case,
-    talk: Talk,
-    offer: Offer,
-    build: Callable[[Plan], Built],
-    tell: Callable[[Rules | None], None],
-) -> tuple[Choice, ...]:
-    def choice_of(offered: OfferedPlan, how: str) -> Choice:
-        plan = offered.plan()
-        case.check(plan)
-        return offered.choice(plan, build(plan).collectives, how, offer.parts)
-
-    def alternative(offered: OfferedPlan) -> Choice | None:
-        try:
-            return choice_of(offered, offered.timed.name)
-        except Exception as error:
-            LOG.info("%s is not built: %s", offered.timed.name, error)
-            return None
-
-    choices: list[Choice | None] = []
-    first, *others = offer.plans
-    try:
-        choices = [choice_of(first, offer.how), *map(alternative, others)]
-        communicated = [one.collectives if one else "" for one in choices]
-        word = Word(f"collectives {communicated[0]}", json.dumps(communicated))
-    except Exception as error:
-        if talk.group.coordinator is None:
-            raise
-        LOG.debug("the plan's program is not built", exc_info=True)
-        word = Word("", told(error), refuses=True)
-    by_all = json.loads(talk.agree(word, _built_by_all))
-    found = [one for one, alike in zip(choices, by_all, strict=True) if one and alike]
-    tell(found[0].rules)
-    return tuple(found)
 
 
 def _built_by_all(words: tuple[Word, ...]) -> str:

@@ -11,17 +11,18 @@ from typing import Final, TypeAlias
 
 from lagom_jax.compile import Compiler
 from lagom_jax.errors import PlanError
+from lagom_jax.hlo.communicated import collectives_of
 from lagom_jax.online.belief import StepCandidate
 from lagom_jax.runtime import say
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import Talk
-from lagom_jax.runtime.decision import decide, offered
+from lagom_jax.runtime.decision import Decision, offered
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.offer import Choice, OfferedPlan, program_of
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.planning_process import MODULE
-from lagom_jax.runtime.programs import Stages, collectives_of
+from lagom_jax.runtime.programs import Stages
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.step_profile import StepProfile
 
@@ -76,7 +77,7 @@ class OnlinePlans:
         try:
             with Compiler(store=self._cache.folder is not None) as compiler:
                 case_of = functools.partial(self._made, compiler)
-                found = decide(case_of, self._talk, build, lambda rules: None)
+                found = Decision(self._talk, case_of, build).choices()
         finally:
             if self._profile is not None:
                 self._profile.forget()

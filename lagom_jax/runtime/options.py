@@ -104,18 +104,19 @@ def resolve(
         >>> resolve({"mode": "off"}, {"LAGOM_MODE": "report"}).mode
         'off'
     """
-    flags = _flags()
     chosen: dict[str, Any] = {}
     for name, read in _READERS.items():
+        flag = "lagom" if name == "mode" else f"lagom_{name}"
+        value, stated = _flag(flag)
+        variable = PREFIX + name.upper()
         if given.get(name) is not None:
             chosen[name] = given[name]
-        elif name in flags.given:
-            chosen[name] = _read(f"--{_flag(name)}", read, flags.given[name])
-        elif environ.get(PREFIX + name.upper()):
-            variable = PREFIX + name.upper()
+        elif stated:
+            chosen[name] = _read(f"--{flag}", read, value)
+        elif environ.get(variable):
             chosen[name] = _read(variable, read, environ[variable])
-        elif name in flags.defaults:
-            chosen[name] = flags.defaults[name]
+        elif value is not None:
+            chosen[name] = value
     if isinstance(chosen.get("levers"), str):
         chosen["levers"] = _words(chosen["levers"])
     if "levers" in chosen:
@@ -172,10 +173,6 @@ NAMES: Final = tuple(_READERS)
 """The names of options that flags and variables can set."""
 
 
-def _flag(name: str) -> str:
-    return "lagom" if name == "mode" else f"lagom_{name}"
-
-
 def _read(where: str, read: Callable[[str], Any], value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -185,24 +182,13 @@ def _read(where: str, read: Callable[[str], Any], value: Any) -> Any:
         raise OptionError(f"{where}={value}: {error}") from None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Flags:
-    given: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-
-
-def _flags() -> _Flags:
-    """Those of the command line, where the binary has them and has parsed them."""
+def _flag(name: str) -> tuple[Any, bool]:
+    """The value of a flag, None for none, and whether the command line states it."""
+    # Only binaries have them, and may parse them later.
     if FLAGS_MODULE not in sys.modules:
-        return _Flags({}, {})
+        return None, False
     from absl import flags
 
-    given: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    for name in NAMES:
-        flag = cast("Any", flags.FLAGS)[_flag(name)]
-        if flags.FLAGS.is_parsed() and flag.present:
-            given[name] = flag.value
-        elif flag.default is not None:
-            defaults[name] = flag.default
-    return _Flags(given, defaults)
+    flag = cast("Any", flags.FLAGS)[name]
+    stated = bool(flags.FLAGS.is_parsed() and flag.present)
+    return (flag.value if stated else flag.default), stated

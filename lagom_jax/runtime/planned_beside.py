@@ -19,6 +19,7 @@ from lagom_jax.planner import Planner
 from lagom_jax.planner.request import Request
 from lagom_jax.runtime.planning_process import packed_step
 from lagom_jax.runtime.say import LOG
+from lagom_jax.runtime.waiting import every
 from lagom_jax.typed_json import typed
 from lagom_jax.units import in_bytes
 
@@ -155,12 +156,9 @@ class PlanningChild:
             "-m", "lagom_jax.runtime.planning_process", str(os.getpid()), str(cores)
         )
         self._child = Child(environment(), *words)
-        self._reason: list[str] = []
-        self._over = threading.Event()
+        self._most, self._reason = int(MEMORY * processes.free_memory()), ""
         self._lock = threading.Lock()
-        threading.Thread(
-            target=self._keep_small, name="lagom_jax planning", daemon=True
-        ).start()
+        self._over = every(_LOOKS_SECONDS, self._keep_small)
 
     def ask(
         self,
@@ -180,7 +178,7 @@ class PlanningChild:
         found = answer.header
         if found is None:
             self.end()
-            why = "".join(self._reason) or f"it ended ({answer.exit_status})"
+            why = self._reason or f"it ended ({answer.exit_status})"
             found = {"error": f"the process: {why}"}
         if "error" in found:
             raise PlanError(f"planning beside the job: {found['error']}")
@@ -196,17 +194,14 @@ class PlanningChild:
 
     def _keep_small(self) -> None:
         """Ends the process where it takes too much memory."""
-        most = int(MEMORY * free_memory())
-        while not self._over.wait(_LOOKS_SECONDS):
-            taken = memory_of(self._child.pid)
-            if taken > most:
-                self._reason.append(
-                    f"it took {in_bytes(taken)} of memory and may take "
-                    f"{in_bytes(most)}, a quarter of what was free"
-                )
-                LOG.debug("planning beside the job is ended: %s", self._reason[0])
-                self._child.kill()
-                return
+        taken = processes.memory_of(self._child.pid)
+        if taken > self._most and not self._reason:
+            self._reason = (
+                f"it took {in_bytes(taken)} of memory and may take "
+                f"{in_bytes(self._most)}, a quarter of what was free"
+            )
+            LOG.debug("planning beside the job is ended: %s", self._reason)
+            self._child.kill()
 
 
 def cores_for(request: Request) -> int:
@@ -219,22 +214,3 @@ def cores_for(request: Request) -> int:
     """
     own = len(os.sched_getaffinity(0))
     return request.budget.at_once or max(1, int(CORES * own))
-
-
-def free_memory() -> int:
-    """Bytes of memory that are free on this machine."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def memory_of(process: int) -> int:
-    """Bytes of memory that a process and its children have; 0 once it is gone."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return 0
-    own = pages * os.sysconf("SC_PAGE_SIZE")
-    return own + sum(memory_of(int(child)) for child in children)

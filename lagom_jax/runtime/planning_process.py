@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -44,7 +43,6 @@ from lagom_jax.typed_json import plain
 LOWEST_PRIORITY = 19
 MODULE = "step.txt"
 """The program that ran, in the folder of its profile."""
-_SHOWN = 4
 _APART = ("stablehlo", "locations", "rules")
 
 
@@ -117,7 +115,10 @@ class _Known:
         if asked["profile"]:
             try:
                 calibration = _calibration(Path(asked["profile"]), cluster)
-                calibrated = factors_in_words(calibration)
+                calibrated = (
+                    f"calibrated by {calibration.words()} of its own steps: "
+                    f"{calibration.factors_in_words()}"
+                )
             except MeasurementError as error:
                 calibrated = f"not calibrated: {error}"
             self._progress(calibrated)
@@ -178,18 +179,6 @@ def _calibration(folder: Path, cluster: Cluster) -> Calibration:
     program = build_program(read_scheduled(folder / MODULE, cluster).module)
     step = read_profile(folder)
     return calibration_of_run(program, step, cluster, CostModel.of(cluster))
-
-
-def factors_in_words(calibration: Calibration) -> str:
-    """The factors of a calibration, those that most was measured of first."""
-    known = sorted(calibration.corrections, key=lambda one: -one.rows)
-    told = [
-        f"{one.key.kind} x{math.sqrt(math.prod(one.curve.range)):.2f}"
-        for one in known
-        if one.curve.knots
-    ]
-    what = ", ".join(told[:_SHOWN]) or "nothing that was measured is off"
-    return f"calibrated by {calibration.words()} of its own steps: {what}"
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import jax
 
 from lagom_jax.compile._jax_internals import internal, lowered_devices
 from lagom_jax.compile.scheduler_pass import scheduler_pass
-from lagom_jax.compile.schema import STREAM_ATTRIBUTE
 from lagom_jax.errors import LagomError, PlanError, ToolchainError
+from lagom_jax.hlo.communicated import collectives_of
 from lagom_jax.plan import Plan
 from lagom_jax.plan.evidence import COSTS
 from lagom_jax.plan.order import APPLIED
@@ -21,15 +21,6 @@ from lagom_jax.runtime.arguments import devices_of, facts_of, trace_context
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.say import LOG
 from lagom_jax.units import in_bytes
-
-# In the text of a module: what is communicated, in the order in which it is begun.
-_COLLECTIVE: Final = re.compile(
-    r" = (\S.*?) ((?:all-gather|all-reduce|all-to-all|ragged-all-to-all|"
-    r"collective-broadcast|collective-permute|reduce-scatter|send|recv)(?:-start)?)\("
-)
-_STREAM: Final = re.compile(rf'{STREAM_ATTRIBUTE}="(\w*)"')
-_GROUPS: Final = re.compile(r"(?:replica_groups|source_target_pairs)=(\S+?),? ")
-
 
 REFUSALS: Final = (TypeError, ValueError)
 """The errors by which a program refuses arguments, before it takes any of them. An
@@ -232,28 +223,6 @@ def build(
             f"take {in_bytes(memory_limit)}"
         )
     return Built(compiled, collectives_of(text_of(compiled)))
-
-
-def collectives_of(text: str) -> str:
-    """A hash of what a module communicates, in its order, and of no names.
-
-    Example:
-        >>> one = "  a = f32[8] all-reduce(b), replica_groups={}, to_apply=c"
-        >>> collectives_of(one) == collectives_of(one.replace("a = ", "x = "))
-        True
-        >>> collectives_of(one) == collectives_of("")
-        False
-        >>> aside = 'frontend_attributes={_xla_stream_annotation="1"}'
-        >>> collectives_of(one) == collectives_of(f"{one}, {aside}")
-        False
-    """
-    digest = hashlib.sha256()
-    for line in text.splitlines():
-        if match := _COLLECTIVE.search(line):
-            more = (_GROUPS.search(line), _STREAM.search(line))
-            words = (match[2], match[1], *(found[1] if found else "" for found in more))
-            digest.update("\0".join(words).encode())
-    return digest.hexdigest()[:16]
 
 
 def text_of(compiled: Any) -> str:

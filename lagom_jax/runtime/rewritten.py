@@ -97,13 +97,9 @@ class RewrittenStep:
         """As the jitted step's."""
         return self._one("lower", args, kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As the jitted step's: slices change no shape."""
-        return self._usual.eval_shape(*args, **kwargs)
-
-    def clear_cache(self) -> None:
-        """Forgets what was compiled."""
-        self._usual.clear_cache()
+    def __getattr__(self, name: str) -> Any:
+        """As the jitted step has it: slices change no shape."""
+        return getattr(vars(self)["_usual"], name)
 
     def _one(self, what: str, args: Any, kwargs: Any) -> Any:
         if not self._as_written:

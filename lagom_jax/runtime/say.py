@@ -9,9 +9,7 @@ import warnings
 from typing import Final
 
 from lagom_jax.errors import LagomError
-from lagom_jax.plan import Plan
-from lagom_jax.report.intervals import before_and_after, gain_in_words
-from lagom_jax.units import counted, in_percent, printable
+from lagom_jax.units import printable
 
 LOG: Final = logging.getLogger("lagom_jax")
 _said: set[str] = set()
@@ -90,38 +88,3 @@ def forget() -> None:
     """Forgets the messages, so that each may be logged again."""
     with _lock:
         _said.clear()
-
-
-def summary(plan: Plan, how: str) -> str:
-    """A plan in three lines.
-
-    Args:
-        plan: The plan.
-        how: Where it comes from.
-    """
-    evidence = plan.evidence
-    before, after = evidence.default.step_seconds, evidence.tuned.step_seconds
-    share = evidence.recovered
-    recovered = f", {in_percent(share, 1)} of what could be won" if share else ""
-    first = (
-        f"{plan.holds_for.program} on {plan.holds_for.cluster}: predicted "
-        f"{before_and_after(before, after, evidence.uncertainty, '->')} a step; "
-        f"{gain_in_words(before, after, evidence.uncertainty)}"
-        f"{recovered}; {how}"
-    )
-    levers = ", ".join(
-        lever.name.removeprefix("xla_gpu_")
-        if lever.value is None or lever.value is True
-        else f"{lever.name.removeprefix('xla_gpu_')}={lever.value}"
-        for lever in plan.levers
-        if lever.accepted
-    )
-    second = f"the compiler is told: {levers or 'nothing'}"
-    third = f"NCCL is told: {_told(plan)}"
-    return "\n  ".join((first, second, third))
-
-
-def _told(plan: Plan) -> str:
-    if not plan.settings:
-        return "nothing"
-    return f"{counted(len(plan.settings), 'setting')} of its own"

@@ -73,8 +73,8 @@ class Steps:
     def _raise_if_back(self) -> None:
         if self._talk.returned:
             raise InDoubtError(
-                "this process has come back into a job whose programs are measured, and "
-                "cannot know what the others run: start the job again, or use "
+                "this process has come back into a job whose programs are measured, "
+                "and cannot know what the others run: start the job again, or use "
                 "verify='model'"
             )
 
@@ -140,7 +140,7 @@ class Steps:
             raise
 
     def _switched(self, candidate: int) -> int:
-        """Lets a candidate's rules of NCCL hold, or goes on with what has run before."""
+        """Lets a candidate's rules of NCCL hold, or goes on with what ran before."""
         choice = self._guide.candidates[candidate]
         try:
             self._rules.tell(self._talk, None if choice is None else choice.rules)
@@ -154,7 +154,8 @@ class Steps:
         return self._ran
 
     def _run(self, candidate: int, stages: Stages, call: StepCall) -> Any:
-        program, choice = self._program(stages, candidate), self._guide.candidates[candidate]
+        choice = self._guide.candidates[candidate]
+        program = self._program(stages, candidate)
         if program is None or choice is None:
             return self._usual(*call.args, **call.kwargs)
         if candidate in self._tried:
@@ -179,7 +180,7 @@ class Steps:
             return None
 
     def _meet(self) -> None:
-        """Goes through a round; who is called away comes back to it with the next step."""
+        """Goes through a round; who is called away meanwhile comes back to it."""
         agenda = self._meeting.outcome(self._agreed)
         if isinstance(agenda, InDoubtError):
             raise agenda

@@ -11,12 +11,13 @@ from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Planner
+from lagom_jax.report.plan import summary
 from lagom_jax.runtime import nccl, place, say
 from lagom_jax.runtime.agenda import Guide
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import decide, measured_before, plan_given
+from lagom_jax.runtime.decision import Decision, plan_given
 from lagom_jax.runtime.dispatch import NOT_KNOWN, Answer, answer_of, asked_of
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.guard import Turns
@@ -156,57 +157,67 @@ class Variant:
         options, on_gpus = self._options, self._programs.on_gpus
         cluster = place.cluster_asked(options.cluster, self._devices)
         if cluster is None:
-            # The first batch may lie on the CPU where the next ones do not.
-            self.leaves_all_alone = not on_gpus and not place.any_gpus()
-            if options.plan is not None and self.leaves_all_alone:
-                made_for = plan_given(options.plan).holds_for.cluster
-                raise LagomError(
-                    f"there is no NVIDIA GPU; with cluster={made_for!r}, and as many "
-                    "devices (JAX_NUM_CPU_DEVICES), the plan is compiled here, too"
-                )
+            self._leave_alone()
             return
         group = ProcessGroup.of(self._devices)
         if options.mode == "report":
             # Nothing is changed, so nobody has to agree.
             if group.leads:
+                kernels = options.kernels
                 report = analyze(
-                    stages.traced,
-                    cluster=cluster,
-                    compiler=compiler,
-                    kernels=options.kernels,
+                    stages.traced, cluster=cluster, compiler=compiler, kernels=kernels
                 )
                 tell(report, options.html, options.trace)
             return
         budget = place.budget_here(options.budget, self._devices if on_gpus else ())
         self._programs.most_bytes = budget.memory(cluster.gpu.memory_bytes)
-        online = options.verify == "online"
-        case_of = functools.partial(
-            Case.of,
-            *(stages.traced, cluster, options, budget, self._cache),
-            nccl.HERE if on_gpus else None,
-            PlannerBeside if online else Planner,
-        )
+        online, cache = options.verify == "online", self._cache
+        told = nccl.HERE if on_gpus else None
+
+        def case_of(compiler: Compiler) -> Case:
+            planner = (PlannerBeside if online else Planner)(
+                stages.traced,
+                cluster=cluster,
+                compiler=compiler,
+                kernels=options.kernels,
+            )
+            return Case(planner, options, budget, cache, told)
+
         label = f"{self._name} before" if online else self._name
         self._talk = talk = group.begin(label, options.patience)
         build = functools.partial(self._programs.build, stages)
         tells = functools.partial(self._rules.tell, talk, gone=gone)
-        here = functools.partial(case_of, compiler)
+        decision = Decision(talk, functools.partial(case_of, compiler), build, tells)
         if not online:
-            self._take(decide(here, talk, build, tells))
-        elif found := measured_before(talk, self._cache, here, build, tells):
+            self._take(decision.choices())
+        elif found := decision.measured_before(self._cache):
             self._take(found)
         else:
-            here_again, talk = talk.returned, group.begin(self._name, options.patience)
-            self._talk = group.begin(f"{self._name} steps", options.patience)
-            self._talk.returned = here_again
-            profile = profile_for(on_gpus=on_gpus)
-            source = OnlinePlans(
-                *(talk, self._cache, case_of, self._programs, stages, profile)
+            self._begin_online(group, stages, case_of)
+
+    def _leave_alone(self) -> None:
+        # The first batch may lie on the CPU where the next ones do not.
+        self.leaves_all_alone = not self._programs.on_gpus and not place.any_gpus()
+        if self._options.plan is not None and self.leaves_all_alone:
+            made_for = plan_given(self._options.plan).holds_for.cluster
+            raise LagomError(
+                f"there is no NVIDIA GPU; with cluster={made_for!r}, and as many "
+                "devices (JAX_NUM_CPU_DEVICES), the plan is compiled here, too"
             )
-            guide = OnlineGuide(
-                *(self._name, source, self._cache, profile), leads=group.leads
-            )
-            self._steps = self._guided(guide)
+
+    def _begin_online(
+        self, group: ProcessGroup, stages: Stages, case_of: Callable[[Compiler], Case]
+    ) -> None:
+        """Lets the job train, and plans meanwhile."""
+        returned, patience = self._talk.returned, self._options.patience
+        # While these talk about plans, in a thread, those talk about steps.
+        talk = group.begin(self._name, patience)
+        self._talk = group.begin(f"{self._name} steps", patience)
+        self._talk.returned = returned
+        profile, cache = profile_for(on_gpus=self._programs.on_gpus), self._cache
+        source = OnlinePlans(talk, cache, case_of, self._programs, stages, profile)
+        guide = OnlineGuide(self._name, source, cache, profile, leads=group.leads)
+        self._steps = self._guided(guide)
 
     def _take(self, found: tuple[Choice, ...]) -> None:
         """Lets the plan run that was decided on, if there is one."""
@@ -219,7 +230,7 @@ class Variant:
                 how = choice.how
                 if not self._programs.on_gpus:
                     how += "; here, without GPUs, it changes nothing"
-                say.visibly(say.summary(choice.plan, how))
+                say.visibly(summary(choice.plan, how))
 
     def known(self, stages: Stages) -> Stages:
         """Arguments of the same kind that were there first."""

@@ -20,8 +20,8 @@ from lagom_jax.nccl_plugin import (
 )
 from lagom_jax.nccl_plugin.installed import CHAIN, CONTROL, PLUGIN, RULES
 from lagom_jax.nccl_plugin.library import Communicator, opened
-from lagom_jax.runtime import decision, nccl, place
 from lagom_jax.online.turns import schedule
+from lagom_jax.runtime import decision, nccl, place
 from lagom_jax.runtime.nccl import Nccl, merged
 from lagom_jax.runtime.say import LagomWarning
 
