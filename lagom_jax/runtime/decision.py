@@ -28,7 +28,7 @@ from lagom_jax.runtime.allowance import ALLOWANCE
 from lagom_jax.runtime.cache import Cache, digest_of
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import Talk
-from lagom_jax.runtime.offer import Choice, Offer, OfferedPlan
+from lagom_jax.runtime.offer import Choice, PlanOffer, OfferedPlan
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from lagom_jax.runtime.programs import Built
 from lagom_jax.runtime.protocol import Word
@@ -76,7 +76,9 @@ class Decision:
         word, without_order = case.word(), False
         while True:
             make = functools.partial(_offer, case, without_order=without_order)
-            offer = typed(Offer, json.loads(self.talk.agree(word, make, binding=False)))
+            offer = typed(
+                PlanOffer, json.loads(self.talk.agree(word, make, binding=False))
+            )
             plan = offer.plans[0].plan()
             if objection := _objection(plan, offer.how):
                 if self.talk.group.leads:
@@ -122,7 +124,7 @@ class Decision:
             LOG.debug("nothing that was measured before runs: %s", error)
             return ()
 
-    def _built(self, case: Case, offer: Offer) -> tuple[Choice, ...]:
+    def _built(self, case: Case, offer: PlanOffer) -> tuple[Choice, ...]:
         def choice_of(offered: OfferedPlan, how: str) -> Choice:
             plan = offered.plan()
             case.check(plan)
@@ -188,7 +190,7 @@ def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
             f"Remove {case.cache.mark_of(plan)} to try it"
         )
     plans = tuple(offered(case, one, controls) for one in _alternatives(case, plan))
-    return json.dumps(plain(Offer(plans, how, parts)))
+    return json.dumps(plain(PlanOffer(plans, how, parts)))
 
 
 def _alternatives(case: Case, plan: Plan) -> list[TimedPlan]:

@@ -83,7 +83,7 @@ class Turns(Guide):
         """The turns of which no time was taken."""
         left = collections.Counter(schedule())
         left.subtract(side for side, _ in self._times)
-        return [side for side in _SIDES for _ in range(left[side])]
+        return [side for side in reversed(_SIDES) for _ in range(left[side])]
 
     def _agenda(self, number: int, sides: Sequence[Side]) -> Agenda:
         return Agenda.of_turns(number, map(_SIDES.index, sides))

@@ -49,7 +49,7 @@ class OfferedPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
+class PlanOffer:
     """Plans that all processes build; the first is the one that was decided on."""
 
     plans: tuple[OfferedPlan, ...]

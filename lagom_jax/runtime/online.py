@@ -92,7 +92,7 @@ class OnlineGuide(Guide):
         return result
 
     def said(self) -> str:
-        """How far planning is."""
+        """The state of planning, in a word."""
         if self._failed is not None:
             raise self._failed
         if self._planning is None or not self._planning.done():

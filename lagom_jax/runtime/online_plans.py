@@ -139,7 +139,7 @@ class OnlinePlans:
     def taken(
         self, candidates: Candidates, plans: Sequence[OfferedPlan]
     ) -> list[Choice]:
-        """What was offered beside candidates that all have built.
+        """Choices of what was offered, beside candidates that all have built.
 
         Raises:
             LagomError: One of them cannot run here without a compile.

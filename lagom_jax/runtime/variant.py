@@ -11,7 +11,7 @@ from lagom_jax.compile import Compiler
 from lagom_jax.errors import InDoubtError, LagomError
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Planner
-from lagom_jax.report.plan import summary
+from lagom_jax.report.plan_summary import summary
 from lagom_jax.runtime import nccl, place, say
 from lagom_jax.runtime.agenda import Guide
 from lagom_jax.runtime.cache import Cache

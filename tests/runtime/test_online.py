@@ -29,7 +29,7 @@ from lagom_jax.runtime import (
     steps,
     variant,
 )
-from lagom_jax.runtime.coordination import Talk
+from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.planning_process import MODULE
 from lagom_jax.runtime.step_clock import StepClock
@@ -413,6 +413,51 @@ def test_caches_that_are_cleared_meanwhile(beside, monkeypatch):
     losses = train(step, 30)
     assert losses == train(jax.jit(function, donate_argnums=0), 30)
     assert options(step) == [OPTION]
+
+
+def test_a_program_that_cannot_be_built_again_costs_nothing_but_the_plan(
+    beside, monkeypatch
+):
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    step = tuned()
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+
+    def build(*_, **__):
+        raise PlanError("no room any more")
+
+    monkeypatch.setattr(programs, "build", build)
+    step.clear_cache()
+    with pytest.warns(say.LagomWarning, match="no room any more"):
+        losses = train(step, 30)
+    assert losses == train(jax.jit(function, donate_argnums=0), 30)
+    assert step.plans == ()
+
+
+def test_who_comes_back_into_a_job_stops_before_it_runs_anything(beside, monkeypatch):
+    begin = ProcessGroup.begin
+
+    def again(group, label, patience):
+        talk = begin(group, label, patience)
+        # An earlier life of this process has said its word before the first step.
+        talk.returned = label.endswith(" before")
+        return talk
+
+    monkeypatch.setattr(ProcessGroup, "begin", again)
+    ran = []
+
+    def counted(x):
+        jax.debug.callback(lambda: ran.append(1))
+        return x
+
+    step = lagom_jax.tune(
+        jax.jit(counted), cluster="h100:1x1", verify="online", cache=False
+    )
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="start the job again"):
+            step(jnp.ones(3))
+    jax.effects_barrier()
+    assert not ran
+    assert not beside.made
 
 
 def test_strict_raises_nothing_into_a_training_that_runs(monkeypatch):
