@@ -28,7 +28,7 @@ from lagom_jax.runtime.allowance import ALLOWANCE
 from lagom_jax.runtime.cache import Cache, digest_of
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import Talk
-from lagom_jax.runtime.offer import Choice, PlanOffer, OfferedPlan
+from lagom_jax.runtime.offer import Choice, OfferedPlan, PlanOffer
 from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
 from lagom_jax.runtime.programs import Built
 from lagom_jax.runtime.protocol import Word
