@@ -69,7 +69,8 @@ def train(
         losses.append(float(loss))
     for leaf in jax.tree.leaves(state.weights):
         assert leaf.dtype == jnp.float32
-        assert bool(jnp.isfinite(leaf).all())
+        # On the device each shape would be a program to compile.
+        assert np.isfinite(np.asarray(leaf)).all()
     return {"losses": np.array(losses), **found}
 
 
