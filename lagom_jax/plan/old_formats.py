@@ -92,15 +92,13 @@ def _from_5(document: Document) -> Document:
 def _from_6(document: Document) -> Document:
     """Cuts named their form in words then, and each collective stood alone."""
     changed = {**document, "cuts": _each(document.get("cuts"), _cut)}
-    for name, missing in (("rewrite", "only"), ("evidence", "candidates")):
-        part = document.get(name)
-        if not isinstance(part, dict):
-            continue
-        named = cast("Document", part)
-        if name == "rewrite":
-            changed[name] = {missing: [], **named}
-        else:
-            changed[name] = {**named, missing: _each(named.get(missing), _tried)}
+    evidence = document.get("evidence")
+    if isinstance(evidence, dict):
+        named = cast("Document", evidence)
+        changed["evidence"] = {
+            **named,
+            "candidates": _each(named.get("candidates"), _tried),
+        }
     return {name: part for name, part in changed.items() if name in document}
 
 

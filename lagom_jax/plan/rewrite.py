@@ -155,8 +155,6 @@ class Rewrite:
     """Bytes of device memory, likewise."""
     forms: tuple[SiteForm, ...] = ()
     """The form at each place, for `with_forms`; what is not named stays as it is."""
-    only: tuple[str, ...] = ()
-    """The lines that are cut, for `sliced`; all where none is named."""
 
     def __post_init__(self) -> None:
         """Checks that there is such a transformation."""
@@ -170,8 +168,6 @@ class Rewrite:
             raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
         if bool(self.forms) != (self.transformation == "with_forms"):
             raise PlanError("rewrite.forms: with_forms needs some, others take none")
-        if self.only and self.transformation != "sliced":
-            raise PlanError("rewrite.only: sliced alone takes lines")
 
     @property
     def code(self) -> str:
@@ -191,6 +187,4 @@ class Rewrite:
             return f"with_forms(step, {{{', '.join(one.code for one in self.forms)}}})"
         asks = self.transformation == "sliced" and not self.whole_sums
         sums = ", whole_sums=False" if asks else ""
-        lines = ", ".join(f'"{line}"' for line in self.only)
-        only = f", sites=[{lines}]" if lines else ""
-        return f"{self.transformation}(step, slices={self.slices}{sums}{only})"
+        return f"{self.transformation}(step, slices={self.slices}{sums})"

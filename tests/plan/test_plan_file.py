@@ -150,13 +150,11 @@ in_slices = (
     st.just("sliced"),
     st.integers(2, 9),
     st.just(()),
-    st.just(()) | st.tuples(texts),
 )
 with_forms = (
     st.just("with_forms"),
     st.just(1),
     st.tuples(st.builds(SiteForm, texts, texts, forms)),
-    st.just(()),
 )
 rewrites = st.one_of(
     *(
@@ -170,9 +168,8 @@ rewrites = st.one_of(
             numbers,
             st.none() | counts,
             given,
-            only,
         )
-        for transformation, slices, given, only in (in_slices, with_forms)
+        for transformation, slices, given in (in_slices, with_forms)
     )
 )
 
@@ -516,7 +513,6 @@ def test_cuts_of_format_6_named_their_form_in_words():
     plan = from_json(older("6").read_text())
     assert [cut.form.label for cut in plan.cuts] == said
     assert [cut.collectives for cut in plan.cuts] == [1] * len(said)
-    assert plan.rewrite.only == ()
     assert all(one.left == () for one in plan.evidence.candidates)
     document["cuts"][0]["form"] = "star, 3 slices"
     with pytest.raises(PlanError, match=r"cuts\[0\].form: 'star, 3 slices'"):
