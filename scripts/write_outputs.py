@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial" / "first-plan.md")
 COLUMNS = 96
 _BLOCK = re.compile(r"```console\n(.*?)```", re.S)
+# It is there or not as the machine is slow or fast.
+_PROGRESS = re.compile(r"lagom: \d+ s: ")
 
 
 def outputs_of(text: str) -> list[tuple[str, str]]:
@@ -48,7 +50,11 @@ def run(command: str, folder: Path) -> str:
     )
     if "Traceback" in done.stdout:
         raise SystemExit(f"{command}: {done.stdout}")
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    return "".join(
+        f"{line.rstrip()}\n"
+        for line in done.stdout.splitlines()
+        if not _PROGRESS.match(line)
+    )
 
 
 def rewritten(text: str, answer: Callable[[str], str]) -> str:
