@@ -36,7 +36,8 @@ from lagom_jax.cost.kernel_constants import (
     hat_weights,
     load_kernel_constants,
 )
-from lagom_jax.cost.matmul import Problems, formula, predicted, rate_of
+from lagom_jax.cost.matmul import NOT_CACHED, Problems, formula, predicted, rate_of
+from lagom_jax.cost.matmul_loop import found_in_cache
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.measurements.rows import read_matmuls
 
@@ -61,6 +62,9 @@ BORROWED = {
 }
 # GPU of which only bf16 was measured -> the one whose constants other types borrow.
 OTHER_TYPES = {"h200": "h100", "gb200": "b200"}
+# GPUs whose cache is told from their memory: the table's rows have two rates there.
+CACHE_TOLD = {"l40s"}
+CACHE_START = {"cache_bytes_per_cycle": 5.0}
 SHORT_SECONDS = 20e-6
 BATCHES, SIZES = (1.0, 4.0), (32.0, 256.0, 2048.0, 16384.0)
 KNOTS = (BATCHES, SIZES, SIZES, SIZES)
@@ -94,6 +98,18 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.log_seconds)
+
+    @property
+    def start(self) -> dict[str, float]:
+        """The constants to fit, and where to begin."""
+        return START | (CACHE_START if self.gpu.name in CACHE_TOLD else {})
+
+    @property
+    def cached(self) -> np.ndarray:
+        """The share of each row's bytes that the benchmark left in the cache."""
+        if self.gpu.name not in CACHE_TOLD:
+            return NOT_CACHED
+        return found_in_cache(self.problems, self.gpu)
 
     def where(self, chosen: np.ndarray) -> Rows:
         """Some of the rows."""
@@ -133,9 +149,14 @@ def read_rows(name: str) -> dict[tuple[str, str], Rows]:
     return result
 
 
+def times(rows: Rows, constants: MatmulConstants) -> np.ndarray:
+    """Seconds that the model says, of products repeated as the table's are."""
+    return predicted(rows.problems, rows.gpu, rows.peak, constants, rows.cached)
+
+
 def launch_in(rows: Rows, alone: MatmulConstants) -> float:
     """Seconds that short kernels of a table take longer than kernels alone."""
-    found = predicted(rows.problems, rows.gpu, rows.peak, alone)
+    found = times(rows, alone)
     short = found < SHORT_SECONDS
     return max(0.0, float(np.median((np.exp(rows.log_seconds) - found)[short])))
 
@@ -160,24 +181,25 @@ def fit(rows: Rows) -> MatmulConstants:
     """The formula's constants and the correction, fitted in turn."""
     p = rows.problems
     weights = hat_weights(KNOTS, (p.batch, p.m, p.n, p.k))
-    start = np.log(list(START.values()))
+    start, cached = np.log(list(rows.start.values())), rows.cached
     found, log_factors = start, np.zeros(weights.shape[1])
     for _ in range(ROUNDS):
         corrected = weights @ log_factors
 
         def errors(logs: np.ndarray, corrected: np.ndarray = corrected) -> np.ndarray:
-            bare = formula(p, rows.gpu, rows.peak, _constants(logs))
+            bare = formula(p, rows.gpu, rows.peak, _constants(logs), cached)
             return np.log(bare) + corrected - rows.log_seconds
 
         found = _robust_least_squares(errors, found, start)
-        bare = formula(p, rows.gpu, rows.peak, _constants(found))
+        bare = formula(p, rows.gpu, rows.peak, _constants(found), cached)
         log_factors = _rising(weights, rows.log_seconds - np.log(bare))
     correction = Correction(*KNOTS, log_factors.reshape(NO_CORRECTION.shape))
     return dataclasses.replace(_constants(found), correction=correction)
 
 
 def _constants(logs: np.ndarray) -> MatmulConstants:
-    values = dict(zip(START, np.exp(logs).tolist(), strict=True))
+    names = [*START, *CACHE_START][: len(logs)]
+    values = dict(zip(names, np.exp(logs).tolist(), strict=True))
     values.update({name: min(1.0, values[name]) for name in SHARES})
     flat = Correction(*KNOTS, NO_CORRECTION)
     return MatmulConstants(**values, correction=flat, calibrated=True, source="")
@@ -271,7 +293,7 @@ def kept_out_errors(rows: Rows, part: np.ndarray) -> np.ndarray:
     for out in np.unique(part):
         there = rows.where(part == out)
         constants = fit(rows.where(part != out))
-        found = predicted(there.problems, rows.gpu, rows.peak, constants)
+        found = times(there, constants)
         errors[part == out] = abs(found / np.exp(there.log_seconds) - 1)
     return errors
 
@@ -299,7 +321,7 @@ def _words(judged: dict[str, dict[str, float]]) -> str:
 
 def fit_and_score(rows: Rows) -> dict[str, Any]:
     constants = fit(rows)
-    found = predicted(rows.problems, rows.gpu, rows.peak, constants)
+    found = times(rows, constants)
     errors = {"fitted": by_length(abs(found / np.exp(rows.log_seconds) - 1), rows)}
     for name, part in kept_out(rows):
         errors[f"kept out: {name}"] = by_length(kept_out_errors(rows, part), rows)
@@ -314,7 +336,11 @@ def fit_and_score(rows: Rows) -> dict[str, Any]:
 def _record(constants: MatmulConstants) -> dict[str, Any]:
     grid = np.round(np.asarray(constants.correction.log_factors), 4)
     return {
-        "value": {name: _rounded(getattr(constants, name)) for name in START},
+        "value": {
+            name: _rounded(getattr(constants, name))
+            for name in (*START, *CACHE_START)
+            if name in START or getattr(constants, name)
+        },
         "correction": {
             **dict(zip(("batch", "m", "n", "k"), KNOTS, strict=True)),
             "log_factors": grid.tolist(),

@@ -120,6 +120,9 @@ class MatmulConstants:
     correction: Correction
     calibrated: bool
     source: str
+    cache_bytes_per_cycle: float = 0.0
+    """Bytes that a benchmark's loop gets out of the cache, per SM and cycle of the
+    boost clock; 0 where nobody told them from the memory's. Steps have no such loop."""
     spread: Spread = NOTHING_MISSED
     """Error left over, of kernels of 20 us and more and of shorter ones."""
 

@@ -33,6 +33,8 @@ _LEAST_PART = 768
 # Arithmetic and memory traffic overlap well, but not where they take equally long.
 _SHARPNESS = 4
 _ACCUMULATOR_BYTES = 4
+NOT_CACHED: Floats = np.zeros(1)
+"""Of products whose operands all lie in memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +125,11 @@ def matmul_seconds(matmul: Matmul, gpu: Gpu, constants: KernelConstants) -> floa
 
 
 def predicted(
-    problems: Problems, gpu: Gpu, peak: float, constants: MatmulConstants
+    problems: Problems,
+    gpu: Gpu,
+    peak: float,
+    constants: MatmulConstants,
+    cached: Floats = NOT_CACHED,
 ) -> Floats:
     """Seconds of many products of one number type.
 
@@ -132,17 +138,25 @@ def predicted(
         gpu: What runs them.
         peak: Operations per second of the units that run them.
         constants: What that GPU reaches at this type.
+        cached: The share of each product's bytes that is in the cache when it starts.
+            In a step none is taken to be there.
     """
     p = problems
     missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
-    seconds = formula(problems, gpu, peak, constants) * np.exp(missed)
+    seconds = formula(problems, gpu, peak, constants, cached) * np.exp(missed)
     # The correction was found where neither peak is near; beyond, the peaks hold.
-    floor = np.maximum(p.flops / peak, p.least_bytes / gpu.memory_bytes_per_s)
-    return np.maximum(seconds, floor)
+    from_memory = p.least_bytes / gpu.memory_bytes_per_s
+    if constants.cache_bytes_per_cycle:
+        from_memory = from_memory * (1 - cached)
+    return np.maximum(seconds, np.maximum(p.flops / peak, from_memory))
 
 
 def formula(
-    problems: Problems, gpu: Gpu, peak: float, constants: MatmulConstants
+    problems: Problems,
+    gpu: Gpu,
+    peak: float,
+    constants: MatmulConstants,
+    cached: Floats = NOT_CACHED,
 ) -> Floats:
     """`predicted` without the correction: the best choice of tile and split."""
     batch, m, n, k = (
@@ -177,6 +191,10 @@ def formula(
     moved = m * k * lhs * (1 + again_lhs) + n * k * rhs * (1 + again_rhs)
     moved = batch * (moved + m * n * out)
     traffic = moved / (gpu.memory_bytes_per_s * constants.memory_efficiency)
+    if constants.cache_bytes_per_cycle:
+        rate = gpu.sm_count * gpu.boost_clock_hz * constants.cache_bytes_per_cycle
+        share = np.broadcast_to(cached, problems.m.shape)[:, None]
+        traffic = (1 - share) * traffic + share * np.minimum(moved / rate, traffic)
     longer = np.maximum(work, traffic)
     shorter = np.minimum(work, traffic)
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
