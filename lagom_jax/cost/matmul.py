@@ -23,8 +23,9 @@ _TILES = [
     *[(256, 128), (128, 256), (128, 128), (256, 64), (64, 256)],
     *[(128, 64), (64, 128), (64, 64)],
 ]
-_PARTS = [1, 2, 4, 8, 16]
-_CHOICES = np.array([(*tile, parts) for tile in _TILES for parts in _PARTS], float)
+_PARTS = (1, 2, 4, 8, 16)
+# Libraries for Ampere and Ada also cut the sum in threes.
+_PARTS_OF_GENERATION = {"8": (1, 2, 3, 4, 6, 8, 16)}
 # Elements of k that a tile takes in at a time.
 _STEP = 64
 # However short a part of a split is, it takes as long as one of so many elements of k:
@@ -167,7 +168,7 @@ def formula(
         for sizes in (problems.lhs_bytes, problems.rhs_bytes, problems.out_bytes)
     )
     per_term = problems.flops[:, None] / (batch * m * n * k)
-    rows, columns, parts = _CHOICES.T
+    rows, columns, parts = _choices(gpu.compute_capability.partition(".")[0]).T
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     waves = np.ceil(batch * down * across * parts / gpu.sm_count)
     # One element of k for one tile: multiplying it, and bringing its operands in.
@@ -199,6 +200,13 @@ def formula(
     shorter = np.minimum(work, traffic)
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
     return constants.launch_seconds + total.min(axis=1)
+
+
+@functools.cache
+def _choices(generation: str) -> Floats:
+    """The tiles and splits that libraries have for a generation of GPUs."""
+    parts = _PARTS_OF_GENERATION.get(generation, _PARTS)
+    return np.array([(*tile, count) for tile in _TILES for count in parts], float)
 
 
 def _overflow(operand_bytes: Floats, gpu: Gpu) -> Floats:
