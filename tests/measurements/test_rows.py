@@ -35,8 +35,8 @@ BAD = {
     "h100,all-gather,8,1,8,1024,-1": "microseconds is '-1'",
     "h100,all-gather,8,1,8,1024,nan": "microseconds is 'nan'",
     "h100,all-gather,8,1,8,1024,": "microseconds is ''",
-    "h100,gather,8,1,8,1024,1": "op is 'gather'; known are",
-    "h100,all-gather,8,,8,1024,1": "groups is ''",
+    "h100,gather,8,1,8,1024,1": "no collective is called 'gather'; known are",
+    "h100,all-gather,8,x,8,1024,1": "groups is 'x', not a whole number",
     "h100,all-gather,8,4,8,1024,1": "4 groups of 8 do not fit on 8 devices",
     "h100,all-gather": "too few columns",
     "h100,all-gather,8,1,8,1024,1,2": "too many",
@@ -55,7 +55,7 @@ def test_bad_rows_are_told_and_the_others_used(line):
         read_collectives(HEAD + line, "my.csv")
 
 
-@pytest.mark.parametrize("types", ["bf16", "bf16*bf16->bf16", ""])
+@pytest.mark.parametrize("types", ["bf16xbf16->", "bf16*bf16->bf16", ""])
 def test_types_of_a_matmul_must_be_written_so(types):
     found = read_matmuls(
         f"{MATMULS}h100,1,8,8,8,{types},5\nh100,1,8,8,8,f32xf32->f32,5\n"
