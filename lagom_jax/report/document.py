@@ -45,7 +45,7 @@ def from_json(text: str, origin: str = "the report") -> Report:
         Traceback (most recent call last):
         ...
         lagom_jax.report.story.PageError: the report has format 1, this lagom_jax
-        reads 2: make it again
+        reads 3: make it again
     """
     try:
         document = parse_object(text)
