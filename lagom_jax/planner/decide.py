@@ -8,6 +8,7 @@ from typing import Final
 
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
+from lagom_jax.planner.comparison import as_compiled
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.regret import (
     Scored,
@@ -198,21 +199,16 @@ def best_so_far(trials: Sequence[Trial], judge: Judge) -> Taken:
     first = trials[0].view
     assert first is not None
     default = judge.untouched(first).tuning.before
-    return Taken(min(usable, key=_as_compiled), default, None, ())
+    return Taken(min(usable, key=as_compiled), default, None, ())
 
 
 def finalists(trials: Sequence[Trial]) -> list[Trial]:
     """The program as it is, and the shortest steps of what was compiled."""
     usable = [t for t in trials[1:] if t.usable and t.status != "no effect"]
-    usable.sort(key=_as_compiled)
-    least = min(map(_as_compiled, [trials[0], *usable]))
-    near = [t for t in usable if _as_compiled(t) <= least * (1 + _IN_REACH)]
+    usable.sort(key=as_compiled)
+    least = min(map(as_compiled, [trials[0], *usable]))
+    near = [t for t in usable if as_compiled(t) <= least * (1 + _IN_REACH)]
     return [trials[0], *near[:FINALISTS]]
-
-
-def _as_compiled(trial: Trial) -> float:
-    assert trial.view is not None
-    return trial.view.tuned_seconds
 
 
 def _parts(trial: Trial, view: View) -> int:

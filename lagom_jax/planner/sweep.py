@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
+from lagom_jax.order.parameters import DESCENTS_ALONE
 from lagom_jax.order.streams import meet_and_clash
 from lagom_jax.plan.order import APPLIED, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
     BETTER,
+    as_compiled,
     as_published,
     compared,
     gains,
@@ -42,7 +44,7 @@ from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
 from lagom_jax.units import counted, in_bytes
 
-_GLANCE = 0.3
+_GLANCE = 0.15
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
@@ -199,7 +201,15 @@ class Sweep:
         ]
         # One is for the order.
         tried = self._compile(asked[: max(1, more - self._orders)], usual)
-        found = [t for t in tried if t.usable and t.status != "no effect"]
+        # What an order is looked for in is not yet in symmetric memory: as compiled it
+        # shows what it gives, and what gives nothing there gives nothing in an order.
+        least = as_compiled(usual) * (1 - BETTER)
+        found = [
+            trial
+            for trial in tried
+            if trial.usable and trial.status != "no effect"
+            if trial.status == "ok" or as_compiled(trial) < least
+        ]
         if found:
             self._in_order(min(found, key=lambda trial: trial.seconds))
 
@@ -374,6 +384,7 @@ class Sweep:
                 spare_bytes=self._spare(trial),
                 evaluations=int(_GLANCE * self._budget.evaluations),
                 policy=view.policy,
+                parameters=DESCENTS_ALONE,
             )
             trial = dataclasses.replace(trial, ordering=ordering)
         return trial

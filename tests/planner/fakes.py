@@ -75,14 +75,9 @@ class Remembering(Judge):
             self._seen[key] = super().look(scheduled)
         return self._seen[key]
 
-    def order(self, module, *, spare_bytes, evaluations, policy="default"):
+    def order(self, module, *, evaluations, **more):
         if self._orders is None:
-            return super().order(
-                module,
-                spare_bytes=spare_bytes,
-                evaluations=evaluations,
-                policy=policy,
-            )
+            return super().order(module, evaluations=evaluations, **more)
         return self._orders(module, evaluations)
 
 

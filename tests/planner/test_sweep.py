@@ -372,6 +372,21 @@ def test_a_candidate_is_worth_what_its_order_will_be():
 
 
 @pytest.mark.parametrize(
+    ("off_rings", "compiled"),
+    [("faster", [True, False]), ("fast", [False]), ("slow", [False])],
+)
+def test_off_the_rings_an_order_is_compiled_for_what_gains_there(off_rings, compiled):
+    """What gives nothing in the order found at a glance gives nothing in another."""
+    judge = promise(**{off_rings: 0.99 * tuned(off_rings)})
+    compiler = Compiler({"a": "fast", "aw": off_rings}, in_order="faster")
+    made, _ = searched(compiler, "a", judge=judge, orders=True, reserve=1)
+    before = len(made.trials)
+    made.off_rings(lambda view: [idea("w")])
+    ordered = [trial.ordered for trial in made.trials[before:]]
+    assert sorted(ordered) == sorted(compiled)
+
+
+@pytest.mark.parametrize(
     ("in_order", "status"),
     [
         (CompileError("no"), "failed"),
