@@ -102,14 +102,15 @@ def _bound_of(block: Block, stage: Stage, terms: Terms) -> float:
         times * Fastest(stage).collective(site).seconds
         for site, times in parts.alone.items()
     )
-    kernels, works = list(one_of.values()), np.array([*work.values(), inside])
+    # What is waited for on the compute stream has others beside it, as a loop does.
+    kernels, works = list(one_of.values()), np.array([*work.values(), inside + alone])
     bounds = [works.sum()]
     for beside in parts.beside.values():
         columns = [_columns(stage, terms, site, kernels) for site in beside]
         times = np.array(list(beside.values()), float)
         if columns:
             bounds.append(_least(columns, times, works))
-    return alone + max(bounds)
+    return max(bounds)
 
 
 def _columns(
