@@ -106,39 +106,36 @@ def drowns(gains: Sequence[float], step_seconds: float) -> bool:
     """
     if not gains:
         return False
-    mean, worst = _mean_and_worst(gains)
+    mean = sum(gains) / len(gains)
+    worst = sorted(gains)[len(gains) // OUTSIDE]
     least = SAME * step_seconds
     return worst < -least or mean <= least
 
 
 def outweighed(gains: Sequence[float], step_seconds: float) -> bool:
-    """True if what a gain may cost weighs more than what it gives on average.
+    """True if what a gain may cost weighs more than what it gives.
 
     Beside the program as it is a gain must not drown. Between two ways to gain, one
-    that is a little behind by a few models and far ahead by the others is worth it.
+    that is a little behind by a few models and far ahead by the others is worth it:
+    one whose gain on average is more than the losses that are part of it.
 
     Args:
-        gains: Seconds of a step that something gives, by each model of an ensemble;
-            of twenty the lowest does not count.
+        gains: Seconds of a step that something gives, by each model of an ensemble.
         step_seconds: The step's time.
 
     Example:
-        >>> outweighed([0.01] * 18 + [-0.005] * 2, 1.0)
+        >>> outweighed([0.01] * 18 + [-0.02] * 2, 1.0)
         False
-        >>> outweighed([0.01] * 18 + [-0.01] * 2, 1.0)
+        >>> outweighed([0.01] * 18 + [-0.05] * 2, 1.0)
         True
         >>> outweighed([0.0] * 20, 1.0)
         True
     """
     if not gains:
         return False
-    mean, worst = _mean_and_worst(gains)
-    return mean <= SAME * step_seconds or worst < -mean
-
-
-def _mean_and_worst(gains: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the least of those that may not lie outside an interval."""
-    return sum(gains) / len(gains), sorted(gains)[len(gains) // OUTSIDE]
+    mean = sum(gains) / len(gains)
+    losses = -sum(gain for gain in gains if gain < 0) / len(gains)
+    return mean <= max(SAME * step_seconds, losses)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,23 +8,20 @@ from typing import Final
 
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
+from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.planner.comparison import as_compiled
 from lagom_jax.planner.judge import Judge, View
-from lagom_jax.planner.regret import (
-    Scored,
-    ahead_of,
-    least_regret,
-    nowhere_behind,
-)
+from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
-from lagom_jax.settings.policy import Found
 from lagom_jax.settings.stage import Stage
 
 FINALISTS: Final = 5
 """Candidates that are timed under all models, beside the program as it is."""
 _IN_REACH: Final = 0.03
 """A candidate that much behind the best by the likeliest model is no finalist."""
+_ASKED: Final = 2
+"""Candidates with the least regret, for which all models are asked for settings."""
 NOTHING_KNOWN_TO_HELP: Final = (
     "nothing that was tried is known to help: by the models that agree with what is "
     "known of this cluster, each gain may be none; so nothing is changed"
@@ -124,7 +121,7 @@ class Timing:
         """Takes what looked at the candidates."""
         self._judge = judge
         self._doubts: dict[tuple[Stage, str], Doubt] = {}
-        self._decisions: dict[View, Found] = {}
+        self._settled: dict[View, TimedWay] = {}
 
     def untouched(self, trial: Trial) -> TimedWay:
         """A candidate with everything left to NCCL."""
@@ -155,30 +152,37 @@ class Timing:
         return found
 
     def taken(self, ways: Sequence[TimedWay], untouched: TimedWay) -> TimedWay:
-        """The one with the least regret; where it is no better, nothing is changed."""
-        taken = self._with_settings(ways[least_regret([one.scored for one in ways])])
-        # What it was no better than may have been other settings than it ends with.
-        ahead = ahead_of(taken.scored, [one.scored for one in ways])
-        if ahead is not None:
-            other = self._with_settings(ways[ahead])
-            taken = other if other.scored.is_better_than(taken.scored) else taken
-        better = taken.scored.is_better_than(untouched.scored)
-        return taken if better else untouched
+        """The one with the least regret; where it is no better, nothing is changed.
 
-    def _with_settings(self, taken: TimedWay) -> TimedWay:
-        """A candidate with the settings that all models make of its own."""
-        # Settings that drown each by itself must not take the others down with them.
-        own = taken.trial.view
+        Settings are all models' before programs are compared: what one model finds for
+        a program says little about what the program is worth.
+        """
+        found = [*map(regretted, regrets([way.scored.by_model for way in ways]))]
+        settled = set(sorted(range(len(ways)), key=found.__getitem__)[:_ASKED])
+        asked = [
+            self._with_settings(way) if place in settled else way
+            for place, way in enumerate(ways)
+        ]
+        while (place := least_regret([way.scored for way in asked])) not in settled:
+            settled.add(place)
+            asked[place] = self._with_settings(asked[place])
+        better = asked[place].scored.is_better_than(untouched.scored)
+        return asked[place] if better else untouched
+
+    def _with_settings(self, way: TimedWay) -> TimedWay:
+        """A candidate with what all models make of the settings found for it.
+
+        Settings that drown each by itself must not take the others down with them.
+        """
+        own = way.trial.view
         assert own is not None
-        rest = self.way(taken.trial, self._judge.restated(own, self._decided(own)))
-        if taken.view is own or rest.scored.is_better_than(taken.scored):
-            return rest
-        return taken
-
-    def _decided(self, view: View) -> Found:
-        if view not in self._decisions:
-            self._decisions[view] = self._doubt(view).decided(view.found)
-        return self._decisions[view]
+        if way.view.policy != own.policy or way.view.found.choice != own.found.choice:
+            return way
+        if own not in self._settled:
+            found = self._doubt(own).decided(own.found)
+            view = self._judge.restated(own, found)
+            self._settled[own] = self.way(way.trial, view)
+        return dataclasses.replace(self._settled[own], trial=way.trial)
 
     def _doubt(self, view: View) -> Doubt:
         key = view.stage, view.policy

@@ -1,8 +1,8 @@
 """Decisions among finished candidates by what each could cost: its regret.
 
 By every model of an ensemble a candidate's regret is how much longer its step takes
-than that of the best candidate by that model. The candidate with the least regret on
-average wins, unless it could cost too much at worst. Where what it gives over the
+than that of the best candidate by that model. The candidate with the least regret wins:
+on average, and once more what the worst is beyond a bound. Where what it gives over the
 program as it is drowns in what nobody knows, nothing is changed; where what it may cost
 beside a simpler one weighs more than what it gives, the simpler one wins.
 """
@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
 
 from lagom_jax.plan.interval import SAME, drowns, outweighed
-
-WORST_REGRET: Final = 0.03
-"""The share of a step that a decision may cost by any model, if one costs less."""
+from lagom_jax.plan.regret import regrets, regretted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,25 +70,6 @@ def nowhere_behind(one: Scored, other: Scored) -> bool:
     return one.seconds <= other.seconds and all(own <= theirs for own, theirs in pairs)
 
 
-def regrets(candidates: Sequence[Scored]) -> list[tuple[float, ...]]:
-    """Each candidate's regret by each model, as a share of the best one's step.
-
-    Example:
-        >>> regrets([Scored(1.0, (1.0, 3.0), 0), Scored(1.0, (2.0, 2.0), 0)])
-        [(0.0, 0.5), (1.0, 0.0)]
-    """
-    least = [
-        min(times) for times in zip(*(c.by_model for c in candidates), strict=True)
-    ]
-    return [
-        tuple(
-            own / best - 1 if best else 0.0
-            for own, best in zip(candidate.by_model, least, strict=True)
-        )
-        for candidate in candidates
-    ]
-
-
 def least_regret(candidates: Sequence[Scored]) -> int:
     """The place of the candidate to take.
 
@@ -107,41 +85,15 @@ def least_regret(candidates: Sequence[Scored]) -> int:
         >>> least_regret([simple, Scored(1.9, (1.9, 1.8, 1.9), 1)])
         1
     """
-    found = regrets(candidates)
+    found = [regretted(one) for one in regrets([c.by_model for c in candidates])]
     places = range(len(candidates))
-
-    def mean(place: int) -> float:
-        by_model = found[place]
-        return sum(by_model) / len(by_model) if by_model else 0.0
-
-    def beyond(place: int) -> float:
-        return max(0.0, max(found[place], default=0.0) - WORST_REGRET)
 
     # Each has to be worth it over all simpler ones that are worth it themselves.
     worth: list[int] = []
-    for place in sorted(places, key=lambda p: (candidates[p].parts, mean(p))):
+    for place in sorted(places, key=lambda p: (candidates[p].parts, found[p])):
         simpler = (p for p in worth if candidates[p].parts < candidates[place].parts)
         if all(candidates[place].is_worth_more_than(candidates[p]) for p in simpler):
             worth.append(place)
-    bounded = [p for p in worth if not beyond(p)]
     return min(
-        bounded or worth,
-        # Where nothing is bounded, what is beyond the bound counts twice.
-        key=lambda p: (mean(p) + beyond(p), candidates[p].seconds, candidates[p].parts),
+        worth, key=lambda p: (found[p], candidates[p].seconds, candidates[p].parts)
     )
-
-
-def ahead_of(taken: Scored, others: Sequence[Scored]) -> int | None:
-    """The place of what beats a candidate with the least regret; None if nothing does.
-
-    Example:
-        >>> taken = Scored(1.0, (1.0, 1.0), 1)
-        >>> ahead_of(taken, [Scored(0.9, (0.9, 1.1), 1), Scored(0.9, (0.9, 0.9), 2)])
-        1
-        >>> ahead_of(taken, [Scored(0.8, (0.7, 1.1), 1)])
-    """
-    ahead = [n for n, other in enumerate(others) if other.is_better_than(taken)]
-    if not ahead:
-        return None
-    found = regrets([others[place] for place in ahead])
-    return ahead[min(range(len(ahead)), key=lambda n: sum(found[n]))]

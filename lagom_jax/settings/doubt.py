@@ -1,8 +1,7 @@
 """A choice of settings under all models of an ensemble: its times, and what is left.
 
-A setting stays if what it gives on average weighs more than what it may cost by all but
-one model in twenty. Otherwise NCCL's own choice stays, or another setting takes its
-place that is worth it.
+A setting stays if what it gives on average weighs more than the losses in it. Otherwise
+NCCL's own choice stays, or another setting takes its place that is worth it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from lagom_jax.plan.interval import (
     drowns,
     outweighed,
 )
+from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.program.program import Program
 from lagom_jax.settings.policy import Found, replaced, scenes_of
 from lagom_jax.settings.robust import robust
@@ -102,12 +102,9 @@ class Doubt:
         return self._cheaper(settled, asked)
 
     def _cheaper(self, settled: Found, asked: Found) -> Found:
-        before, after = (self.step_seconds(one.choice) for one in (settled, asked))
-        shares = [
-            own / usual if usual else 1.0
-            for own, usual in zip(after, before, strict=True)
-        ]
-        return asked if sum(shares) < (1 - SAME) * len(shares) else settled
+        times = [self.step_seconds(one.choice) for one in (settled, asked)]
+        before, after = map(regretted, regrets(times))
+        return asked if after < before - SAME else settled
 
     def _drowns(self, choice: Choice) -> bool:
         """True if what all settings give together drowns."""

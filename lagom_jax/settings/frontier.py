@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.hlo.collective import Collective
@@ -96,8 +97,18 @@ def points(stage: Stage, group: int) -> list[Point]:
     """The time and footprint of each candidate of a group, by itself.
 
     Of those with as many channels and as much in flight, which are in the kernels' way
-    alike, only the fastest counts.
+    alike, only the fastest counts. A search and those who doubt it ask for the same.
     """
+    known = _points.setdefault(stage, {})
+    if group not in known:
+        known[group] = _worked_out(stage, group)
+    return known[group]
+
+
+_points: WeakKeyDictionary[Stage, dict[int, list[Point]]] = WeakKeyDictionary()
+
+
+def _worked_out(stage: Stage, group: int) -> list[Point]:
     asynchronous, rest = _sites(stage, group)
     candidates = range(len(stage.space.groups[group].candidates))
     if not asynchronous:

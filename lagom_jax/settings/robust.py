@@ -1,20 +1,26 @@
-"""Settings with the least expected regret: asked of all models, group by group.
+"""Settings with the least regret: asked of all models, all groups together.
 
 A search asks the likeliest model alone, and what it finds may suit no other one. So the
-settings of those groups of collectives that take the most time are looked at again: of
-the settings near the found one, and of those on the group's path from cheap to fast,
-a few models choose the best few, and all of them the best. The least mean of steps,
-each over what the model says of the found choice, is the least expected regret, since
-what the best choice takes by a model does not depend on the choice.
+settings of those groups of collectives that take the most time are looked at again. Of
+the settings near the found one, and of those on the group's path from cheap to fast, a
+few models choose a few. All models time these, and choose for all groups together, one
+group after the other: the least regret on average, and once more what the worst has
+beyond a bound. First they choose as if no group felt what the others take, until
+nothing changes; then each group once more, beside the others as they have become. What
+one model loses in one group it may win in another, so groups that are alike may end
+with different settings.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lagom_jax.plan.interval import SAME, Interval, outweighed
+from lagom_jax.plan.regret import regretted
 from lagom_jax.settings.frontier import path, points, rungs
 from lagom_jax.settings.neighbours import NearbyCandidates
 from lagom_jax.settings.policy import Found, replaced, scenes_of
@@ -23,19 +29,22 @@ from lagom_jax.settings.stage import Stage
 
 GROUPS: Final = 8
 """Groups that are looked at: those whose collectives take the most time."""
-_WORTH_A_LOOK: Final = 1e-3
+_WORTH_A_LOOK: Final = 0.01
 """Collectives that take less than this share of the step stay as they were found."""
-_EACH: Final = 4
+_EACH: Final = 5
 """Every so many models one makes the first choice."""
-_FEW: Final = 4
-"""Settings that all models are asked about."""
+_FEW: Final = 3
+"""Settings that all models are asked about, beside the best of each protocol."""
+_STEPS: Final = 8
+"""Of a group's path from cheap to fast, settings that are looked at."""
+_SWEEPS: Final = 8
+"""Rounds over all groups, at most, while what is known of each alone decides."""
 
 
 def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     """A policy's choice, with the settings that all models together would take.
 
-    One whose loss beside NCCL's own, by all but one model in twenty, may be larger than
-    its gain on average is not taken.
+    One that is outweighed beside NCCL's own by what it may cost is not taken.
 
     Args:
         likeliest: The step under the model that the policy asked.
@@ -44,18 +53,17 @@ def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     """
     if not members:
         return found
-    search = _AllAsked(likeliest, members, found.choice)
     score = likeliest.score(found.choice)
     own, least = score.own_seconds, _WORTH_A_LOOK * score.step_seconds
     largest = sorted(own, key=lambda group: (-own[group], group))[:GROUPS]
-    choice, drowned = found.choice, dict[int, Interval]()
-    for group in largest:
-        if own[group] <= least:
-            break
-        best = search.best(choice, group)
-        if choice[group] and not best:
-            drowned[group] = search.gain(choice, group)
-        choice = replaced(choice, group, best)
+    groups = [group for group in largest if own[group] > least]
+    search = _AllAsked(likeliest, members, found.choice, groups)
+    choice = search.choice()
+    drowned = {
+        group: search.gain(replaced(choice, group, found.choice[group]), group)
+        for group in groups
+        if found.choice[group] and not choice[group]
+    }
     kept = [
         move for move in found.moves if choice[move.group] == found.choice[move.group]
     ]
@@ -68,51 +76,121 @@ class _AllAsked:
     """One step, whose settings all models are asked about."""
 
     def __init__(
-        self, likeliest: Stage, members: Sequence[Stage], choice: Choice
+        self,
+        likeliest: Stage,
+        members: Sequence[Stage],
+        begin: Choice,
+        groups: Sequence[int],
     ) -> None:
-        self._likeliest, self._members = likeliest, members
-        steps = [one.score(choice).step_seconds for one in members]
-        self._weights = [1.0 / step if step else 0.0 for step in steps]
-        self._step = likeliest.score(choice).step_seconds
+        self._likeliest, self._members, self._begin = likeliest, members, begin
+        self._step = likeliest.score(begin).step_seconds
+        self._times = [one.score(begin).step_seconds for one in members]
+        self._scenes = {group: scenes_of(likeliest, (group,)) for group in groups}
+        self._alone = {
+            group: {
+                one: self._seconds(begin, group, one)
+                for one in dict.fromkeys((0, begin[group], *self._few(group)))
+            }
+            for group in groups
+        }
+        self._least = self._least_times()
 
-    def best(self, choice: Choice, group: int) -> int:
-        """The candidate of a group to take; 0 where none is worth it."""
-        scenes = scenes_of(self._likeliest, (group,))
+    def choice(self) -> Choice:
+        """The choice with the least regret, as far as one group at a time leads."""
+        choice, times = self._begin, self._times
+        for _ in range(_SWEEPS):
+            before = choice
+            for group, known in self._alone.items():
+                choice, times = self._better(choice, times, group, known.__getitem__)
+            if choice == before:
+                break
+        times = [one.score(choice).step_seconds for one in self._members]
+        for group in self._alone:
+            seconds = functools.partial(self._seconds, choice, group)
+            choice, times = self._better(choice, times, group, seconds)
+        return choice
 
-        def seconds(candidate: int, step: int = 1) -> list[float]:
-            changed = replaced(choice, group, candidate)
-            return [
-                one.score(changed, scenes).step_seconds for one in self._members[::step]
-            ]
-
-        def mean(by_model: Sequence[float], step: int = 1) -> float:
-            weighed = zip(self._weights[::step], by_model, strict=True)
-            return sum(weight * own for weight, own in weighed) / len(by_model)
-
-        near = self._near(choice, group)
-        few = {one: mean(seconds(one, _EACH), _EACH) for one in near}
-        usual, left = seconds(0), sorted(few, key=lambda one: (few[one], one))[:_FEW]
-        best, least = 0, mean(usual)
-        for candidate in dict.fromkeys((choice[group], *left)):
+    def _better(
+        self,
+        choice: Choice,
+        times: Sequence[float],
+        group: int,
+        seconds: Callable[[int], list[float]],
+    ) -> tuple[Choice, list[float]]:
+        """The choice with a group's best setting, and its times by each model."""
+        now, usual = choice[group], seconds(0)
+        rest = [time - part for time, part in zip(times, seconds(now), strict=True)]
+        best, least, ended = now, float("inf"), list(times)
+        for candidate in self._alone[group]:
             own = seconds(candidate)
             gains = [before - after for before, after in zip(usual, own, strict=True)]
             if candidate and outweighed(gains, self._step):
                 continue
+            after = [one + part for one, part in zip(rest, own, strict=True)]
             # What is no better is not worth another setting.
-            if mean(own) < least - SAME * (candidate != choice[group]):
-                best, least = candidate, mean(own)
-        return best
+            regret = self._regret(after) + SAME * (candidate != now)
+            if regret < least:
+                best, least, ended = candidate, regret, after
+        return replaced(choice, group, best), ended
 
-    def _near(self, choice: Choice, group: int) -> list[int]:
+    def _regret(self, times: Sequence[float]) -> float:
+        pairs = zip(times, self._least, strict=True)
+        return regretted([own / best - 1 if best else 0.0 for own, best in pairs])
+
+    def _least_times(self) -> list[float]:
+        """The step by each model with the settings that it would take by itself."""
+        least = list(self._times)
+        for place, member in enumerate(self._members):
+            own = self._begin
+            for group, known in self._alone.items():
+                fastest = min(known, key=lambda one: known[one][place])
+                own = replaced(own, group, fastest)
+            least[place] = min(least[place], member.score(own).step_seconds)
+        return least
+
+    def _seconds(
+        self, choice: Choice, group: int, candidate: int, step: int = 1
+    ) -> list[float]:
+        """Of the scenes that a group is in, by each model."""
+        changed = replaced(choice, group, candidate)
+        return [
+            one.score(changed, self._scenes[group]).step_seconds
+            for one in self._members[::step]
+        ]
+
+    def _few(self, group: int) -> list[int]:
+        """Settings worth asking all models about."""
         members = self._likeliest.space.groups[group]
+        found = {
+            candidate: self._seconds(self._begin, group, candidate, _EACH)
+            for candidate in self._near(group)
+        }
+        shares = [1.0 / time if time else 0.0 for time in self._times[::_EACH]]
+
+        def mean(candidate: int) -> float:
+            return sum(map(operator.mul, shares, found[candidate]))
+
+        def family(candidate: int) -> tuple[str, str]:
+            setting = members.setting(0, members.candidates[candidate])
+            return setting.algorithm, setting.protocol
+
+        ordered = sorted(found, key=lambda one: (mean(one), one))
+        # What models differ about most is which protocol is fast.
+        best_of_each = {family(one): one for one in reversed(ordered)}
+        return [*ordered[:_FEW], *best_of_each.values()]
+
+    def _near(self, group: int) -> list[int]:
+        members, here = self._likeliest.space.groups[group], self._begin[group]
         known = points(self._likeliest, group)
-        near = NearbyCandidates(members).of(choice[group], members.usual[0])
-        ladder = [point.candidate for point in (*path(known), *rungs(known))]
-        return list(dict.fromkeys((*near, *ladder)))
+        near = NearbyCandidates(members).of(here, members.usual[0])
+        ladder = [
+            point.candidate for point in (*path(known, _STEPS), *rungs(known, _STEPS))
+        ]
+        return list(dict.fromkeys((here, *near, *ladder)))
 
     def gain(self, choice: Choice, group: int) -> Interval:
         """Seconds of a step that a group's setting gives."""
-        scenes = scenes_of(self._likeliest, (group,))
+        scenes = self._scenes[group]
         without = replaced(choice, group, 0)
 
         def gained(stage: Stage) -> float:

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagom_jax.planner.regret import WORST_REGRET, Scored, least_regret, regrets
+from lagom_jax.plan.regret import WORST_REGRET, regrets
+from lagom_jax.planner.regret import Scored, least_regret
 
 TIME = st.floats(0.5, 2.0)
 
@@ -29,19 +30,12 @@ def test_never_slower_than_the_default_in_more_than_one_model_of_twenty(default,
     assert slower <= 1
 
 
-@given(CANDIDATES.filter(bool))
-def test_by_every_model_something_is_the_best(some):
-    found = regrets([scored(*one) for one in some])
-    for by_model in zip(*found, strict=True):
-        assert min(by_model) == 0.0
-
-
 def test_the_worst_is_bounded():
     """On average the first is better, and by one model it is a tenth slower."""
     risky = Scored(1.0, (0.98,) * 19 + (1.1,), 1)
     steady = Scored(1.0, (0.99,) * 19 + (1.0,), 1)
     assert sum(risky.by_model) < sum(steady.by_model)
-    assert max(regrets([risky, steady])[0]) > WORST_REGRET
+    assert max(regrets([risky.by_model, steady.by_model])[0]) > WORST_REGRET
     assert least_regret([risky, steady]) == 1
 
 
@@ -78,7 +72,7 @@ def test_what_is_a_little_behind_by_few_and_far_ahead_by_most_is_worth_it():
 def test_what_may_cost_more_than_it_gives_is_not_worth_it():
     default = Scored(2.0, (2.0,) * 20, 0)
     plain = Scored(1.0, (1.0,) * 20, 1)
-    risky = Scored(0.995, (0.995,) * 18 + (1.02,) * 2, 2)
+    risky = Scored(0.995, (0.995,) * 18 + (1.03,) * 2, 2)
     assert sum(risky.by_model) < sum(plain.by_model)
     assert least_regret([default, plain, risky]) == 1
 
@@ -86,6 +80,14 @@ def test_what_may_cost_more_than_it_gives_is_not_worth_it():
 def test_where_nothing_is_bounded_the_worst_counts_too():
     one = Scored(1.0, (1.0,) * 18 + (1.3, 1.0), 1)
     other = Scored(1.0, (1.02,) * 18 + (1.0, 1.1), 1)
-    means = [sum(by_model) for by_model in regrets([one, other])]
+    means = [sum(by_model) for by_model in regrets([one.by_model, other.by_model])]
     assert means[0] < means[1]
     assert least_regret([one, other]) == 1
+
+
+def test_many_small_losses_do_not_outweigh_a_large_gain():
+    """What it costs is weighed by how often, not by its second worst alone."""
+    default = Scored(2.0, (2.0,) * 20, 0)
+    plain = Scored(1.0, (1.0,) * 20, 1)
+    mostly = Scored(0.98, (0.98,) * 15 + (1.015,) * 5, 2)
+    assert least_regret([default, plain, mostly]) == 2

@@ -13,6 +13,7 @@ from lagom_jax.errors import (
     HloError,
     StepError,
 )
+from lagom_jax.hlo import read_module
 from lagom_jax.order import Ordering
 from lagom_jax.plan import Interval
 from lagom_jax.plan.order import NOT_MET
@@ -26,12 +27,14 @@ from lagom_jax.scheduled import Scheduled
 from .fakes import (
     H100,
     JUDGE,
+    KINDS,
     LIMIT,
     MODULES,
     OPTIONS,
     Compiler,
     Remembering,
     idea,
+    module_bytes,
     searched,
     statuses,
     sweep,
@@ -486,3 +489,45 @@ class Donating(Compiler):
         memory = dataclasses.replace(found.memory, alias_bytes=self._alias)
         versions = {"jaxlib": self._jaxlib}
         return scheduled, dataclasses.replace(found, memory=memory, versions=versions)
+
+
+class Settling(Remembering):
+    """Knows two programs whose settings all models take back.
+
+    With settings of their own, one takes a tenth longer by two models, and the other a
+    twentieth by all; without them the first is the best by all.
+    """
+
+    def doubt(self, stage, policy):
+        risky = stage.program.module is MODULES["risky"]
+
+        def step_seconds(choice):
+            if stage.program.module not in (MODULES["risky"], MODULES["fast"]):
+                return (2.0,) * 20
+            if not any(choice):
+                return (1.2,) * 20
+            if choice != SETTLED:
+                return (1.0,) * 18 + (1.25,) * 2 if risky else (1.05,) * 20
+            return (1.0,) * 20 if risky else (1.05,) * 20
+
+        return SimpleNamespace(
+            step_seconds=step_seconds,
+            decided=lambda found: dataclasses.replace(found, choice=SETTLED),
+        )
+
+
+SETTLED = (414,)
+NEAR = (("fast", 36, True), ("risky", 37, True))
+"""So near that one is a finalist beside the other."""
+
+
+def test_programs_are_compared_with_the_settings_of_all_models(monkeypatch):
+    """What one model finds for a program says little about what the program is worth."""
+    for kind, work, hidden in (("usual", 40, False), *NEAR):
+        monkeypatch.setitem(KINDS, kind, module_bytes(work, hidden=hidden))
+        monkeypatch.setitem(MODULES, kind, read_module(KINDS[kind]))
+    compiler = Compiler({"a": "fast", "b": "risky", "ab": "usual"})
+    made, best = searched(compiler, "ab", judge=Settling())
+    assert statuses(made)["a"] == "ok"
+    assert best.asked.options == {OPTIONS["b"]: True}
+    assert best.view.found.choice == SETTLED
