@@ -64,6 +64,3 @@ class SearchParameters:
 
 PARAMETERS: Final = SearchParameters()
 """Those that are used if nothing else is said."""
-DESCENTS_ALONE: Final = SearchParameters(first_look=1.0, rounds=0)
-"""Those that tell candidates apart: without random changes, which take as long again
-and move all candidates alike, by a tenth of a percent."""

@@ -19,7 +19,6 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
 from lagom_jax.options import StepStructure, structure_of
 from lagom_jax.order import Ordering, find_order
-from lagom_jax.order.parameters import PARAMETERS, SearchParameters
 from lagom_jax.order.streams import most_sms_held
 from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
@@ -309,7 +308,6 @@ class Judge:
         spare_bytes: int | None,
         evaluations: int,
         policy: CtaPolicy = "default",
-        parameters: SearchParameters = PARAMETERS,
     ) -> Ordering:
         """Looks for another order of a module that XLA's scheduler has left.
 
@@ -318,7 +316,6 @@ class Judge:
             spare_bytes: What the program may take more than it does.
             evaluations: Orders that may be tried.
             policy: Of the process.
-            parameters: Of the search.
         """
         return find_order(
             module,
@@ -330,7 +327,6 @@ class Judge:
             spare_bytes=spare_bytes,
             evaluations=evaluations,
             streams=self._streams,
-            parameters=parameters,
         )
 
 

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
-from lagom_jax.order.parameters import DESCENTS_ALONE
 from lagom_jax.order.streams import meet_and_clash
 from lagom_jax.plan.order import APPLIED, ScheduleEdit
 from lagom_jax.planner.budget import Budget
@@ -44,7 +43,7 @@ from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
 from lagom_jax.units import counted, in_bytes
 
-_GLANCE = 0.15
+_GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
@@ -384,7 +383,6 @@ class Sweep:
                 spare_bytes=self._spare(trial),
                 evaluations=int(_GLANCE * self._budget.evaluations),
                 policy=view.policy,
-                parameters=DESCENTS_ALONE,
             )
             trial = dataclasses.replace(trial, ordering=ordering)
         return trial
