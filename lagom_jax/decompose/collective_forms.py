@@ -181,14 +181,16 @@ def _cut(
         slicing.waiting[step] = form
         return True
     value = env[number]
-    if step.name == "reduce_scatter":
+    # Gradients of weights have the rows of a scatter, not the columns.
+    chunks = form.kind == PLAIN.kind and form.whole_weights and value.alone(step)
+    if step.name in REDUCTIONS or chunks:
+        env[out] = value.in_chunks(step, form)
+    else:
         sums = (
             [] if form.whole_weights else _sums_of_terms(value, step, users, env, done)
         )
         env[out], found = value.scattered(step, form, sums)
         env.update(zip((one.step.outputs[0] for one in sums), found, strict=True))
-    else:
-        env[out] = value.reduced(step, form)
     slicing.cut.append(site)
     return True
 

@@ -10,7 +10,8 @@ needs no message; scattering ends with it, so that no message is left to wait fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -99,14 +100,11 @@ def gather_slices(
         The results and the slices themselves, both in the order of arrival.
     """
     own = [ring.take(x, start, size) for start, size in ring.cuts]
+    if ring.form.kind == "chunks":
+        return _in_chunks(ring, own, work)
     held = own
     results: list[object] = []
     slices: list[jax.Array] = []
-    if ring.form.kind == "chunks":
-        held = [
-            lax.all_gather(piece, ring.axis_name, axis=ring.dimension, tiled=True)
-            for piece in own
-        ]
     for step in range(ring.steps):
         coming: list[jax.Array] = []
         for part, piece in enumerate(held):
@@ -124,15 +122,54 @@ def gather_slices(
     return results, slices
 
 
+def _in_chunks(
+    ring: Ring, own: Sequence[jax.Array], work: Callable[[jax.Array], object]
+) -> tuple[list[object], list[jax.Array]]:
+    """The same by gathers, each beside the work on the chunk before.
+
+    A gather begins once the one before is done, and the work before that: left to
+    itself XLA gathers all chunks and then begins to work.
+    """
+    came: list[jax.Array] = []
+    results: list[object] = []
+
+    def take(chunk: jax.Array) -> None:
+        results.append(work(after(chunk, results[-1] if results else None)))
+
+    for piece in own:
+        begun = after(piece, (*came[-1:], *results[-1:]) or None)
+        coming = lax.all_gather(begun, ring.axis_name, axis=ring.dimension, tiled=True)
+        if came:
+            take(came[-1])
+        came.append(coming)
+    take(came[-1])
+    return results, came
+
+
 def after(x: jax.Array, earlier: object) -> jax.Array:
     """`x`, once something else has been computed.
 
     Slices of one matmul that do not depend on each other are merged into one again by
-    XLA, which then waits for all of them. In this order they stay apart.
+    XLA, which then waits for all of them. In this order they stay apart; so do small
+    matmuls of the same rows, whose weights XLA would put together for every slice.
     """
     if earlier is None:
         return x
     return lax.optimization_barrier((x, earlier))[0]
+
+
+def in_turn(
+    collective: Callable[[jax.Array], jax.Array], pieces: Iterable[jax.Array]
+) -> list[jax.Array]:
+    """What a collective makes of each piece, one after the other.
+
+    They travel so anyhow. But where XLA may choose their order, it sends all of them
+    when the last piece is made, or waits for all before it takes the first.
+    """
+    found: list[jax.Array] = []
+    for piece in pieces:
+        found.append(collective(after(piece, found[-1] if found else None)))
+    return found
 
 
 def plus(made: jax.Array, total: jax.Array | None) -> jax.Array:
@@ -174,15 +211,13 @@ def scatter_slices(
         return made
 
     if ring.form.kind == "chunks":
-        sums = [
-            lax.psum_scatter(
-                work(part).astype(kind),
-                ring.axis_name,
-                scatter_dimension=ring.dimension,
-                tiled=True,
-            )
-            for part in range(parts)
-        ]
+        scatter = functools.partial(
+            lax.psum_scatter,
+            axis_name=ring.axis_name,
+            scatter_dimension=ring.dimension,
+            tiled=True,
+        )
+        sums = in_turn(scatter, (work(part).astype(kind) for part in range(parts)))
     elif ring.form.kind == "ring":
         sums = _passed_on(ring, work, kind)
     else:

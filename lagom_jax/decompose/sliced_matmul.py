@@ -23,6 +23,7 @@ from lagom_jax.decompose.ring_slices import (
     after,
     assembled,
     gather_slices,
+    in_turn,
     plus,
     scatter_slices,
     taken_apart,
@@ -86,7 +87,10 @@ def _multiply(
     ring: Ring, x: jax.Array, weights: Several
 ) -> tuple[tuple[Several, ...], Slices]:
     def work(piece: jax.Array) -> Several:
-        return tuple(times(piece, w) for w in weights)
+        made: Several = ()
+        for w in weights:
+            made = (*made, times(after(piece, made[-1] if made else None), w))
+        return made
 
     results, slices = gather_slices(ring, x, work)
     return tuple(cast("list[Several]", results)), tuple(slices)
@@ -237,11 +241,9 @@ class Reduction:
 def _reduced(reduction: Reduction, x: jax.Array, weight: jax.Array) -> jax.Array:
     ring = reduction.ring
     if ring.form.kind == "chunks":
-        parts = [
-            lax.psum(times(ring.take(x, start, size), weight), ring.axis_name)
-            for start, size in ring.cuts
-        ]
-        return _joined(ring, parts)
+        made = (times(ring.take(x, start, size), weight) for start, size in ring.cuts)
+        total = functools.partial(lax.psum, axis_name=ring.axis_name)
+        return _joined(ring, in_turn(total, made))
     own = times_scattered(ring, taken_apart(ring, x), weight)
     # Nothing is left to compute behind which messages could hide, and only this
     # collective says that all ranks then hold the same.

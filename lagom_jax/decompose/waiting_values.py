@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from lagom_jax.decompose.ring_slices import (
     after,
     assembled,
     gather_slices,
+    in_turn,
     plus,
     ring_of,
     scatter_slices,
@@ -105,10 +106,11 @@ class Gathered:
 
         def work(piece: Any) -> tuple[Any, ...]:
             nonlocal number
-            made = tuple(
-                run_step(step, [piece, other] if place == 0 else [other, piece])[0]
-                for step, place, other in matmuls
-            )
+            made: tuple[Any, ...] = ()
+            for step, place, other in matmuls:
+                rows = after(piece, made[-1] if made else None)
+                given = [rows, other] if place == 0 else [other, rows]
+                made = (*made, run_step(step, given)[0])
             if not sums:
                 return made
             last: Any = made or None
@@ -220,38 +222,50 @@ class Product:
             if all(operand_dimension(step, d) is not None for step, _ in self.terms)
         ]
 
-    def reduced(self, total: Step, form: Form) -> Any:
-        """The sum over all ranks, a part of the rows after the other."""
-        out = self._longest_rows(form.slices)
+    def in_chunks(self, collective: Step, form: Form) -> Any:
+        """What a collective makes of it, part by part of a dimension that it leaves.
+
+        Cut is the operand with the fewest bytes, for the parts are copied: often the
+        weight, since a scatter leaves columns alone, and a sum rows as well.
+
+        Args:
+            collective: A scatter, or a sum over ranks.
+            form: How it is cut.
+        """
+        out = self._cheapest(collective, form.slices)
         places = [_rows_of(step, out) for step, _ in self.terms]
-        rows = total.equation.invars[0].aval.shape[out]
-        pieces: list[Any] = []
-        earlier: Any = None
-        for start, size in cut_evenly(rows, form.slices):
+        rows = collective.equation.invars[0].aval.shape[out]
+
+        def parts() -> Iterator[Any]:
             made: Any = None
-            for (step, operands), (place, d) in zip(self.terms, places, strict=True):
-                given = list(operands)
-                piece = lax.slice_in_dim(given[place], start, start + size, axis=d)
-                given[place] = after(piece, earlier)
-                made = plus(run_step(step, given)[0], made)
-            earlier = made
-            pieces.append(run_step(total, [made])[0])
+            for start, size in cut_evenly(rows, form.slices):
+                earlier, made = made, None
+                for (step, operands), (at, d) in zip(self.terms, places, strict=True):
+                    given = list(operands)
+                    piece = lax.slice_in_dim(given[at], start, start + size, axis=d)
+                    given[at] = after(piece, earlier)
+                    made = plus(run_step(step, given)[0], made)
+                yield made
+
+        pieces = in_turn(lambda made: run_step(collective, [made])[0], parts())
         return lax.concatenate(pieces, out) if len(pieces) > 1 else pieces[0]
 
-    def _longest_rows(self, slices: int) -> int:
-        """The dimension to cut: of the larger operand, and one that divides if any."""
-        step, operands = self.terms[0]
-        larger = max((0, 1), key=lambda place: operands[place].size)
-        shape = step.equation.outvars[0].aval.shape
-        return max(
-            self.rows,
-            key=lambda d: (
-                _rows_of(step, d)[0] == larger,
-                shape[d] % slices == 0,
-                shape[d] >= slices,
-                -d,
-            ),
-        )
+    def alone(self, collective: Step) -> list[int]:
+        """The dimensions in `rows` that a collective does not cut."""
+        cut = collective.equation.params.get("scatter_dimension")
+        return [d for d in self.rows if d != cut]
+
+    def _cheapest(self, collective: Step, slices: int) -> int:
+        """The dimension to cut: one that divides if any, of the smallest operands."""
+        shape = collective.equation.invars[0].aval.shape
+
+        def price(d: int) -> tuple[bool, bool, int, int]:
+            cut = sum(
+                operands[_rows_of(step, d)[0]].size for step, operands in self.terms
+            )
+            return shape[d] < slices, shape[d] % slices != 0, cut, d
+
+        return min(self.alone(collective), key=price)
 
 
 Waiting = Gathered | Arrived | Product

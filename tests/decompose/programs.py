@@ -17,7 +17,37 @@ OPTIONS = {
 }
 
 
-def program(function, form, cluster="h100:1x4", ranks=4):
+def written(function, form, cluster="h100:1x4", weights=1, options=None):
+    """As users write it, with a form for each place: rows gathered, sums scattered."""
+
+    def gathers(x, *ws):
+        rows = jax.lax.all_gather(x, "t", tiled=True)
+        return tuple(rows @ w for w in ws)
+
+    def scatters(x, w):
+        return jax.lax.psum_scatter(x @ w, "t", tiled=True)
+
+    mesh = AbstractMesh((4,), ("t",))
+    rows, columns = P("t"), P(None, "t")
+    f, ins, out = {
+        "gather": (gathers, (rows, *[columns] * weights), columns),
+        "scatter": (scatters, (columns, rows), rows),
+    }[function]
+    step = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out))
+    shapes = [(8192, 1024), *[(1024, 2048)] * weights]
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, ins, strict=True)
+    ]
+    return compile_scheduled(
+        decompose.with_forms(step, lambda site: form),
+        *args,
+        cluster=cluster,
+        compiler_options=OPTIONS | (options or {}),
+    )
+
+
+def program(function, form, cluster="h100:1x4", ranks=4, options=None):
     """The scheduled entry computation of one collective matmul, and its module."""
     mesh = AbstractMesh((ranks,), ("t",))
     rows, columns = P("t"), P(None, "t")
@@ -40,7 +70,10 @@ def program(function, form, cluster="h100:1x4", ranks=4):
         for shape, spec in zip([(8192, 1024), (1024, 2048)], ins, strict=True)
     ]
     return compile_scheduled(
-        jax.jit(f), *args, cluster=cluster, compiler_options=OPTIONS
+        jax.jit(f),
+        *args,
+        cluster=cluster,
+        compiler_options=OPTIONS | (options or {}),
     )
 
 
@@ -86,7 +119,7 @@ def walk(module):
     for one in module.entry.sequence:
         if one.name in sites:
             found.append(("synchronous " if sites[one.name].is_sync else "") + "start")
-        elif one.opcode in ("collective-permute-done", "async-done"):
+        elif one.opcode.endswith("-done"):
             found.append("done")
         elif _multiplies(module, one):
             found.append("matmul")

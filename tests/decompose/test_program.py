@@ -1,9 +1,11 @@
 """What XLA's GPU compiler makes of sliced collective matmuls."""
 
+import dataclasses
+
 import pytest
 
 from lagom_jax.decompose import Form
-from tests.decompose.programs import added_to, layer, program, walk
+from tests.decompose.programs import added_to, layer, program, walk, written
 
 
 @pytest.mark.slow
@@ -74,6 +76,36 @@ def _kernels(module):
         yield [one]
         if one.opcode == "fusion":
             yield from ([*c.instructions.values()] for c in module.called(one))
+
+
+CHUNKS = Form("chunks", slices=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["h100:1x4", "b200:1x4"])
+@pytest.mark.parametrize("whole_weights", [True, False])
+def test_each_chunk_travels_beside_the_matmul_of_another(cluster, whole_weights):
+    """Sent one after the other: else XLA sends all of them when the last is made."""
+    form = dataclasses.replace(CHUNKS, whole_weights=whole_weights)
+    apart = {
+        f"xla_gpu_{kind}_combine_threshold_bytes": 0
+        for kind in ("all_gather", "reduce_scatter")
+    }
+    # Of a scatter the last has no matmul beside it, of a gather the first.
+    last = [*("matmul", "start"), *(["matmul", "done", "start"] * 3), "done"]
+    first = [*("start", "done"), *(["start", "matmul", "done"] * 3), "matmul"]
+    for function, order in (("scatter", last), ("gather", first)):
+        for made in (program, written):
+            found = made(function, form, cluster, options=apart)
+            found = [one.removeprefix("synchronous ") for one in walk(found.module)]
+            assert found == order
+
+
+@pytest.mark.slow
+def test_matmuls_of_the_same_rows_stay_apart():
+    """XLA would put the weights of small ones together, once for every slice."""
+    order = walk(written("gather", CHUNKS, "h100:1x4", weights=2).module)
+    assert order.count("matmul") == 4 * 2
 
 
 @pytest.mark.slow
