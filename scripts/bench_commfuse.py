@@ -25,7 +25,7 @@ from typing import Any
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.decompose import PLAIN, Form, rings
-from lagom_jax.planner import Budget, Planner, Request
+from lagom_jax.planner import LEVERS, Budget, Planner, Request
 from lagom_jax.planner.rewrites import apart, ways_of
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
@@ -206,8 +206,16 @@ def stack(form: Form | None) -> Any:
     def gated(gate: Any, up: Any) -> Any:
         return jax.nn.silu(gate) * up
 
+    def plain(x: Any, gate: Any, up: Any, down: Any) -> Any:
+        """As users write it, with a line for each collective."""
+        rows = lax.all_gather(x, "t", tiled=True)
+        made = gated(rows @ gate, rows @ up) @ down
+        return lax.psum_scatter(made, "t", tiled=True)
+
     @jax.checkpoint
     def layer(x: Any, weights: Any) -> Any:
+        if form == PLAIN:
+            return x + plain(x, *weights), None
         up, down = weights[:2], weights[2]
         return x + feed_forward(x, up, down, "t", activation=gated, form=form), None
 
@@ -238,7 +246,9 @@ CASES: dict[str, tuple[str, Callable[[Form | None], Any]]] = {
 }
 
 
-def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
+def rows_of(
+    case: str, forms: list[str], compiles: int, levers: tuple[str, ...]
+) -> Iterator[Row]:
     """A row for each form; with plans of so many compiles, 0 for none."""
     cluster, make = CASES[case]
     for name in forms:
@@ -253,7 +263,8 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
             step = rings(step)
         extra: dict[str, Any] = {}
         if name.startswith(EACH_PLACE):
-            found = each_place(step, given, cluster, name.removeprefix(EACH_PLACE))
+            by = name.removeprefix(EACH_PLACE)
+            found = each_place(step, given, cluster, by, levers)
             if found is None:
                 continue
             step, extra = found
@@ -266,7 +277,7 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
         if compiles:
             planner = Planner(step, *given, cluster=cluster, compiler_options=options)
             budget = Budget(compiles=compiles)
-            plan = planner.plan(Request(budget=budget, progress=progress))
+            plan = planner.plan(Request(levers, budget=budget, progress=progress))
         yield Row(
             case,
             name,
@@ -286,14 +297,18 @@ def rows_of(case: str, forms: list[str], compiles: int) -> Iterator[Row]:
 
 
 def each_place(
-    step: Any, given: tuple[Any, ...], cluster: str, by: str
+    step: Any,
+    given: tuple[Any, ...],
+    cluster: str,
+    by: str,
+    levers: tuple[str, ...],
 ) -> tuple[Any, dict[str, Any]] | None:
     """The step with the form that prices find best at each place, and its options.
 
     None where nothing pays, or where all models choose what the likeliest does.
     """
     planner = Planner(step, *given, cluster=cluster, compiler_options=OPTIONS)
-    planner.plan(Request(budget=Budget(compiles=1)))
+    planner.plan(Request(levers, budget=Budget(compiles=1)))
     ways = ways_of(planner.finished)
     way = next((way for way in ways if way.title.endswith(by)), None)
     if way is None:
@@ -350,6 +365,13 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
     parser.add_argument("--planned", action="store_true", help="plan for each form")
     parser.add_argument("--compiles", type=int, default=Budget().compiles)
+    parser.add_argument(
+        "--levers",
+        type=lambda text: tuple(text.split(",")),
+        default=LEVERS,
+        metavar="NAME,...",
+        help=f"what plans may use (default: all): {', '.join(LEVERS)}",
+    )
     asked = parser.parse_args()
     rows: list[Row] = []
     if asked.made:
@@ -357,9 +379,9 @@ def main() -> None:
     else:
         import_jax()
         for case in asked.case or CASES:
-            for row in rows_of(
-                case, asked.form or list(FORMS), asked.compiles if asked.planned else 0
-            ):
+            compiles = asked.compiles if asked.planned else 0
+            forms = asked.form or list(FORMS)
+            for row in rows_of(case, forms, compiles, asked.levers):
                 rows.append(row)
                 print(table([row]).splitlines()[-1], file=sys.stderr, flush=True)
                 if asked.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax import lax
@@ -16,7 +16,9 @@ from lagom_jax.decompose.flat_program import (
     Step,
     refuse_mixing,
 )
-from lagom_jax.decompose.form import PLAIN, DecomposeError, Form, cut_evenly
+from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
+from lagom_jax.decompose.named_sites import NamedForms, NamedLines
+from lagom_jax.decompose.shard_slices import joined_shards, slice_of_shards
 from lagom_jax.decompose.sites import (
     COMMUNICATING,
     CommunicatedMatmul,
@@ -27,49 +29,6 @@ from lagom_jax.plan.rewrite import SiteRefusal
 
 _SERVES = 0.25
 """The share of the bytes that can be cut at all, which a dimension has to serve."""
-
-
-class NamedForms:
-    """Forms by line, or by line and primitive."""
-
-    def __init__(self, forms: Mapping[tuple[str, str] | str, Form]) -> None:
-        """Takes the mapping, as `with_forms` does."""
-        self.forms = forms
-
-    def __call__(self, site: CommunicatedMatmul) -> Form | None:
-        """The form of a site; None for as it is."""
-        key = self._key(site)
-        return None if key is None else self.forms[key]
-
-    def refusals(
-        self, cut: Sequence[CommunicatedMatmul], left: Sequence[LeftSite]
-    ) -> Iterator[SiteRefusal]:
-        """Names that cannot have their form, each once for each reason.
-
-        Args:
-            cut: The collectives that have theirs.
-            left: Those that cannot.
-        """
-        had = {self._key(site) for site in cut}
-        for key, form in self.forms.items():
-            if form.kind == PLAIN.kind and form.slices == 1:
-                continue
-            line, kind = (key, "") if isinstance(key, str) else key
-            mine = [one for one in left if self._key(one.site) == key]
-            partly = key in had
-            for one in mine:
-                kind = kind_of(one.site)
-                yield SiteRefusal(line, kind, form, one.why, one.at, partly)
-            if not mine and not partly:
-                yield SiteRefusal(line, kind, form, "no collective", "")
-
-    def _key(self, site: CommunicatedMatmul) -> tuple[str, str] | str | None:
-        """The name of the innermost line that is named."""
-        for line in site.lines:
-            for key in ((line, kind_of(site)), line):
-                if key in self.forms:
-                    return key
-        return None
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,6 +71,9 @@ class Slicing:
         """Forms that were asked for and cannot be had, each once."""
         if isinstance(self.forms, NamedForms):
             return tuple(dict.fromkeys(self.forms.refusals(self.cut, self.left)))
+        if isinstance(self.asked, NamedLines) and self.slices > 1:
+            form = Form("chunks", slices=self.slices)
+            return tuple(self.asked.refusals(form, self.cut, self.seen))
         had = {(site.line, kind_of(site)) for site in self.cut}
         found = (
             SiteRefusal(*place, one.form, one.why, one.at, place in had)
@@ -126,9 +88,9 @@ class Slicing:
             return (
                 "no ring can be made, and no chunks: the function has no all-gather "
                 "before a matmul, and no matmul before a reduce-scatter, of its own, "
-                "over one mesh axis (in jax.shard_map, tiled), or none was chosen; "
-                "collectives that are left to the partitioner can be cut with "
-                f"decompose.sliced{self.there()}"
+                "over one mesh axis (in jax.shard_map, tiled), and none of its matmuls "
+                "outside of that, whose collectives are the partitioner's, or none was "
+                f"chosen{self.there()}"
             )
         if self.loops:
             return (
@@ -143,8 +105,8 @@ class Slicing:
             )
         return (
             f"nothing could be cut in {self.slices} slices: none of the sites was "
-            "chosen, or none has a dimension of that many indices that nothing sums"
-            f"{self.there()}"
+            "chosen, or none has a dimension of that many indices that nothing sums. "
+            f"Choose others (sites), or other slices{self.there()}"
         )
 
     def there(self) -> str:
@@ -164,6 +126,7 @@ class Cut:
         parts: Starts and sizes, in that unit.
         local: As `Slicing` has it.
         places: The steps that run in slices; the others could, but gain nothing.
+        whole: The sites that were not chosen, which run as they are.
     """
 
     classes: Classes
@@ -172,6 +135,7 @@ class Cut:
     parts: tuple[tuple[int, int], ...]
     local: bool
     places: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
 
     def take(self, x: Any, d: int, part: int) -> Any:
         """One slice."""
@@ -179,20 +143,14 @@ class Cut:
         times = x.shape[d] // self.unit
         if self.local:
             return lax.slice_in_dim(x, start * times, (start + size) * times, axis=d)
-        count = len(self.parts)
-        split = (*x.shape[:d], self.unit // count, count, times, *x.shape[d + 1 :])
-        one = lax.index_in_dim(x.reshape(split), part, axis=d + 1, keepdims=False)
-        return one.reshape(*x.shape[:d], size * times, *x.shape[d + 1 :])
+        return slice_of_shards(x, d, (part, len(self.parts)), times)
 
     def join(self, pieces: Sequence[Any], d: int) -> Any:
         """All slices, as they were."""
         if self.local:
             return lax.concatenate(pieces, d)
-        count, shape = len(pieces), pieces[0].shape
-        times = shape[d] * count // self.unit
-        split = (*shape[:d], self.unit // count, 1, times, *shape[d + 1 :])
-        whole = lax.concatenate([piece.reshape(split) for piece in pieces], d + 1)
-        return whole.reshape(*shape[:d], shape[d] * count, *shape[d + 1 :])
+        times = len(pieces) * pieces[0].shape[d] // self.unit
+        return joined_shards(pieces, d, times)
 
     def dimension(self, number: int) -> int | None:
         """The dimension of a value that is cut."""
@@ -201,6 +159,8 @@ class Cut:
 
 def could_be(step: Step, cut: Cut, place: int) -> dict[int, int] | None:
     """The dimension of each value that a step could be cut along; None if it cannot."""
+    if place in cut.whole:
+        return None
     at: dict[int, int] = {}
     for group in cut.classes.groups[place]:
         if group and cut.classes.of(group[0]) == cut.chosen:
@@ -251,6 +211,7 @@ def choose(
     sites = {place: program.steps[place].site for place in places}
     slicing.seen += sites.values()
     sites = {place: site for place, site in sites.items() if slicing.asked(site)}
+    whole = frozenset(places).difference(sites)
     if not sites:
         return None
     classes = Classes(program)
@@ -259,7 +220,7 @@ def choose(
         mine = {classes.of(group[0]) for group in classes.groups[place] if group}
         for one in mine:
             worth[one] = worth.get(one, 0) + site.bytes
-    cuts = [_cut_of(program, classes, chosen, slicing) for chosen in worth]
+    cuts = [_cut_of(program, classes, chosen, slicing, whole) for chosen in worth]
     # Of those that serve much of what is communicated, the one along which most can
     # run: a batch goes through a whole layer, columns end at the next norm.
     most = max(worth.values(), default=0)
@@ -361,7 +322,11 @@ def _worth_it(
 
 
 def _cut_of(
-    program: FlatProgram, classes: Classes, chosen: Node, slicing: Slicing
+    program: FlatProgram,
+    classes: Classes,
+    chosen: Node,
+    slicing: Slicing,
+    whole: frozenset[int] = frozenset(),
 ) -> Cut | None:
     sizes = [
         aval.shape[d]
@@ -372,4 +337,4 @@ def _cut_of(
     if unit < slicing.slices or (unit % slicing.slices and not slicing.local):
         return None
     parts = cut_evenly(unit, slicing.slices)
-    return Cut(classes, chosen, unit, parts, slicing.local)
+    return Cut(classes, chosen, unit, parts, slicing.local, whole=whole)

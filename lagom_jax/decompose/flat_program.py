@@ -16,6 +16,7 @@ from jax.extend import core
 from lagom_jax.decompose.dimension_rules import links
 from lagom_jax.decompose.form import DecomposeError
 from lagom_jax.decompose.sites import CommunicatedMatmul, lines_of, site_of
+from lagom_jax.plan.rewrite import TRANSPOSED
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
 _CUSTOM = {
@@ -39,6 +40,8 @@ class Step:
     """jax's knowledge of the function that the equation is from."""
     lines: tuple[str, ...]
     """Its places in the user's source, as far as they are known, innermost first."""
+    backward: bool = False
+    """True in the pass that computes gradients."""
 
     @property
     def name(self) -> str:
@@ -48,7 +51,7 @@ class Step:
     @property
     def site(self) -> CommunicatedMatmul:
         """It as a site."""
-        return site_of(self.equation, self.lines)
+        return site_of(self.equation, self.lines, backward=self.backward)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -70,13 +73,16 @@ class FlatProgram:
     outputs: tuple[int, ...]
 
 
-def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
+def flatten(
+    closed: Any, *, through_rules: bool = False, backward: bool = False
+) -> FlatProgram:
     """Writes a closed jaxpr out.
 
     Args:
         closed: The jaxpr.
         through_rules: Whether functions with custom rules, and rematerialised ones,
             are written out as well; for looking only, since it loses the rules.
+        backward: Whether all of it is in the pass that computes gradients.
     """
     program = FlatProgram([], [], {}, (), ())
     debug = closed.jaxpr.debug_info.with_unknown_names()
@@ -115,9 +121,9 @@ def flatten(closed: Any, *, through_rules: bool = False) -> FlatProgram:
                 outputs = walk(body, held, inputs, lines)
             else:
                 outputs = [fresh(variable.aval) for variable in equation.outvars]
-                program.steps.append(
-                    Step(equation, tuple(inputs), tuple(outputs), debug, lines)
-                )
+                values = tuple(inputs), tuple(outputs)
+                late = backward or _transposed(equation)
+                program.steps.append(Step(equation, *values, debug, lines, late))
             names.update(zip(equation.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -154,6 +160,10 @@ def _called(equation: Any, calls: dict[str, str]) -> tuple[Any, Sequence[Any]] |
     if hasattr(inner, "consts"):
         return inner.jaxpr, inner.consts
     return (inner, ()) if not inner.constvars else None
+
+
+def _transposed(equation: Any) -> bool:
+    return TRANSPOSED in str(equation.source_info.name_stack)
 
 
 def _has_shardings(equation: Any) -> bool:

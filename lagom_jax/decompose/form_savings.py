@@ -1,9 +1,10 @@
-"""Seconds that each form of a collective and its matmul would save, by the cost model.
+"""Seconds that each form of a collective and its matmuls would save, by the cost model.
 
 The form and its transport are one decision: messages between neighbours are the finest
 cut, but NCCL gives them few channels; parts of the collective itself keep its rate, and
-leave the last part, or the first, with nothing to hide it. Beside messages and slices
-of matmuls a form moves data through memory: slices of operands that are cut out,
+leave the last part, or the first, with nothing to hide it. A form is replayed as the
+schedule that it is written in, so that matmuls beside messages are slowed as in a step.
+Beside these a form moves data through memory: slices of operands that are cut out,
 results that are put together, sums of what arrives. What a schedule makes of it, a
 compile has to say.
 """
@@ -14,15 +15,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-
-from lagom_jax.cost.prices import Price, Prices
+from lagom_jax.cost.contention import Contention
+from lagom_jax.cost.prices import Prices
+from lagom_jax.cost.replay import replay
 from lagom_jax.decompose.form import Form
+from lagom_jax.decompose.form_schedule import (
+    cuts_shorter_side,
+    message_of,
+    schedule_of,
+)
+from lagom_jax.decompose.matmul_beside import MatmulsBeside
+from lagom_jax.decompose.site_forms import by_partitioner
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
-from lagom_jax.program.program import Kernel
+from lagom_jax.program.program import Kernel, Program
 
 _RINGS: Final = (
     Form("ring"),
@@ -35,38 +43,78 @@ _CHUNKS: Final = tuple(
     for whole in (True, False)
 )
 _WHOLE_CHUNKS: Final = tuple(form for form in _CHUNKS if form.whole_weights)
-FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
+_FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
     "all-gather": (*_RINGS, *_CHUNKS),
     "reduce-scatter": (*_RINGS, *_CHUNKS),
     "all-reduce": _WHOLE_CHUNKS,
 }
-"""The forms that `with_forms` can give each kind of collective, and that are tried."""
+
+
+def forms_of(site: Collective) -> tuple[Form, ...]:
+    """The forms that `with_forms` can give a collective, and that are tried."""
+    forms = _FORMS.get(site.kind, ())
+    return _WHOLE_CHUNKS if forms and by_partitioner(site) else forms
+
+
+def can_be_cut(site: Collective, beside: MatmulsBeside) -> bool:
+    """True if a form of the matmuls next to a collective is one of the collective, too.
+
+    Which operand of a matmul the partitioner gathers nobody says: chunks are of the
+    larger one, and a smaller one would be gathered for all of them.
+    """
+    if not beside.matmuls or site.groups.size < 2 or not forms_of(site):
+        return False
+    if site.kind != "all-gather" or not by_partitioner(site):
+        return True
+    products = beside.matmuls[0].work.matmuls
+    return site.bytes >= max(size for one in products for size in _operands(one))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FormPrices:
+    """Prices of collectives and kernels, and how messages may be carried."""
+
+    prices: Prices
+    contention: Contention | None = None
+    """Of tasks beside each other; nothing by default."""
+    copy_engines: bool = False
+    """Whether copy engines may carry messages between two."""
+
+    def message(self, site: Collective) -> Collective:
+        """A message of a collective's ring, by the shorter of the ways it may take."""
+        usual = message_of(site)
+        if not self.copy_engines:
+            return usual
+        # XLA puts it into the other's memory.
+        put = dataclasses.replace(
+            usual, sends_symmetric=True, receives_symmetric=True, one_sided=True
+        )
+        return min(usual, put, key=lambda one: self.prices.collective(one).seconds)
 
 
 def seconds_saved(
-    form: Form, site: Collective, matmul: Kernel, exposed: float, prices: Prices
+    form: Form, site: Collective, beside: MatmulsBeside, exposed: float, by: FormPrices
 ) -> float:
     """Seconds less of one execution; below 0 where it takes more.
 
     Args:
-        form: How the collective and the matmul would be cut.
+        form: How the collective and the matmuls would be cut.
         site: The collective as it is.
-        matmul: The matmul next to it.
+        beside: The matmuls next to it.
         exposed: Its seconds that nothing hides.
-        prices: What collectives and kernels take alone.
+        by: What everything takes.
     """
-    if form.kind == "chunks":
-        count, first = form.slices, 1
-        message = prices.collective(part_of(site, count)).seconds
-    else:
-        count, first = site.groups.size * form.parts, form.parts
-        message = prices.collective(part_of(message_of(site), form.parts)).seconds
-    piece, lost = _in_slices(matmul, count, prices)
-    left = (count - first) * max(0.0, message - piece)
-    # One chunk has nothing beside it; a ring begins, or ends, with its own rows.
-    alone = message if form.kind == "chunks" else 0.0
-    moved = prices.kernel(_copy(_moved_bytes(form, site, matmul))).seconds
-    return exposed - alone - left - lost - moved
+    body = schedule_of(form, site, beside, by.message(site))
+    program = Program("a form", body, site.groups.size)
+    totals = replay(program, by.prices, by.contention).totals
+    whole = sum(
+        by.prices.kernel(one).seconds for one in (*beside.matmuls, *beside.between)
+    )
+    # What hides a part of the collective as it is can hide as much of its slices.
+    elsewhere = max(0.0, by.prices.collective(site).seconds - exposed)
+    waits = max(0.0, totals.exposed_seconds - elsewhere)
+    moved = by.prices.kernel(_copy(_moved_bytes(form, site, beside))).seconds
+    return whole + exposed - totals.compute_seconds - waits - moved
 
 
 def bytes_on_their_way(form: Form, site: Collective) -> int:
@@ -75,99 +123,33 @@ def bytes_on_their_way(form: Form, site: Collective) -> int:
     return (parts if form.kind == "direct" else 2) * site.bytes // parts
 
 
-class ByCopyEngines:
-    """Prices of messages where those that copy engines can carry are carried so."""
-
-    def __init__(self, prices: Prices) -> None:
-        """Takes the prices of everything else."""
-        self.kernel = prices.kernel
-        self._prices = prices
-
-    def collective(self, collective: Collective) -> Price:
-        """The less of both."""
-        usual = self._prices.collective(collective)
-        if collective.kind != "collective-permute":
-            return usual
-        # XLA puts it into the other's memory.
-        put = dataclasses.replace(
-            collective, sends_symmetric=True, receives_symmetric=True, one_sided=True
-        )
-        other = self._prices.collective(put)
-        return min(usual, other, key=lambda price: price.seconds)
-
-
-def _moved_bytes(form: Form, site: Collective, matmul: Kernel) -> float:
+def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:
     """Bytes that are written a second time, beside what the plain form moves."""
-    made = float(matmul.work.bytes_written)
+    products = [one for kernel in beside.matmuls for one in kernel.work.matmuls]
     if site.kind == "all-gather":
-        # Products are put together; rows, too, where a gradient of a weight needs them.
-        return made + (site.bytes if form.whole_weights else 0.0)
-    cut_out = max(0.0, matmul.work.bytes_read - made)
+        # For who needs products or rows whole, they are put together.
+        late = form.whole_weights or beside.late_sums
+        rows = site.bytes if late and beside.whole_rows else 0.0
+        return rows + beside.joined_bytes
+    short = cuts_shorter_side(form, site)
+    cut_out = sum((min if short else max)(_operands(one)) for one in products)
+    if form.kind == "chunks" and form.whole_weights:
+        return cut_out + beside.joined_bytes
     if form.kind == "chunks" or form.sums_in_matmul:
         return cut_out
     # What arrives is added to what was made, which may be twice as wide.
-    return cut_out + made * (2.0 if form.wide_sums else 1.5)
+    return cut_out + site.bytes * (2.0 if form.wide_sums else 1.5)
+
+
+def _operands(one: Matmul) -> tuple[float, float]:
+    """Bytes of both operands of a product."""
+    left = _bytes(one.batch * one.m * one.k, one.lhs)
+    return left, _bytes(one.batch * one.k * one.n, one.rhs)
+
+
+def _bytes(elements: int, kind: str) -> float:
+    return elements * element_bytes(kind)
 
 
 def _copy(nbytes: float) -> Kernel:
     return Kernel("a copy", Work("copy", 0.0, int(nbytes), int(nbytes), ()))
-
-
-def _in_slices(matmul: Kernel, count: int, prices: Prices) -> tuple[float, float]:
-    """Seconds of one slice, and what all of them take more than the whole."""
-    whole = prices.kernel(matmul).seconds
-    piece = prices.kernel(slice_of(matmul, count)).seconds
-    return piece, max(0.0, count * piece - whole)
-
-
-def slice_of(matmul: Kernel, count: int) -> Kernel:
-    """A matmul of one part of the rows: the longer of the sides that are not summed.
-
-    Example:
-        >>> from lagom_jax.hlo.work import Work
-        >>> whole = Matmul(1, 4096, 1024, 512, "bf16", "bf16", "bf16")
-        >>> kernel = Kernel("dot", Work("matmul", 1e9, 800, 400, (whole,)))
-        >>> slice_of(kernel, 4).work.matmuls[0].m, slice_of(kernel, 4).work.flops
-        (1024, 250000000.0)
-    """
-    work = matmul.work
-    return Kernel(
-        f"{matmul.name}, a slice",
-        dataclasses.replace(
-            work,
-            flops=work.flops / count,
-            bytes_read=work.bytes_read // count,
-            bytes_written=work.bytes_written // count,
-            matmuls=tuple(_rows_of(one, count) for one in work.matmuls),
-        ),
-    )
-
-
-def _rows_of(matmul: Matmul, count: int) -> Matmul:
-    if matmul.m >= matmul.n:
-        return dataclasses.replace(matmul, m=max(1, matmul.m // count))
-    return dataclasses.replace(matmul, n=max(1, matmul.n // count))
-
-
-def part_of(site: Collective, count: int) -> Collective:
-    """The same collective for a part of its bytes."""
-    return dataclasses.replace(
-        site,
-        operands=tuple((kind, -(-size // count)) for kind, size in site.operands),
-        result_bytes=-(-site.result_bytes // count),
-    )
-
-
-def message_of(site: Collective) -> Collective:
-    """The message of a rank to the next one in a ring: one slice."""
-    members = site.groups.members
-    pairs = np.stack([members, np.roll(members, -1, axis=1)], axis=-1).reshape(-1, 2)
-    size = -(-site.bytes // site.groups.size)
-    kind = site.element_types[0] if site.element_types else "bf16"
-    return dataclasses.replace(
-        site,
-        kind="collective-permute",
-        operands=((kind, size),),
-        result_bytes=size,
-        groups=Groups(pairs, point_to_point=True),
-    )

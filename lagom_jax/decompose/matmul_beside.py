@@ -1,15 +1,38 @@
-"""The matmul next to a collective in a schedule."""
+"""The matmuls next to a collective in a schedule."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Computation, Instruction
 from lagom_jax.program.program import Kernel, Program
 
+Users = dict[int, list[Instruction]]
+"""The instructions that need each, by its id."""
 _HOPS = 4
 """Instructions between a collective and its matmul: norms, casts, tuples."""
+_NAMES = frozenset({"bitcast", "get-tuple-element", "tuple", "opt-barrier"})
+_IN_SLICES = frozenset({"fusion", "reduction", "copy", "transpose"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MatmulsBeside:
+    """The matmuls next to a collective, and who else needs what they share."""
+
+    matmuls: tuple[Kernel, ...]
+    """None where there is no matmul near."""
+    between: tuple[Kernel, ...] = ()
+    """Kernels between the first of these and the collective, as transposes."""
+    whole_rows: bool = False
+    """True if a matmul sums over what is gathered, as gradients of weights do."""
+    late_sums: bool = False
+    """True if such a matmul needs what the others make, and so comes after them."""
+    joined_bytes: float = 0.0
+    """Bytes of what would come out in slices and is needed whole at once; kernels that
+    XLA writes take slices, and put them together by the way."""
 
 
 def kernels_by_id(program: Program) -> dict[int, Kernel]:
@@ -21,33 +44,151 @@ def kernels_by_id(program: Program) -> dict[int, Kernel]:
     }
 
 
-def neighbour(site: Collective, kernels: Mapping[int, Kernel]) -> Kernel | None:
-    """The nearest matmul that needs what is gathered, or makes what is reduced."""
+def matmuls_beside(site: Collective, kernels: Mapping[int, Kernel]) -> MatmulsBeside:
+    """The nearest matmuls that need what is gathered, or make what is reduced.
+
+    Several matmuls may need the same rows, and a matmul may add to what another made.
+    Those that sum over what is gathered, as gradients of weights do, count only where
+    there are no others.
+    """
     if site.instruction is None or site.computation is None:
-        return None
-    users = _users(site.computation) if site.kind == "all-gather" else None
-    seen = {site.instruction.id}
-    level = [site.instruction]
+        return MatmulsBeside(())
+    users = _users(site.computation)
+    gathers = site.kind == "all-gather"
+    begun = site.instruction
+    led_by = {begun.id: begun}
+    level = [begun]
     for _ in range(_HOPS):
         near: list[Instruction] = []
         for one in level:
             around = (
-                site.computation.operands(one)
-                if users is None
-                else users.get(one.id, [])
+                users.get(one.id, []) if gathers else site.computation.operands(one)
             )
-            near += [other for other in around if other.id not in seen]
-            seen.update(other.id for other in around)
-        for other in near:
-            kernel = kernels.get(other.id)
-            if kernel is not None and kernel.work.matmuls:
-                return kernel
+            new = [other for other in around if other.id not in led_by]
+            led_by.update((other.id, one) for other in new)
+            near += new
+        found = [other for other in near if _multiplies(other, kernels)]
+        if found and gathers:
+            return _taking(site, found, users, led_by, kernels)
+        if found:
+            whole = _is_needed_whole(begun, users, kernels)
+            return MatmulsBeside(
+                tuple(_with_addends(found[0], site.computation, kernels)),
+                tuple(_between(found[0], led_by, kernels)),
+                joined_bytes=site.result_bytes if whole else 0.0,
+            )
         level = near
-    return None
+    return MatmulsBeside(())
 
 
-def _users(computation: Computation) -> dict[int, list[Instruction]]:
-    found: dict[int, list[Instruction]] = {}
+def _taking(
+    site: Collective,
+    found: list[Instruction],
+    users: Users,
+    led_by: Mapping[int, Instruction],
+    kernels: Mapping[int, Kernel],
+) -> MatmulsBeside:
+    """The matmuls that take what is gathered."""
+    apart = _of_one_kind(found, site, kernels)
+    sums = [one for one in found if one not in apart]
+    whole = [one for one in apart if _is_needed_whole(one, users, kernels)]
+    return MatmulsBeside(
+        tuple(kernels[one.id] for one in apart),
+        tuple(_between(apart[0], led_by, kernels)),
+        bool(sums),
+        _leads_to(apart, sums, users),
+        float(sum(kernels[one.id].work.bytes_written for one in whole)),
+    )
+
+
+def _between(
+    matmul: Instruction,
+    led_by: Mapping[int, Instruction],
+    kernels: Mapping[int, Kernel],
+) -> Iterator[Kernel]:
+    """The kernels on the way from a matmul to its collective."""
+    one = led_by[matmul.id]
+    while led_by[one.id] is not one:
+        if one.id in kernels:
+            yield kernels[one.id]
+        one = led_by[one.id]
+
+
+def _is_needed_whole(
+    one: Instruction, users: Users, kernels: Mapping[int, Kernel]
+) -> bool:
+    """True if a matmul, a library or another collective takes a result as it is."""
+    todo, seen = [one], {one.id}
+    while todo:
+        for user in users.get(todo.pop().id, []):
+            if user.id in seen:
+                continue
+            seen.add(user.id)
+            kernel = kernels.get(user.id)
+            if kernel is None and (
+                user.opcode in _NAMES or user.opcode.endswith("-done")
+            ):
+                todo.append(user)
+            elif kernel is None or kernel.work.kind not in _IN_SLICES:
+                return True
+    return False
+
+
+def _multiplies(one: Instruction, kernels: Mapping[int, Kernel]) -> bool:
+    kernel = kernels.get(one.id)
+    return kernel is not None and bool(kernel.work.matmuls)
+
+
+def _with_addends(
+    matmul: Instruction, computation: Computation, kernels: Mapping[int, Kernel]
+) -> Iterator[Kernel]:
+    """A matmul, and those whose results matmuls add theirs to."""
+    todo: Instruction | None = matmul
+    while todo is not None:
+        yield kernels[todo.id]
+        # A library's matmul takes what it adds to as its third operand.
+        addends = computation.operands(todo)[2:]
+        todo = next((one for one in addends if _multiplies(one, kernels)), None)
+
+
+def _leads_to(
+    begin: list[Instruction],
+    ends: list[Instruction],
+    users: Users,
+) -> bool:
+    """True if one of some instructions needs what others make."""
+    todo, seen = [*begin], set[int]()
+    while todo:
+        for user in users.get(todo.pop().id, []):
+            if user.id not in seen:
+                seen.add(user.id)
+                todo.append(user)
+    return any(one.id in seen for one in ends)
+
+
+def _of_one_kind(
+    found: list[Instruction], site: Collective, kernels: Mapping[int, Kernel]
+) -> list[Instruction]:
+    """Matmuls that keep gathered rows apart; the first, where none does."""
+    width = _width(site)
+    apart = [
+        one
+        for one in found
+        if any(each.k == width for each in kernels[one.id].work.matmuls)
+    ]
+    return apart or found[:1]
+
+
+def _width(site: Collective) -> int:
+    """Numbers of each gathered row: what a matmul of rows sums over."""
+    assert site.instruction is not None
+    whole = max(site.instruction.shape.leaves, key=lambda one: one.byte_size)
+    (dimension, *_) = (*site.instruction.proto.dimensions, 0)
+    return math.prod(whole.dimensions[dimension + 1 :])
+
+
+def _users(computation: Computation) -> Users:
+    found: Users = {}
     for one, needed in _edges(computation):
         found.setdefault(needed, []).append(one)
     return found

@@ -10,7 +10,12 @@ from typing import Final
 
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.plan.form import Form
-from lagom_jax.plan.rewrite import SiteForm
+from lagom_jax.plan.rewrite import (
+    LEFT_TO_PARTITIONER,
+    TRANSPOSED,
+    SiteForm,
+    When,
+)
 
 PRIMITIVES: Final[Mapping[str, str]] = {
     "all-gather": "all_gather",
@@ -24,21 +29,22 @@ Savings = Mapping[Collective, Saved]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CutPlace:
-    """The collectives of one kind that the same lines lead to.
+    """The collectives of one kind and pass that the same lines lead to.
 
-    One form holds for all of them: those of a loop and of its repetition, of a layer
-    and of its second run for the gradients.
+    One form holds for all of them: those of a loop and of its repetition.
 
     Attributes:
-        kind: jax's primitive.
+        kind: jax's primitive: `dot_general` where the partitioner made them.
         lines: The user's lines, the innermost first; none where the compiler dropped
             them.
         sites: The collectives.
+        when: Their pass.
     """
 
     kind: str
     lines: tuple[str, ...]
     sites: tuple[Collective, ...]
+    when: When = "forward"
 
 
 def places_of(sites: Iterable[Collective]) -> tuple[CutPlace, ...]:
@@ -48,12 +54,26 @@ def places_of(sites: Iterable[Collective]) -> tuple[CutPlace, ...]:
         >>> places_of(())
         ()
     """
-    found: dict[tuple[str, tuple[str, ...], str], list[Collective]] = {}
+    found: dict[tuple[str, tuple[str, ...], When, str], list[Collective]] = {}
     for site in sites:
         lines = tuple(PurePath(one).name for one in (site.source, *site.callers) if one)
         alone = "" if lines else site.name
-        found.setdefault((PRIMITIVES[site.kind], lines, alone), []).append(site)
-    return tuple(CutPlace(*key[:2], tuple(sites)) for key, sites in found.items())
+        kind = LEFT_TO_PARTITIONER if by_partitioner(site) else PRIMITIVES[site.kind]
+        when = "backward" if TRANSPOSED in site.op_name else "forward"
+        found.setdefault((kind, lines, when, alone), []).append(site)
+    return tuple(
+        CutPlace(kind, lines, tuple(sites), when)
+        for (kind, lines, when, _), sites in found.items()
+    )
+
+
+def by_partitioner(site: Collective) -> bool:
+    """True for a collective that no function has of its own.
+
+    jax names what is inside of `shard_map`, and the partitioner has no names but those
+    of the matmul that it made the collective for.
+    """
+    return bool(site.op_name) and "shard_map" not in site.op_name.split("/")
 
 
 def likeliest(saved: Sequence[float]) -> float:
@@ -93,6 +113,8 @@ def forms_by_place(
     savings: Savings,
     worth: Callable[[Sequence[float]], float] = likeliest,
     allowed: Callable[[Form], bool] = lambda form: True,
+    *,
+    by_pass: bool = False,
 ) -> tuple[SiteForm, ...]:
     """The form with the largest worth at each place, as far as it is worth anything.
 
@@ -100,6 +122,7 @@ def forms_by_place(
         savings: Of each collective.
         worth: Of the seconds that a form saves.
         allowed: Chooses among forms.
+        by_pass: Whether each pass is named, also where both have the same form.
 
     Example:
         >>> forms_by_place({})
@@ -112,7 +135,12 @@ def forms_by_place(
         pays = best is not None and worth(able[best]) > 0.0
         chosen[place] = best if pays else None
     named = named_by_line(chosen)
-    found = {(one.line, one.kind): one for one in named.values()}
+    if by_pass:
+        named = {
+            place: dataclasses.replace(one, when=place.when)
+            for place, one in named.items()
+        }
+    found = {one.key: one for one in named.values()}
     return tuple(found[key] for key in sorted(found))
 
 
@@ -126,21 +154,30 @@ def named_by_line(chosen: Mapping[CutPlace, Form | None]) -> dict[CutPlace, Site
         >>> named_by_line({CutPlace("all_gather", ("a.py:1",), ()): None})
         {}
     """
-    return {
-        place: SiteForm(_own_line(place, form, chosen), place.kind, form)
-        for place, form in chosen.items()
-        if form is not None and place.lines
-    }
+    found: dict[CutPlace, SiteForm] = {}
+    for place, form in chosen.items():
+        if form is not None and place.lines:
+            line, when = _own_name(place, form, chosen)
+            found[place] = SiteForm(line, place.kind, form, when)
+    return found
 
 
-def _own_line(
+def _own_name(
     place: CutPlace, form: Form, chosen: Mapping[CutPlace, Form | None]
-) -> str:
-    """The innermost line that leads to no place with another form."""
-    others = {
-        line
-        for other, theirs in chosen.items()
-        if other.kind == place.kind and theirs != form
-        for line in other.lines
-    }
-    return next((one for one in place.lines if one not in others), place.lines[0])
+) -> tuple[str, When]:
+    """The innermost line that leads to no place with another form.
+
+    Without one, that which does not in the place's pass, and the pass.
+    """
+    for when in ("", place.when):
+        others = {
+            line
+            for other, theirs in chosen.items()
+            if other.kind == place.kind and theirs != form
+            if when in ("", other.when)
+            for line in other.lines
+        }
+        for line in place.lines:
+            if line not in others:
+                return line, when
+    return place.lines[0], place.when

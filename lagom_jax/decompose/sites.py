@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from lagom_jax.plan.form import Form
-from lagom_jax.plan.rewrite import Why
+from lagom_jax.plan.rewrite import When, Why
 
 REDUCTIONS = ("psum", "psum2", "psum_invariant")
 """The names that sums over ranks have had."""
@@ -40,6 +40,8 @@ class CommunicatedMatmul:
         bytes: Of its result.
         line: Its place in the source, as `lagom report` names it: `layout.py:218`.
         callers: The lines of the calls that lead there, the nearest first.
+        backward: Whether it is in the pass that computes gradients, where a layer may
+            run a second time.
     """
 
     kind: str
@@ -47,6 +49,12 @@ class CommunicatedMatmul:
     bytes: int
     line: str
     callers: tuple[str, ...] = ()
+    backward: bool = False
+
+    @property
+    def when(self) -> When:
+        """The pass."""
+        return "backward" if self.backward else "forward"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -71,7 +79,9 @@ class LeftSite:
     at: str = ""
 
 
-def site_of(equation: Any, lines: tuple[str, ...]) -> CommunicatedMatmul:
+def site_of(
+    equation: Any, lines: tuple[str, ...], *, backward: bool = False
+) -> CommunicatedMatmul:
     """The site that an equation is, with its places in the source, if any is known."""
     aval = equation.outvars[0].aval
     return CommunicatedMatmul(
@@ -80,6 +90,7 @@ def site_of(equation: Any, lines: tuple[str, ...]) -> CommunicatedMatmul:
         bytes=math.prod(aval.shape) * aval.dtype.itemsize,
         line=lines[0] if lines else "",
         callers=lines[1:],
+        backward=backward,
     )
 
 

@@ -13,10 +13,11 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
-from lagom_jax.decompose.cut_choice import NamedForms, Slicing
+from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.form import DecomposeError, Form
+from lagom_jax.decompose.named_sites import NamedForms, NamedLines, SiteKey
 from lagom_jax.decompose.rewritten_function import rewritten
-from lagom_jax.decompose.sites import CommunicatedMatmul
+from lagom_jax.decompose.sites import COMMUNICATING, CommunicatedMatmul
 from lagom_jax.plan.rewrite import TRANSFORMATIONS, SiteForm
 
 
@@ -40,16 +41,17 @@ def sliced(
             then added: they need not wait for all slices, and these need not be put
             together, but sums are rounded otherwise.
         sites: Which to cut: lines as `lagom report` names them (`layout.py:218`), or a
-            function that is asked about each. By default every matmul whose result or
-            operand is communicated by `f` itself, as in `shard_map`; where
-            communication is left to the partitioner, every matmul.
+            function that is asked about each. By default every collective of `f`
+            itself, as in `shard_map`; where communication is left to the partitioner,
+            every matmul. One that is not chosen runs whole.
 
     Returns:
         A function of the same arguments. For a jitted `f`, it is jitted likewise. Its
         attribute `sites` says what was cut when it was traced last.
 
     Raises:
-        DecomposeError: When it is called: there is nothing to cut.
+        DecomposeError: When it is called: there is nothing to cut, or nothing at a line
+            that is named.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,7 +61,8 @@ def sliced(
     """
     if slices < 1:
         raise DecomposeError(f"slices must be 1 or more, not {slices}")
-    return rewritten(f, functools.partial(Slicing, slices, _asked(sites), whole_sums))
+    named = sites is not None and not callable(sites)
+    return _in_slices(f, slices, whole_sums, _asked(sites), strict=named)
 
 
 def rings(
@@ -104,28 +107,32 @@ def rings(
     asked = _asked(sites)
 
     def form_of(site: CommunicatedMatmul) -> Form | None:
-        return form if asked(site) else None
+        return form if site.kind in COMMUNICATING and asked(site) else None
 
     return rewritten(f, functools.partial(Slicing, slices, asked, forms=form_of))
 
 
 def with_forms(
     f: Callable[..., Any],
-    forms: Callable[[CommunicatedMatmul], Form | None]
-    | Mapping[tuple[str, str] | str, Form],
+    forms: Callable[[CommunicatedMatmul], Form | None] | Mapping[SiteKey, Form],
 ) -> Any:
     """Gives each collective next to a matmul in `f` a form of its own.
 
     As `rings`, with the form that suits each: rings, sends straight to the owners, or
-    chunks; sums over ranks (`psum`) can be in chunks. What has no form stays as it is.
-    `whole_weights=False` runs a slice of a weight's gradient between two messages.
+    chunks; sums over ranks (`psum`) can be in chunks, and so can matmuls outside of
+    `jax.shard_map` (`dot_general`), whose collectives are the partitioner's: each chunk
+    has its own. What has no form stays as it is. `whole_weights=False` runs a slice of
+    a weight's gradient between two messages.
 
     Args:
         f: A function; a jitted one keeps its donation, shardings and static arguments.
         forms: By line, or by line and primitive (`("layers.py:31", "all_gather")`, or
-            `"reduce_scatter"` or `"psum"`, whatever jax calls the last). The
-            line is the collective's own, or that of a call that leads to it; of several
-            that are named the innermost counts. Or a function that is asked about each.
+            `"reduce_scatter"`, `"psum"`, whatever jax calls that, or `"dot_general"`
+            for a matmul whose collectives are left to the partitioner), or by these
+            and the pass (`("layers.py:31", "all_gather", "backward")`), since a layer
+            that is computed again is in both. The line is the collective's own, or that
+            of a call that leads to it; of several that are named the innermost counts.
+            Or a function that is asked about each.
 
     Returns:
         A function, as `sliced` returns it. Its attribute `left` says which collectives
@@ -190,6 +197,7 @@ def transformed(
     slices: int,
     whole_sums: bool = True,
     forms: Sequence[SiteForm] = (),
+    only: Sequence[str] = (),
 ) -> Any:
     """A function under the transformation that a plan names.
 
@@ -199,6 +207,7 @@ def transformed(
         slices: Parts.
         whole_sums: As `sliced` takes it; of the others each has its own way.
         forms: As `with_forms` takes them.
+        only: The lines that `sliced` cuts; all where there are none.
 
     Raises:
         DecomposeError: There is no such transformation.
@@ -210,16 +219,29 @@ def transformed(
         (4, 2)
     """
     if transformation == "sliced":
-        return sliced(f, slices=slices, whole_sums=whole_sums)
+        return _in_slices(f, slices, whole_sums, _asked(only or None))
     if transformation == "rings":
         return rings(f, slices=slices)
     if transformation == "half_batch_loops":
         return half_batch_loops(f, slices=slices)
     if transformation == "with_forms":
-        named = NamedForms({(one.line, one.kind): one.form for one in forms})
+        named = NamedForms({one.key: one.form for one in forms})
         return _with_forms(f, named)
     raise DecomposeError(
         f"no transformation {transformation!r}: there are {', '.join(TRANSFORMATIONS)}"
+    )
+
+
+def _in_slices(
+    f: Callable[..., Any],
+    slices: int,
+    whole_sums: bool,
+    asked: Callable[[CommunicatedMatmul], bool],
+    *,
+    strict: bool = False,
+) -> Any:
+    return rewritten(
+        f, functools.partial(Slicing, slices, asked, whole_sums, strict=strict)
     )
 
 
@@ -237,5 +259,4 @@ def _asked(sites: Any) -> Callable[[CommunicatedMatmul], bool]:
         return lambda site: True
     if callable(sites):
         return cast("Callable[[CommunicatedMatmul], bool]", sites)
-    lines = frozenset(sites)
-    return lambda site: not lines.isdisjoint(site.lines)
+    return NamedLines(sites)

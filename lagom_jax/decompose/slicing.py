@@ -32,6 +32,7 @@ from lagom_jax.decompose.flat_program import (
     flatten,
     run_step,
 )
+from lagom_jax.decompose.partitioned_matmul import in_chunks
 from lagom_jax.decompose.sites import COMMUNICATING
 from lagom_jax.decompose.waiting_values import users_of
 
@@ -73,7 +74,7 @@ def _walk(
         at = None if cut is None else _cut_at(step, cut, place)
         if cut is not None and at is not None:
             _run_parts(step, cut, at, env)
-        elif cut is not None and not slicing.whole_sums and _is_sum(step, cut, env):
+        elif cut is not None and _adds_slices(step, slicing, cut, place, env):
             _run_sum(step, cut, env)
         else:
             values = [_whole(env, number, cut) for number in step.inputs]
@@ -130,8 +131,12 @@ def _run_parts(step: Step, cut: Cut, at: dict[int, int], env: dict[int, Any]) ->
         env[number] = _Parts(tuple(pieces))
 
 
-def _is_sum(step: Step, cut: Cut, env: dict[int, Any]) -> bool:
+def _adds_slices(
+    step: Step, slicing: Slicing, cut: Cut, place: int, env: dict[int, Any]
+) -> bool:
     """True for a sum over the cut dimension of what is there in slices."""
+    if slicing.whole_sums or place in cut.whole:
+        return False
     there = any(isinstance(env[number], _Parts) for number in step.inputs)
     return there and is_sum(step, cut)
 
@@ -169,6 +174,8 @@ def _whole(env: dict[int, Any], number: int, cut: Cut | None) -> Any:
 
 def _run_whole(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     name = step.equation.primitive.name
+    if slicing.forms and not slicing.local and name == "dot_general":
+        return in_chunks(step, values, slicing) or run_step(step, values)
     key = _BODIES.get(name)
     if key is None or not _has_sites(step.equation.params[key], slicing):
         return run_step(step, values)
@@ -197,7 +204,8 @@ def _in_shards(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     inside = dataclasses.replace(slicing, local=True)
 
     def body(*args: Any) -> list[Any]:
-        return run_sliced(flatten(_closed(p["jaxpr"])), inside, args)
+        program = flatten(_closed(p["jaxpr"]), backward=step.backward)
+        return run_sliced(program, inside, args)
 
     return jax.shard_map(
         body,
@@ -214,7 +222,7 @@ def _as_traced(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     old = step.equation.params["jaxpr"]
 
     def body(*args: Any) -> list[Any]:
-        return run_sliced(flatten(_closed(old)), slicing, args)
+        return run_sliced(flatten(_closed(old), backward=step.backward), slicing, args)
 
     new = jax.make_jaxpr(body)(*values)
     if new.consts:
@@ -230,7 +238,7 @@ def _looped(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     """A scan; what it carries in slices stays in slices from round to round."""
     p = step.equation.params
     # Loops of a step whose gradient is taken already need no rules any more.
-    program = flatten(p["jaxpr"], through_rules=slicing.loops)
+    program = flatten(p["jaxpr"], through_rules=slicing.loops, backward=step.backward)
     first, count = carried_by(p)
     carry = dict(
         zip(program.inputs[first : first + count], program.outputs[:count], strict=True)

@@ -27,6 +27,7 @@ from lagom_jax.plan.rewrite import NoFormError as NoFormError
 from lagom_jax.plan.rewrite import Rewrite as Rewrite
 from lagom_jax.plan.rewrite import SiteForm as SiteForm
 from lagom_jax.plan.rewrite import SiteRefusal as SiteRefusal
+from lagom_jax.plan.rewrite import When as When
 from lagom_jax.plan.rewrite import Why as Why
 from lagom_jax.plan.setting import Call as Call
 from lagom_jax.plan.setting import Cap as Cap

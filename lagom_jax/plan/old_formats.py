@@ -102,6 +102,31 @@ def _from_6(document: Document) -> Document:
     return {name: part for name, part in changed.items() if name in document}
 
 
+def _from_7(document: Document) -> Document:
+    """A form held for both passes then, and `sliced` cut all places."""
+    changed = {**document, "cuts": _each(document.get("cuts"), _in_both)}
+    if isinstance(rewrite := document.get("rewrite"), dict):
+        named = cast("Document", rewrite)
+        forms = _each(named.get("forms"), _in_both)
+        changed["rewrite"] = {"only": [], **named, "forms": forms}
+    if isinstance(evidence := document.get("evidence"), dict):
+        named = cast("Document", evidence)
+        tried = _each(named.get("candidates"), _left_in_both)
+        changed["evidence"] = {**named, "candidates": tried}
+    return {name: part for name, part in changed.items() if name in document}
+
+
+def _left_in_both(item: Any, _: str) -> Any:
+    if not isinstance(item, dict):
+        return item
+    named = cast("Document", item)
+    return {**named, "left": _each(named.get("left"), _in_both)}
+
+
+def _in_both(item: Any, _: str) -> Any:
+    return {"when": "", **cast("Document", item)} if isinstance(item, dict) else item
+
+
 def _tried(item: Any, _: str) -> Any:
     return {"left": [], **cast("Document", item)} if isinstance(item, dict) else item
 
@@ -181,5 +206,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
     4: _from_4,
     5: _from_5,
     6: _from_6,
+    7: _from_7,
 }
 """By format: what makes a document of that format one of the next."""

@@ -17,7 +17,7 @@ from lagom_jax.plan.old_formats import MIGRATIONS, Document
 from lagom_jax.plan.plan import Plan
 from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 """Raised with every change of a key: who replays a plan must know all of it."""
 MARKER: Final = "lagom_plan"
 _VERSION: Final = "format_version"

@@ -9,6 +9,13 @@ from typing import Final, Literal
 from lagom_jax.errors import DecomposeError, PlanError
 from lagom_jax.plan.form import Form
 
+When = Literal["", "forward", "backward"]
+"""A pass of a step; empty for both. Where a layer runs again for its gradients, that is
+a part of the second."""
+LEFT_TO_PARTITIONER: Final = "dot_general"
+"""jax's primitive at the places of collectives that the partitioner makes."""
+TRANSPOSED: Final = "transpose("
+"""What jax writes into the names of all that computes gradients."""
 TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2, "with_forms": 1}
 """Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
 
@@ -19,7 +26,7 @@ class CollectiveCut:
 
     Example:
         >>> CollectiveCut("ag.1", 2, "all-gather", "a.py:3", "dot.2", Form("ring"),
-        ...     "a.py:3", 1e-3, 64).pays
+        ...     "a.py:3", "", 1e-3, 64).pays
         True
     """
 
@@ -37,10 +44,18 @@ class CollectiveCut:
     line: str
     """The line that `with_forms` takes for this place; empty where nothing pays, or
     none is known."""
+    when: When
+    """The pass that it takes with the line; empty where the line alone says which."""
     saved_seconds: float
     """Seconds of a step less, at most; 0 or less where nothing pays."""
     memory_bytes: int
     """Bytes of slices on their way: one to send and one to receive."""
+
+    @property
+    def where(self) -> str:
+        """Its line in a few words, with the pass where that has to be said."""
+        line = self.line or self.source.rpartition("/")[2]
+        return f"{line}, {self.when}" if self.when else line
 
     @property
     def pays(self) -> bool:
@@ -60,17 +75,30 @@ class SiteForm:
     line: str
     """A line of the user's source, the collective's own or that of a call to it."""
     kind: str
-    """jax's primitive: `all_gather`, `reduce_scatter` or `psum`."""
+    """jax's primitive: `all_gather`, `reduce_scatter`, `psum`, or `dot_general` for a
+    matmul whose collectives are left to the partitioner."""
     form: Form
+    when: When = ""
+    """The pass; empty for both."""
+
+    @property
+    def key(self) -> tuple[str, str] | tuple[str, str, When]:
+        """The place as `with_forms` takes it."""
+        place = self.line, self.kind
+        return (*place, self.when) if self.when else place
 
     @property
     def code(self) -> str:
         """The same as an entry of a dict."""
-        return f'("{self.line}", "{self.kind}"): {self.form.code}'
+        key = ", ".join(f'"{part}"' for part in self.key)
+        return f"({key}): {self.form.code}"
 
 
 Why = Literal[
     "no collective",
+    "no site",
+    "not along it",
+    "left to the partitioner",
     "not in blocks",
     "not in chunks",
     "no matmul",
@@ -80,6 +108,11 @@ Why = Literal[
 ]
 _WHY: Final[Mapping[Why, str]] = {
     "no collective": "the function has no such collective of its own there",
+    "no site": "no collective of the function's own is there, and no matmul whose "
+    "collectives are left to the partitioner",
+    "not along it": "it has no part in the dimension that is cut",
+    "left to the partitioner": "what the partitioner communicates can be in chunks, "
+    "and not sent around",
     "not in blocks": "it is not tiled over all ranks of one mesh axis",
     "not in chunks": "a sum that all ranks get can be in chunks, and not sent around",
     "no matmul": "no matmul takes what it gathers, or makes alone what it adds up",
@@ -109,12 +142,15 @@ class SiteRefusal:
     """The line of the matmul, or of what is in the way; empty where none is known."""
     partly: bool = False
     """True if other collectives of that place have the form."""
+    when: When = ""
+    """The pass, where it was named."""
 
     @property
     def words(self) -> str:
         """The same in words."""
         there = f" ({self.at})" if self.at else ""
         kind = f"{self.kind} at " if self.kind else ""
+        kind = f"{self.when} {kind}" if self.when else kind
         return f"{kind}{self.line} as {self.form.label}: {_WHY[self.why]}{there}"
 
 
@@ -155,6 +191,8 @@ class Rewrite:
     """Bytes of device memory, likewise."""
     forms: tuple[SiteForm, ...] = ()
     """The form at each place, for `with_forms`; what is not named stays as it is."""
+    only: tuple[str, ...] = ()
+    """The lines that are cut, for `sliced`; all where none is named."""
 
     def __post_init__(self) -> None:
         """Checks that there is such a transformation."""
@@ -168,6 +206,8 @@ class Rewrite:
             raise PlanError(f"rewrite.slices: {self.slices} is less than {least}")
         if bool(self.forms) != (self.transformation == "with_forms"):
             raise PlanError("rewrite.forms: with_forms needs some, others take none")
+        if self.only and self.transformation != "sliced":
+            raise PlanError("rewrite.only: sliced alone takes lines")
 
     @property
     def code(self) -> str:
@@ -187,4 +227,6 @@ class Rewrite:
             return f"with_forms(step, {{{', '.join(one.code for one in self.forms)}}})"
         asks = self.transformation == "sliced" and not self.whole_sums
         sums = ", whole_sums=False" if asks else ""
-        return f"{self.transformation}(step, slices={self.slices}{sums})"
+        lines = ", ".join(f'"{line}"' for line in self.only)
+        only = f", sites=[{lines}]" if lines else ""
+        return f"{self.transformation}(step, slices={self.slices}{sums}{only})"

@@ -13,7 +13,8 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.decompose.cutting_advice import advise, form_savings, sites_to_cut
-from lagom_jax.decompose.form_savings import ByCopyEngines
+from lagom_jax.decompose.form_savings import FormPrices
+from lagom_jax.decompose.matmul_beside import MatmulsBeside
 from lagom_jax.hlo import Module
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
@@ -25,7 +26,7 @@ from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
 from lagom_jax.program.build import build_program
-from lagom_jax.program.program import Kernel, Program
+from lagom_jax.program.program import Program
 from lagom_jax.report.program_notes import unknown_in_words
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import FINE, Controls
@@ -170,7 +171,8 @@ class Judge:
         model = self._set(view, self._models[view.policy])
         prices = self.correct(model)
         timeline = replay(view.program, prices, model.contention())
-        for one in advise(view.program, timeline, self._of_messages(prices)):
+        by = self._of_forms(prices, model)
+        for one in advise(view.program, timeline, by):
             if one.pays:
                 yield one
 
@@ -183,7 +185,7 @@ class Judge:
         is so under a view's settings; a report, which has none, takes NCCL's own.
         """
         likeliest = EnsembleMember(self._models[view.policy], self.correct)
-        matmuls: dict[Collective, Kernel] | None = None
+        matmuls: dict[Collective, MatmulsBeside] | None = None
         by_model: list[dict[Collective, dict[Form, float]]] = []
         for member in (likeliest, *self._members):
             model = self._set(view, member.model.with_policy(view.policy))
@@ -191,7 +193,8 @@ class Judge:
             timeline = replay(view.program, prices, model.contention())
             if matmuls is None:
                 matmuls = sites_to_cut(view.program, timeline)
-            by_model.append(form_savings(matmuls, timeline, self._of_messages(prices)))
+            by = self._of_forms(prices, model)
+            by_model.append(form_savings(matmuls, timeline, by))
         first, *_ = by_model
         return {
             site: {
@@ -200,9 +203,9 @@ class Judge:
             for site, forms in first.items()
         }
 
-    def _of_messages(self, prices: Prices) -> Prices:
+    def _of_forms(self, prices: Prices, model: CostModel) -> FormPrices:
         """Prices where messages may go by copy engines, if that may be asked for."""
-        return ByCopyEngines(prices) if len(self._policies) > 1 else prices
+        return FormPrices(prices, model.contention(), len(self._policies) > 1)
 
     def _seconds_of(self, view: View) -> float:
         """A step with the settings of a view, under the default policy."""

@@ -19,7 +19,13 @@ from lagom_jax.options import Idea
 from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan import Plan, PlanCandidate
 from lagom_jax.plan.form import Form
-from lagom_jax.plan.rewrite import NoFormError, Rewrite, SiteForm, SiteRefusal
+from lagom_jax.plan.rewrite import (
+    LEFT_TO_PARTITIONER,
+    NoFormError,
+    Rewrite,
+    SiteForm,
+    SiteRefusal,
+)
 from lagom_jax.planner.regret import Scored, nowhere_behind
 from lagom_jax.planner.request import Request
 from lagom_jax.units import in_bytes
@@ -43,23 +49,30 @@ class RewriteWay(NamedTuple):
     """For `with_forms`: the form at each place."""
     title: str = ""
     """Its name among candidates; empty for the call that it is."""
+    only: tuple[str, ...] = ()
+    """For `sliced`: the lines that are cut; all where there are none."""
+    each_alone: bool = False
+    """True if each form is compiled alone first, and kept where that is shorter."""
 
     @property
     def name(self) -> str:
         """Its name among candidates."""
-        return self.title or Rewrite(*self[:3], (), "", 0.0, None).call
+        return self.title or Rewrite(*self[:3], (), "", 0.0, None, (), self.only).call
 
     def of(self, step: Callable[..., Any]) -> Any:
         """A step rewritten so; what cannot have its form stays as it is."""
         from lagom_jax.decompose import transformed
 
-        return transformed(step, *self[:3], self.forms)
+        return transformed(step, *self[:3], self.forms, self.only)
 
     def without(self, left: Sequence[SiteRefusal]) -> RewriteWay:
-        """The same without the forms of places that cannot have them."""
-        gone = {(one.line, one.kind) for one in left if not one.partly}
-        forms = tuple(one for one in self.forms if (one.line, one.kind) not in gone)
-        return self._replace(forms=forms)
+        """The same without the places that cannot be cut so."""
+        gone = {(one.line, one.kind, one.when) for one in left if not one.partly}
+        forms = tuple(
+            one for one in self.forms if (one.line, one.kind, one.when) not in gone
+        )
+        only = tuple(line for line in self.only if (line, "", "") not in gone)
+        return self._replace(forms=forms, only=only)
 
 
 class Rewritten(NamedTuple):
@@ -91,6 +104,13 @@ _LISTED = 6
 def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
     """All that is tried for a step whose plan is made.
 
+    Chunks have a way of their own, since messages of rings pay by copy engines alone;
+    and those that XLA's own order gains by at each place have another, since its order
+    of several collectives is not priced.
+
+    Where the partitioner made collectives that a form pays for, the step is also tried
+    with slices at these lines alone.
+
     Args:
         finished: Of that plan: its program says which form suits each place.
         deterministic: Leaves out forms that may change the rounding of sums.
@@ -105,12 +125,26 @@ def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
     def allowed(form: Form) -> bool:
         return not deterministic or (form.kind == "chunks" and form.whole_weights)
 
+    def chunks(form: Form) -> bool:
+        return allowed(form) and form.kind == "chunks"
+
     found: dict[tuple[SiteForm, ...], RewriteWay] = {}
-    for worth, title in ((likeliest, "the likeliest model"), (by_all, "all models")):
-        forms = forms_by_place(savings, worth, allowed)
+    for title, worth, able in (
+        ("by the likeliest model", likeliest, allowed),
+        ("chunks by the likeliest model", likeliest, chunks),
+        ("by all models", by_all, allowed),
+    ):
+        forms = forms_by_place(savings, worth, able)
         if forms:
-            found.setdefault(forms, _formed(forms, f"with_forms, by {title}"))
-    return (*WAYS, *found.values())
+            found.setdefault(forms, _formed(forms, f"with_forms, {title}"))
+    each = forms_by_place(savings, likeliest, chunks, by_pass=True)
+    if each:
+        alone = _formed(each, "with_forms, what is shorter alone")
+        found[each] = alone._replace(each_alone=True)
+    left = [one for forms in found for one in forms if one.kind == LEFT_TO_PARTITIONER]
+    lines = tuple(dict.fromkeys(one.line for one in left))
+    some = RewriteWay("sliced", 2, deterministic, deterministic, only=lines)
+    return (*WAYS, *([some] if lines else []), *found.values())
 
 
 def _formed(forms: tuple[SiteForm, ...], title: str) -> RewriteWay:
@@ -155,6 +189,9 @@ def with_rewrites(
         request.progress(f"planning for {name}")
         left: tuple[SiteRefusal, ...] = ()
         try:
+            if way.each_alone:
+                way, used = _shorter_alone(way, planner_of, share, as_written[0])
+                compiles += used
             planner, lines, left = planner_of(way)
             able = way.without(left)
             before = done.setdefault(able._replace(title=""), name)
@@ -223,6 +260,42 @@ def apart(way: RewriteWay, *, deterministic: bool = False) -> Idea:
     )
 
 
+def _shorter_alone(
+    way: RewriteWay,
+    planner_of: Callable[[RewriteWay], Rewritten],
+    request: Request,
+    as_written: Planner,
+) -> tuple[RewriteWay, int]:
+    """A way with those of its forms that gain by themselves, and compiles for that.
+
+    Raises:
+        NoFormError: None does.
+    """
+    finished = as_written.finished
+    assert finished is not None
+    usual = finished.trials[0].view
+    assert usual is not None
+    budget = dataclasses.replace(request.budget, compiles=1)
+    kept: list[SiteForm] = []
+    for form in way.forms:
+        one = way._replace(forms=(form,))
+        begin = apart(one, deterministic=request.deterministic)
+        once = dataclasses.replace(
+            request, levers=("options",), budget=budget, begin_with=(begin,)
+        )
+        try:
+            planner = planner_of(one).planner
+            planner.plan(once)
+        except LagomError:
+            continue
+        view = None if planner.finished is None else planner.finished.trials[0].view
+        if view is not None and view.default_seconds < usual.default_seconds:
+            kept.append(form)
+    if not kept:
+        raise NoFormError("no form is shorter by itself", ())
+    return way._replace(forms=tuple(kept), each_alone=False), len(way.forms)
+
+
 def _never_behind(planner: Planner, plan: Plan, usual: Scored | None) -> Plan:
     """The shortest of a planner's candidates that no model finds behind a plan.
 
@@ -275,6 +348,7 @@ def _rewrite(way: RewriteWay, lines: Sequence[str], other: Plan, plan: Plan) -> 
         new.tuned.step_seconds - old.tuned.step_seconds,
         peak,
         way.forms,
+        way.only,
     )
 
 

@@ -9,7 +9,7 @@ from lagom_jax.report.figures import Report
 from lagom_jax.report.story import PageError
 from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 
@@ -45,7 +45,7 @@ def from_json(text: str, origin: str = "the report") -> Report:
         Traceback (most recent call last):
         ...
         lagom_jax.report.story.PageError: the report has format 1, this lagom_jax
-        reads 3: make it again
+        reads 4: make it again
     """
     try:
         document = parse_object(text)

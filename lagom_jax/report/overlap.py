@@ -17,7 +17,7 @@ from lagom_jax.cost.recording import record
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.timeline import TaskTime, Timeline
 from lagom_jax.decompose.cutting_advice import advise
-from lagom_jax.decompose.form_savings import ByCopyEngines
+from lagom_jax.decompose.form_savings import FormPrices
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Module
 from lagom_jax.plan import StepIntervals
@@ -117,7 +117,9 @@ def report_program(
         unknown_kernels=program.called_kernels("custom"),
         versions=dict(versions or {}),
         measured=measured,
-        cutting=advise(program, timeline, ByCopyEngines(prices)),
+        cutting=advise(
+            program, timeline, FormPrices(prices, contention, copy_engines=True)
+        ),
         step_interval=intervals.step if intervals else None,
         exposed_interval=intervals.exposed if intervals else None,
         contention_interval=intervals.contention if intervals else None,

@@ -379,7 +379,7 @@ _CUTS: Final[Mapping[str, Callable[[CollectiveCut], str | Text]]] = {
     "form": lambda one: one.form.label,
     "saves at most": lambda one: in_seconds(one.saved_seconds),
     "memory": lambda one: in_bytes(one.memory_bytes),
-    "where": lambda one: one.line or one.source.rpartition("/")[2],
+    "where": lambda one: one.where,
 }
 _SPARE_OF_CUTS = ("matmul", "memory")
 _SPARE_OF_SETTINGS = ("keeps rounding", "NCCL's own", "sites", "ranks")

@@ -169,7 +169,7 @@ def _cutting(report: Report, rows: int | None) -> RenderableType:
             one.form.label,
             in_seconds(one.saved_seconds),
             in_bytes(one.memory_bytes),
-            one.line or one.source.rpartition("/")[2],
+            one.where,
         )
     return Group(shown, Text())
 

@@ -19,6 +19,7 @@ class Transformation(NamedTuple):
     slices: int
     whole_sums: bool = True
     forms: tuple[SiteForm, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 AS_WRITTEN: Final = Transformation("sliced", 1)
@@ -56,7 +57,11 @@ def transformation_of(
     if found is None:
         return AS_WRITTEN
     return Transformation(
-        found.transformation, found.slices, found.whole_sums, found.forms
+        found.transformation,
+        found.slices,
+        found.whole_sums,
+        found.forms,
+        found.only,
     )
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -331,6 +332,81 @@ def rewritten(case):
     }
 
 
+def widened(x, up):
+    """A matmul whose result is cut by columns."""
+    return x @ up
+
+
+def narrowed(h, down):
+    """A matmul whose sums the partitioner adds up over ranks."""
+    return h @ down
+
+
+def partitioned(case):
+    """Layers whose collectives are the partitioner's, cut at one line."""
+    mesh = mesh_of(case["ranks"], case.get("outer", 1))
+    batch, sequence, width, hidden = case.get("sizes", (4, 6, 8, 16))
+
+    def on(*axes):
+        return jax.NamedSharding(mesh, P(*axes))
+
+    def layer(x, ws):
+        x = lax.with_sharding_constraint(x, on("d"))
+        h = lax.with_sharding_constraint(widened(x, ws[0]), on("d", None, "t"))
+        y = lax.with_sharding_constraint(narrowed(jnp.tanh(h), ws[1]), on("d"))
+        return x + y, None
+
+    one = jax.checkpoint(layer) if case.get("remat") else layer
+
+    def stack(ws, x):
+        if case.get("scan"):
+            return lax.scan(one, x, ws)[0]
+        for n in range(2):
+            x, _ = one(x, jax.tree.map(lambda w, n=n: w[n], ws))
+        return x
+
+    def loss(ws, x):
+        return jnp.square(stack(ws, x)).mean()
+
+    f = jax.jit(stack if case.get("forward") else jax.value_and_grad(loss, (0, 1)))
+    keys = jax.random.split(jax.random.key(case.get("seed", 0)), 3)
+    up, down, x = (
+        jax.device_put(jax.random.normal(key, shape) / 3, cut)
+        for key, shape, cut in zip(
+            keys,
+            ((2, width, hidden), (2, hidden, width), (batch, sequence, width)),
+            (on(None, None, "t"), on(None, "t"), on("d")),
+            strict=True,
+        )
+    )
+    chosen, slices = CHOSEN[case["chosen"]], case["slices"]
+    line = f"{Path(__file__).name}:{chosen.__code__.co_firstlineno + 2}"
+    if case["way"] == "forms":
+        form = decompose.Form("chunks", slices=slices)
+        cut = decompose.with_forms(f, {(line, "dot_general"): form})
+    else:
+        whole = case["way"] == "sliced"
+        cut = decompose.sliced(f, slices=slices, whole_sums=whole, sites=[line])
+    args = ((up, down), x)
+    found = zip(jax.tree.leaves(f(*args)), jax.tree.leaves(cut(*args)), strict=True)
+    before, after = (added_up(g.lower(*args).compile().as_text()) for g in (f, cut))
+    return {
+        "error": max(_error(one, two) for one, two in found),
+        "before": before,
+        "after": after,
+        "lines": len({site.line for site in cut.sites}),
+    }
+
+
+def added_up(text):
+    """Arrays that all-reduces of a program add up, several in one or not."""
+    calls = re.findall(r" all-reduce(?:-start)?\(([^)]*)\)", text)
+    return sum(call.count("%") for call in calls)
+
+
+CHOSEN = {"widened": widened, "narrowed": narrowed}
+
+
 def communications(text):
     """Collectives of a function, but for messages between two."""
     names = ("psum_invariant[", "psum[", "all_gather[", "reduce_scatter[")
@@ -396,6 +472,7 @@ EXTRA = {
     "uneven": uneven,
     "nearer": nearer,
     "rewritten": rewritten,
+    "partitioned": partitioned,
     "wrapped": wrapped,
     "attention": attention,
 }

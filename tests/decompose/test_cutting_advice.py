@@ -9,7 +9,8 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.decompose import Form
 from lagom_jax.decompose.cutting_advice import advise
-from lagom_jax.decompose.form_savings import message_of, part_of
+from lagom_jax.decompose.form_savings import FormPrices
+from lagom_jax.decompose.form_schedule import message_of, part_of
 from lagom_jax.program.build import build_program
 from tests.decompose.programs import program
 
@@ -38,7 +39,7 @@ def step():
 
 def advice(step, **shares):
     prices = Faster(CostModel.of(CLUSTER), **shares)
-    return advise(step, replay(step, prices), prices)
+    return advise(step, replay(step, prices), FormPrices(prices))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lagom_jax.decompose.form_savings import forms_of
 from lagom_jax.decompose.site_forms import by_all, forms_by_place
 from lagom_jax.plan import Form, SiteForm
 
@@ -10,9 +11,12 @@ from ..cost.programs import collective
 RING, TWO = Form("ring"), Form("chunks", slices=2)
 
 
-def at(*lines, kind="all-gather"):
+def at(*lines, kind="all-gather", op_name="jit(f)/jvp(shard_map)/shard_map/x"):
     source = f"/home/me/{lines[0]}"
-    return collective("c", kind=kind, source=source, callers=lines[1:])
+    return collective("c", kind=kind, source=source, callers=lines[1:], op_name=op_name)
+
+
+AGAIN = "jit(f)/transpose(jvp(shard_map))/shard_map/x"
 
 
 @pytest.fixture
@@ -43,6 +47,31 @@ def test_or_what_by_no_model_takes_more(savings):
     assert forms_by_place(savings, by_all, lambda form: form == TWO) == (
         SiteForm("layout.py:3", "all_gather", TWO),
     )
+
+
+def test_a_layer_that_runs_again_may_have_another_form_there():
+    """Its pass is named only where the line alone does not say which."""
+    passes = {
+        at("a.py:1"): {RING: (2.0,), TWO: (1.0,)},
+        at("a.py:1", op_name=AGAIN): {RING: (-1.0,), TWO: (-1.0,)},
+    }
+    (found,) = forms_by_place(passes)
+    assert found == SiteForm("a.py:1", "all_gather", RING, "forward")
+    assert found.code == '("a.py:1", "all_gather", "forward"): Form("ring")'
+    again = {**passes, at("a.py:1", op_name=AGAIN): {RING: (9.0,), TWO: (2.0,)}}
+    assert forms_by_place(again) == (SiteForm("a.py:1", "all_gather", RING),)
+
+
+def test_what_the_partitioner_made_is_named_by_its_matmul():
+    named = {"op_name": "jit(f)/jvp()/while/body/dot_general"}
+    for kind in ("all-gather", "all-reduce", "reduce-scatter"):
+        made = {at("a.py:1", kind=kind, **named): {TWO: (2.0,)}}
+        assert forms_by_place(made) == (SiteForm("a.py:1", "dot_general", TWO),)
+        own = collective("c", kind=kind)
+        assert set(forms_of(at("a.py:1", kind=kind, **named))) <= set(forms_of(own))
+        assert {f.kind for f in forms_of(at("a.py:1", kind=kind, **named))} == {
+            "chunks"
+        }
 
 
 def test_what_one_place_gains_another_with_the_same_lines_may_lose():

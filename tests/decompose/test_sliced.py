@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagom_jax import decompose
-from lagom_jax.decompose import half_batch_loops, half_batches, sliced
+from lagom_jax.decompose import half_batch_loops, half_batches, sliced, with_forms
 from lagom_jax.decompose.flat_program import carried_by
 from lagom_jax.errors import LagomError
+from lagom_jax.plan import NoFormError
 from tests.decompose.on_devices import Devices
 
 X = np.random.default_rng(0).normal(size=(8, 6, 16)).astype(np.float32)
@@ -145,6 +146,131 @@ def test_only_the_named_lines_are_cut():
     chosen(X, W)
     assert [site.line for site in chosen.sites] == [place]
     assert sliced(f, sites=lambda site: site.kind == "dot_general")(X, W) is not None
+
+
+def line_of(f, number=1):
+    """A line of a function, as sites have it."""
+    return f"{__file__.rsplit('/', 1)[1]}:{f.__code__.co_firstlineno + number}"
+
+
+def two_matmuls(w, x):
+    y = jnp.tanh(x @ w)
+    return jnp.square(jnp.tanh(y @ w.T)).mean()
+
+
+@pytest.mark.parametrize("whole_sums", [True, False])
+@pytest.mark.parametrize(
+    ("number", "counts"),
+    # A matmul forward, the activation's gradient, the weight's: of the line that is
+    # cut, the last is whole where sums are; of the other line all are.
+    [(1, {True: 2 + 2 + 1, False: 2 + 2 + 2}), (2, {True: 2 + 2 + 1, False: 2 * 3})],
+)
+def test_what_is_not_chosen_runs_whole(number, counts, whole_sums):
+    step = jax.value_and_grad(two_matmuls, (0, 1))
+    place = line_of(two_matmuls, number)
+    for sites in ([place], lambda site: site.line == place):
+        cut = sliced(step, whole_sums=whole_sums, sites=sites)
+        assert matmuls(cut, W, X) == counts[whole_sums] + 3
+        assert {site.line for site in cut.sites} == {place}
+        expected = jax.tree.leaves(step(W, X))
+        for one, two in zip(expected, jax.tree.leaves(cut(W, X)), strict=True):
+            np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-6)
+
+
+def test_what_is_not_chosen_runs_whole_in_loops_and_rematerialised():
+    def body(x, w):
+        y = jnp.sin(x @ w)
+        return jnp.tanh(y @ w.T), None
+
+    def step(w, x):
+        return jax.lax.scan(jax.checkpoint(body), x, jnp.stack([w, 2 * w]))[0]
+
+    cut = sliced(step, sites=[line_of(body)])
+    assert matmuls(step, W, X) == 2
+    assert matmuls(cut, W, X) == 3
+    np.testing.assert_allclose(step(W, X), cut(W, X), rtol=2e-5, atol=1e-6)
+
+
+def test_a_line_that_leads_to_nothing_is_an_error_that_says_what_to_change():
+    step, there = jax.grad(two_matmuls), line_of(two_matmuls)
+    with pytest.raises(
+        NoFormError, match=r"a.py:3 as chunks, 2 slices.*there are"
+    ) as e:
+        sliced(step, sites=[there, "a.py:3"])(W, X)
+    assert [(one.line, one.why) for one in e.value.left] == [("a.py:3", "no site")]
+
+    def apart(x, w):
+        y = jnp.tanh(x @ w)
+        return y, jnp.tanh(w.T @ jnp.sort(w, 0))
+
+    lines = [line_of(apart), line_of(apart, 2)]
+    with pytest.raises(
+        NoFormError, match="it has no part in the dimension that is cut"
+    ):
+        sliced(apart, sites=lines)(X, W)
+
+
+@pytest.mark.parametrize("kind", ["dot_general", None])
+def test_a_form_of_a_matmul_that_is_left_to_the_partitioner(kind):
+    """Only those at the line; of the longest dimension that is no last one."""
+    step, place = jax.grad(two_matmuls, (0, 1)), line_of(two_matmuls, 2)
+    named = {(place, kind) if kind else place: decompose.Form("chunks", slices=2)}
+    cut = with_forms(step, named)
+    assert matmuls(cut, W, X) == matmuls(step, W, X) + 3
+    for one, two in zip(step(W, X), cut(W, X), strict=True):
+        np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-6)
+    assert (len(cut.sites), cut.left) == (3, ())
+
+
+def test_a_matmul_that_is_left_to_the_partitioner_cannot_be_sent_around():
+    place = line_of(two_matmuls)
+    with pytest.raises(NoFormError, match="can be in chunks, and not sent around"):
+        with_forms(two_matmuls, {place: decompose.Form("ring")})(W, X)
+    with pytest.raises(NoFormError, match="no rows to cut"):
+        with_forms(two_matmuls, {place: decompose.Form("chunks", slices=5)})(W, X)
+    sums = {(place, "psum"): decompose.Form("chunks", slices=2)}
+    with pytest.raises(NoFormError, match=r"dot_general at test_.*no such collective"):
+        with_forms(two_matmuls, sums)(W, X)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_step_that_is_left_to_the_partitioner(devices, data):
+    """Results stay whatever is cut; each slice has a collective of its own."""
+    slices = data.draw(st.sampled_from([2, 3]))
+    way = data.draw(st.sampled_from(["sliced", "sums in slices", "forms"]))
+    ranks, outer = data.draw(st.sampled_from([(2, 1), (4, 1), (8, 1), (2, 2), (4, 2)]))
+    found = devices.answer(
+        ask="partitioned",
+        ranks=ranks,
+        outer=outer,
+        way=way,
+        slices=slices,
+        chosen=data.draw(st.sampled_from(["widened", "narrowed"])),
+        scan=data.draw(st.booleans()),
+        remat=data.draw(st.booleans()),
+        sizes=[
+            outer * slices * data.draw(st.integers(1, 2)),
+            slices * data.draw(st.integers(1, 3)),
+            slices * 2 * data.draw(st.integers(1, 3)),
+            ranks * slices * data.draw(st.integers(1, 2)),
+        ],
+        seed=data.draw(st.integers(0, 9)),
+    )
+    assert found["error"] < 1e-4, found
+    assert found["lines"] == 1
+
+
+@pytest.mark.parametrize("way", ["sliced", "forms"])
+def test_a_chosen_line_has_a_collective_for_each_slice(devices, way):
+    """The sum after the second matmul of a layer, forward; the rest is as it was."""
+    case = {"ask": "partitioned", "way": way, "slices": 2, "chosen": "narrowed"}
+    found = devices.answer(**case, forward=True, ranks=4)
+    assert found["error"] < 2e-5
+    assert (found["before"], found["after"]) == (2, 4)
+    other = devices.answer(**case | {"chosen": "widened"}, forward=True, ranks=4)
+    assert (other["before"], other["after"]) == (2, 2)
 
 
 def test_nothing_to_cut_says_what_there_is():

@@ -105,7 +105,7 @@ def test_candidates_of_one_name_are_counted():
     assert shown(other, one) == ["evidence.candidates.as it is#3: nothing → ok"]
 
 
-CUT = CollectiveCut("ag", 1, "all-gather", "", "dot", Form("ring"), "", 0.01, 64)
+CUT = CollectiveCut("ag", 1, "all-gather", "", "dot", Form("ring"), "", "", 0.01, 64)
 
 
 def test_every_part_of_a_plan_is_compared():

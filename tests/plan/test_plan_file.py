@@ -37,6 +37,7 @@ from lagom_jax.plan import (
     SiteRefusal,
     SiteSetting,
     StepParts,
+    When,
     Why,
     from_json,
     load,
@@ -71,6 +72,7 @@ SITE_FORM = {
     "line": "a.py:3",
     "kind": "psum",
     "form": plain(Form("chunks", slices=2)),
+    "when": "backward",
 }
 PLANNED = {
     flag.name: st.sampled_from(flag.choices) if flag.choices else OF_TYPE[flag.type]
@@ -102,6 +104,7 @@ forms = st.builds(
     whole_weights=st.booleans(),
 )
 whys = st.sampled_from(get_args(Why))
+whens = st.sampled_from(get_args(When))
 candidates = st.builds(
     PlanCandidate,
     texts,
@@ -115,7 +118,10 @@ candidates = st.builds(
     st.none() | numbers,
     st.none() | counts,
     numbers,
-    st.just(()) | st.tuples(st.builds(SiteRefusal, texts, texts, forms, whys, texts)),
+    st.just(())
+    | st.tuples(
+        st.builds(SiteRefusal, texts, texts, forms, whys, texts, st.booleans(), whens)
+    ),
 )
 settings = st.builds(
     SiteSetting,
@@ -150,11 +156,13 @@ in_slices = (
     st.just("sliced"),
     st.integers(2, 9),
     st.just(()),
+    st.just(()) | st.tuples(texts),
 )
 with_forms = (
     st.just("with_forms"),
     st.just(1),
-    st.tuples(st.builds(SiteForm, texts, texts, forms)),
+    st.tuples(st.builds(SiteForm, texts, texts, forms, whens)),
+    st.just(()),
 )
 rewrites = st.one_of(
     *(
@@ -168,14 +176,16 @@ rewrites = st.one_of(
             numbers,
             st.none() | counts,
             given,
+            only,
         )
-        for transformation, slices, given in (in_slices, with_forms)
+        for transformation, slices, given, only in (in_slices, with_forms)
     )
 )
 
 
 cuts = st.builds(
-    CollectiveCut, texts, counts, texts, texts, texts, forms, texts, numbers, counts
+    CollectiveCut,
+    *(texts, counts, texts, texts, texts, forms, texts, whens, numbers, counts),
 )
 variables = st.just(()) | st.tuples(
     st.builds(ProcessVariable, st.just("NCCL_CTA_POLICY"), st.just("2"), texts, numbers)
@@ -242,7 +252,7 @@ def test_what_is_written_is_read_again(plan):
 def test_the_text_is_json_and_sorted():
     assert to_json(from_json(TEXT)) == TEXT
     assert json.loads(TEXT)["lagom_plan"] is True
-    assert json.loads(TEXT)["format_version"] == 7
+    assert json.loads(TEXT)["format_version"] == 8
     shuffled = json.dumps(dict(reversed(DOCUMENT.items())))
     assert to_json(from_json(shuffled)) == TEXT
 
@@ -422,8 +432,8 @@ def test_depth_is_no_defect_of_ours():
 
 
 def test_a_newer_plan_says_what_to_do():
-    with pytest.raises(PlanError, match=r"mine.json is a plan of format 8.*install"):
-        from_json(changed(("format_version",), 8), "mine.json")
+    with pytest.raises(PlanError, match=r"mine.json is a plan of format 9.*install"):
+        from_json(changed(("format_version",), 9), "mine.json")
 
 
 def older(number):
@@ -501,7 +511,9 @@ def test_rewritten_steps_of_format_5_have_one_form():
         from_json(changed(("rewrite",), plain(rewrite) | {"forms": [SITE_FORM]}))
     named = {"transformation": "with_forms", "slices": 1, "forms": [SITE_FORM]}
     found = from_json(changed(("rewrite",), plain(rewrite) | named)).rewrite
-    assert found.forms == (SiteForm("a.py:3", "psum", Form("chunks", slices=2)),)
+    assert found.forms == (
+        SiteForm("a.py:3", "psum", Form("chunks", slices=2), "backward"),
+    )
     bad = {**SITE_FORM, "form": {**SITE_FORM["form"], "kind": "star"}}
     with pytest.raises(PlanError, match=r"forms\[0\].form.kind: 'star' is none of"):
         from_json(changed(("rewrite",), plain(rewrite) | named | {"forms": [bad]}))
@@ -513,6 +525,7 @@ def test_cuts_of_format_6_named_their_form_in_words():
     plan = from_json(older("6").read_text())
     assert [cut.form.label for cut in plan.cuts] == said
     assert [cut.collectives for cut in plan.cuts] == [1] * len(said)
+    assert plan.rewrite.only == ()
     assert all(one.left == () for one in plan.evidence.candidates)
     document["cuts"][0]["form"] = "star, 3 slices"
     with pytest.raises(PlanError, match=r"cuts\[0\].form: 'star, 3 slices'"):

@@ -61,8 +61,10 @@ class Known:
         ways = [SimpleNamespace(known=one, scored=one.scored) for one in self.others]
         for way in ways:
             way.trial, way.view = Held(None), None
+        default = self.outcome.evidence.default.step_seconds
+        trial = Held(SimpleNamespace(default_seconds=default))
         self.finished = Finishing(
-            self.scored, tuple(ways), None, lambda way: way.known.outcome
+            self.scored, tuple(ways), None, lambda way: way.known.outcome, (trial,)
         )
 
     @property
@@ -71,7 +73,7 @@ class Known:
         return Scored(seconds, self.by_model or (seconds,), 0)
 
     def plan(self, request):
-        assert request.budget.compiles == Budget().compiles // 2
+        assert request.budget.compiles in (1, Budget().compiles // 2)
         (apart,) = request.begin_with
         assert set(apart.options.values()) == {0}
         return self.outcome
@@ -92,6 +94,7 @@ class Finishing:
     ways: tuple[object, ...]
     taken: object
     plan_of: Callable[[object], Plan]
+    trials: tuple[Held, ...] = ()
 
 
 FORMS = (
@@ -103,7 +106,7 @@ AGAIN = FORMED._replace(forms=FORMS[1:], title="with_forms, again")
 LEFT = SiteRefusal("a.py:1", "all_gather", FORMS[0].form, "summed over", "a.py:2")
 
 
-def rewritten(outcomes, **given):
+def rewritten(outcomes, more=(), **given):
     """The plan that is chosen where ways of slicing have these outcomes."""
 
     def planner_of(way):
@@ -118,7 +121,7 @@ def rewritten(outcomes, **given):
     said = []
     written = Known(PLAN)
     request = Request(progress=said.append, **given)
-    ways = (*WAYS, FORMED, AGAIN)
+    ways = (*WAYS, FORMED, AGAIN, *more)
     chosen, plan = with_rewrites((written, PLAN), planner_of, request, ways)
     assert said
     assert (chosen is written) == (plan.rewrite is None)
@@ -255,6 +258,56 @@ def test_half_batches_of_loops_are_tried_and_named():
     assert plan.rewrite.transformation == "half_batch_loops"
     line = "step = lagom_jax.decompose.half_batch_loops(step, slices=2)"
     assert line in plan_to_text(plan)
+
+
+def test_forms_that_gain_alone_are_tried_together():
+    """What a compile of one form by itself finds longer is left out."""
+    third = SiteForm("c.py:3", "all_gather", Form("chunks", slices=2))
+    forms = (*FORMS, third)
+    each = FORMED._replace(forms=forms, title="what is shorter alone", each_alone=True)
+    default = PLAN.evidence.default
+    found = {
+        each._replace(forms=(FORMS[0],)): 0.999 * default.step_seconds,
+        each._replace(forms=(FORMS[1],)): 1.001 * default.step_seconds,
+        each._replace(forms=(third,)): 0.9 * default.step_seconds,
+    }
+    outcomes = {
+        way: dataclasses.replace(
+            PLAN,
+            evidence=dataclasses.replace(
+                PLAN.evidence, default=dataclasses.replace(default, step_seconds=s)
+            ),
+        )
+        for way, s in found.items()
+    }
+    both = each._replace(forms=(FORMS[0], third), each_alone=False)
+    plan = rewritten({**outcomes, both: planned_in(0.07)}, more=(each,))
+    assert plan.rewrite.forms == both.forms
+    named = {one.name: one for one in plan.evidence.candidates}
+    assert named[each.name].status == "chosen"
+    assert plan.evidence.compiles == 2 * PLAN.evidence.compiles + 3
+    # Where a form cannot be had at all, it is no gain, either.
+    plan = rewritten({}, more=(each,))
+    named = {one.name: one for one in plan.evidence.candidates}
+    assert (named[each.name].status, plan.rewrite) == ("failed", None)
+    assert named[each.name].reason == "no form is shorter by itself"
+
+
+def test_slices_of_some_lines_are_named():
+    some = WAYS[0]._replace(only=("a.py:1", "b.py:2"))
+    assert some.name == (
+        'sliced(step, slices=2, whole_sums=False, sites=["a.py:1", "b.py:2"])'
+    )
+    assert some.without((LEFT,)) == some
+    gone = SiteRefusal("a.py:1", "", Form("chunks", slices=2), "no site", "")
+    assert some.without((gone,)).only == ("b.py:2",)
+
+
+def test_a_form_of_one_pass_is_left_out_alone():
+    again = dataclasses.replace(FORMS[0], when="backward")
+    way = FORMED._replace(forms=(*FORMS, again))
+    gone = dataclasses.replace(LEFT, when="backward")
+    assert way.without((gone,)).forms == FORMS
 
 
 def test_sums_stay_as_they_are_where_they_have_to():

@@ -55,7 +55,7 @@ def test_a_report_comes_back_as_it_was():
         ("[]", "no JSON object"),
         ("{", "cut short"),
         ('{"format_version": 99}', "format 99"),
-        ('{"format_version": 3}', "missing"),
+        ('{"format_version": 4}', "missing"),
     ],
 )
 def test_what_is_no_report_is_refused(text, words):
