@@ -78,7 +78,7 @@ class FormPrices:
     contention: Contention | None = None
     """Of tasks beside each other; nothing by default."""
     copy_engines: bool = False
-    """Whether copy engines may carry messages between two."""
+    """True if copy engines may carry messages between two."""
 
     def message(self, site: Collective) -> Collective:
         """A message of a collective's ring, by the shorter of the ways it may take."""

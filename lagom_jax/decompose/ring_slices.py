@@ -161,7 +161,7 @@ def after(x: jax.Array, earlier: object) -> jax.Array:
 def in_turn(
     collective: Callable[[jax.Array], jax.Array], pieces: Iterable[jax.Array]
 ) -> list[jax.Array]:
-    """What a collective makes of each piece, one after the other.
+    """The collective of each piece, one after the other.
 
     They travel so anyhow. But where XLA may choose their order, it sends all of them
     when the last piece is made, or waits for all before it takes the first.

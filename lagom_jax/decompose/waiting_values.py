@@ -223,7 +223,7 @@ class Product:
         ]
 
     def in_chunks(self, collective: Step, form: Form) -> Any:
-        """What a collective makes of it, part by part of a dimension that it leaves.
+        """The collective of it, part by part of a dimension that it leaves alone.
 
         Cut is the operand with the fewest bytes, for the parts are copied: often the
         weight, since a scatter leaves columns alone, and a sum rows as well.

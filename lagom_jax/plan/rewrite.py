@@ -15,7 +15,7 @@ a part of the second."""
 LEFT_TO_PARTITIONER: Final = "dot_general"
 """jax's primitive at the places of collectives that the partitioner makes."""
 TRANSPOSED: Final = "transpose("
-"""What jax writes into the names of all that computes gradients."""
+"""The word that jax writes into the names of all that computes gradients."""
 TRANSFORMATIONS = {"sliced": 2, "rings": 1, "half_batch_loops": 2, "with_forms": 1}
 """Functions of `lagom_jax.decompose`, with the least slices that they cut into."""
 
