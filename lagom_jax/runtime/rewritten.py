@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Plan, SiteForm, load
 from lagom_jax.runtime import say
+from lagom_jax.runtime.function_wrapper import FunctionWrapper
 from lagom_jax.runtime.options import OptionError
 
 
@@ -82,12 +82,15 @@ def rewritten(function: Any, asked: Transformation) -> Any:
     return RewrittenStep(jitted, transformed(jitted, *asked))
 
 
-class RewrittenStep:
-    """A jitted step in slices; called, traced and lowered as the step itself."""
+class RewrittenStep(FunctionWrapper):
+    """A jitted step in slices; called, traced and lowered as the step itself.
+
+    All else is the step's as it is written: slices change no shape.
+    """
 
     def __init__(self, usual: Any, cut: Any) -> None:
-        functools.update_wrapper(self, usual)
-        self._usual, self._cut = usual, cut
+        super().__init__(usual)
+        self._cut = cut
         self._as_written = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -102,10 +105,6 @@ class RewrittenStep:
         """As the jitted step's."""
         return self._one("lower", args, kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        """As the jitted step has it: slices change no shape."""
-        return getattr(vars(self)["_usual"], name)
-
     def _one(self, what: str, args: Any, kwargs: Any) -> Any:
         if not self._as_written:
             try:
@@ -113,4 +112,4 @@ class RewrittenStep:
             except LagomError as error:
                 self._as_written = True
                 say.warn_once(f"the step stays as it is written: {error}", first=True)
-        return getattr(self._usual, what)(*args, **kwargs)
+        return getattr(self.__wrapped__, what)(*args, **kwargs)

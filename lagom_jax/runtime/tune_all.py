@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
 from lagom_jax.runtime import say
+from lagom_jax.runtime.function_wrapper import FunctionWrapper
 from lagom_jax.runtime.options import OptionError, resolve
 from lagom_jax.runtime.tune import tune
 
@@ -144,25 +145,24 @@ class TunedJits:
         return tuned
 
 
-class WatchedJit:
+class WatchedJit(FunctionWrapper):
     """A jitted function that is tuned once it turns out to be worth it."""
 
     def __init__(self, jitted: Any, jits: TunedJits) -> None:
         """Wraps a function; see `tune_all`."""
-        functools.update_wrapper(self, jitted, updated=())
-        self._jitted = self._function = jitted
-        self._jits = jits
+        super().__init__(jitted)
+        self._jitted, self._jits = jitted, jits
         self._programs = -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it, tuned or not."""
         from lagom_jax.runtime.arguments import trace_is_clean
 
-        if self._function is not self._jitted:
-            return self._function(*args, **kwargs)
+        if self.__wrapped__ is not self._jitted:
+            return self.__wrapped__(*args, **kwargs)
         if self._programs < 0 and trace_is_clean():
             self._decide(args, kwargs)
-        result = self._function(*args, **kwargs)
+        result = self.__wrapped__(*args, **kwargs)
         # Private: without it, what its first call decides holds.
         count = getattr(self._jitted, "_cache_size", None)
         programs = count() if count is not None else 0
@@ -176,10 +176,12 @@ class WatchedJit:
     def _decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = getattr(self._jitted, "__name__", "")
         if self._jits.wants(name, functools.partial(self._work, args, kwargs)):
-            self._function = self._jits.take(self._jitted)
+            self.__wrapped__ = self._jits.take(self._jitted)
 
     def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         import jax
+
+        from lagom_jax.runtime.arguments import devices_of
 
         try:
             traced = self._jitted.trace(*args, **kwargs)
@@ -187,20 +189,8 @@ class WatchedJit:
             # The call itself says better what is wrong.
             return 0.0
         leaves = jax.tree.leaves((args, kwargs))
-        devices = [
-            len(leaf.sharding.device_set)
-            for leaf in leaves
-            if isinstance(leaf, jax.Array) and hasattr(leaf, "sharding")
-        ]
-        return operations(traced.jaxpr) / max(devices, default=1)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever a jitted function has."""
-        return getattr(vars(self)["_function"], name)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """The function as a method."""
-        return self if instance is None else functools.partial(self, instance)
+        devices = devices_of(getattr(leaf, "sharding", None) for leaf in leaves)
+        return operations(traced.jaxpr) / max(1, len(devices))
 
 
 def operations(jaxpr: Any) -> float:

@@ -22,6 +22,7 @@ from lagom_jax.runtime.dispatch import (
     Answer,
     dispatcher,
 )
+from lagom_jax.runtime.function_wrapper import FunctionWrapper
 from lagom_jax.runtime.options import OptionError, OptionTypeError, resolve
 from lagom_jax.runtime.programs import NAN_FOUND, REFUSALS, Stages, StepCall
 from lagom_jax.runtime.variant import Variant
@@ -58,7 +59,7 @@ class _Decided(NamedTuple):
     stages: Stages
 
 
-class Tuned:
+class Tuned(FunctionWrapper):
     """A jitted function with plans: what `lagom_jax.tune` returns.
 
     It is called, lowered and traced as the function itself would be.
@@ -77,12 +78,10 @@ class Tuned:
         """
         if isinstance(function, Tuned):
             function = function._function
-        # First, for what belongs to the function must not take the place of our own.
-        functools.update_wrapper(self, function, updated=())
-        vars(self).update(_attributes_of(function))
         self._function, self._given = function, given
         self._options = resolve(given)
         self._jitted = _jitted_of(function, off=self._options.mode == "off")
+        super().__init__(self._jitted)
         # Wrappers that sort their arguments themselves, as eqx.filter_jit, compile for
         # whatever is no array, and do not look whether it is still the same.
         self._own = isinstance(self._jitted, JITTED)
@@ -147,10 +146,6 @@ class Tuned:
         """Another one around the same function, as functions are not copied."""
         return Tuned(self._function, self._given)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """The function as a method."""
-        return self if instance is None else types.MethodType(self, instance)
-
     def __repr__(self) -> str:
         """The wrapped function and the mode."""
         return f"<lagom_jax.tune of {self._function!r}, mode {self._options.mode!r}>"
@@ -161,14 +156,6 @@ class Tuned:
         if self._left_to_jax() or isinstance(self._function, jax.stages.Lowered):
             return lowered
         return LoweredWithPlan(lowered, functools.partial(self._ahead, args, kwargs))
-
-    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Traces the function."""
-        return self._jitted.trace(*args, **kwargs)
-
-    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The shapes of what the function returns."""
-        return self._jitted.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forgets what was compiled; plans stay."""
@@ -305,12 +292,13 @@ class Tuned:
         return None if program is None else program.run
 
 
-class LoweredWithPlan:
+class LoweredWithPlan(FunctionWrapper):
     """A lowered step that looks for a plan when it is compiled."""
 
     def __init__(self, lowered: Any, compiled: Callable[[], Any]) -> None:
         """Takes the stage as jax has it, and the means to compile it with a plan."""
-        self._lowered, self._compiled = lowered, compiled
+        super().__init__(lowered)
+        self._compiled = compiled
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Any:
         """Compiles it: with a plan, unless the caller has options of his own."""
@@ -318,24 +306,11 @@ class LoweredWithPlan:
             found = self._compiled()
             if found is not None:
                 return found
-        return self._lowered.compile(compiler_options=compiler_options)
-
-    def __getattr__(self, name: str) -> Any:
-        """Anything else is jax's."""
-        return getattr(self._lowered, name)
+        return self.__wrapped__.compile(compiler_options=compiler_options)
 
 
 def _name(tuned: Tuned) -> str:
     return str(getattr(tuned, "__name__", "the step"))
-
-
-def _attributes_of(function: Any) -> dict[str, Any]:
-    """Attributes that a user has set on a function and expects on its wrapper."""
-    return {
-        name: value
-        for name, value in getattr(function, "__dict__", {}).items()
-        if not name.startswith("_") and not hasattr(Tuned, name)
-    }
 
 
 def _jitted_of(function: Any, *, off: bool) -> Any:
@@ -363,14 +338,12 @@ def _jitted_of(function: Any, *, off: bool) -> Any:
     return function if hasattr(function, "lower") else jax.jit(function)
 
 
-class _Once:
+class _Once(FunctionWrapper):
     """A lowered step as something to call."""
 
-    def __init__(self, lowered: jax.stages.Lowered) -> None:
-        self._lowered = lowered
-        self._compiled: jax.stages.Compiled | None = None
+    @functools.cached_property
+    def _compiled(self) -> jax.stages.Compiled:
+        return self.__wrapped__.compile()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._compiled is None:
-            self._compiled = self._lowered.compile()
         return self._compiled(*args, **kwargs)

@@ -104,7 +104,7 @@ def test_without_the_private_name_the_first_call_decides():
     with lagom_jax.tune_all(flops=1e6, mode="off") as taken:
         step, other = jax.jit(lambda x: x @ x), jax.jit(lambda x: x @ x)
         for one in (step, other):
-            one._jitted = one._function = WithoutPrivateNames(one._jitted)
+            one._jitted = one.__wrapped__ = WithoutPrivateNames(one._jitted)
         small, large = jnp.ones((8, 8)), jnp.ones((100, 100))
         assert step(small).shape == (8, 8)
         assert step(large).shape == (100, 100)
