@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from lagom_jax.online.steps import MAD_TO_SIGMA, OF_MEDIANS
 from lagom_jax.plan import MeasuredSteps
 
-Side: TypeAlias = Literal["baseline", "tuned"]
+BASELINE: Final = 0
+TUNED: Final = 1
 ROUNDS: Final = 6
-_ORDER: Final[tuple[Side, ...]] = ("baseline", "tuned", "tuned", "baseline")
+_ORDER: Final = (BASELINE, TUNED, TUNED, BASELINE)
 _SIGMAS: Final = 2.0
 
 
-def schedule(rounds: int = ROUNDS) -> tuple[Side, ...]:
+def schedule(rounds: int = ROUNDS) -> tuple[int, ...]:
     """The order in which the two programs make steps; the first of each does not count.
 
     Neither side comes always first, so that neither has the better of a drift.
 
     Example:
         >>> schedule(1)
-        ('baseline', 'tuned', 'baseline', 'tuned', 'tuned', 'baseline')
+        (0, 1, 0, 1, 1, 0)
     """
-    return ("baseline", "tuned", *(_ORDER * rounds))
+    return (BASELINE, TUNED, *(_ORDER * rounds))
 
 
 def judge(baseline: Sequence[float], tuned: Sequence[float]) -> MeasuredSteps:

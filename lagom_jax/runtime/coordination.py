@@ -143,6 +143,21 @@ class Talk:
     returned: bool = False
     """True if an earlier life of this process may have taken part."""
 
+    def word(self, make: Callable[[], Word]) -> Word:
+        """This process's part in a round: that it takes none, where that fails.
+
+        Args:
+            make: Makes it; what it raises is raised where there is nobody to be told.
+        """
+        try:
+            return make()
+        except Exception as error:
+            if self.group.coordinator is None:
+                raise
+            # The others are not to wait for this process.
+            _LOG.debug("this process takes no part", exc_info=True)
+            return Word("", told(error), refuses=True)
+
     def agree(self, word: Word, decide: Deciding, *, binding: bool = True) -> str:
         """Goes through a round.
 

@@ -25,14 +25,14 @@ from lagom_jax.planner import Request
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import say
 from lagom_jax.runtime.allowance import ALLOWANCE
-from lagom_jax.runtime.cache import Cache, digest_of
+from lagom_jax.runtime.cache import Cache, digest_of, was_faster
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.offer import Choice, OfferedPlan, PlanOffer
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import Built
 from lagom_jax.runtime.protocol import Word
-from lagom_jax.runtime.say import LOG, told
+from lagom_jax.runtime.say import LOG
 from lagom_jax.typed_json import plain, typed
 from lagom_jax.units import counted, in_seconds
 
@@ -66,26 +66,19 @@ class Decision:
             InDoubtError: This process cannot know what the others run.
             LagomError: There is no plan, where there is but one process.
         """
-        try:
-            case = self.case_of()
-        except Exception as error:
-            # The others are not to wait for this process.
-            if self.talk.group.coordinator is not None:
-                self.talk.agree(Word("", told(error), refuses=True), lambda words: "")
-            raise
-        word, without_order = case.word(), False
+        case = functools.cache(self.case_of)
+        word, without_order = self.talk.word(lambda: case().word()), False
         while True:
             make = functools.partial(_offer, case, without_order=without_order)
-            offer = typed(
-                PlanOffer, json.loads(self.talk.agree(word, make, binding=False))
-            )
-            plan = offer.plans[0].plan()
+            said = self.talk.agree(word, make, binding=False)
+            offer = typed(PlanOffer, json.loads(said))
+            plan = offer.plans[0].plan
             if objection := _objection(plan, offer.how):
                 if self.talk.group.leads:
                     say.visibly(objection)
                 return ()
             try:
-                return self._built(case, offer)
+                return self._built(case(), offer)
             except (RefusedError, PlanError) as error:
                 if plan.order is None or without_order:
                     raise
@@ -126,10 +119,9 @@ class Decision:
 
     def _built(self, case: Case, offer: PlanOffer) -> tuple[Choice, ...]:
         def choice_of(offered: OfferedPlan, how: str) -> Choice:
-            plan = offered.plan()
-            case.check(plan)
-            collectives = self.build(plan).collectives
-            return offered.choice(plan, collectives, how, offer.parts)
+            case.check(offered.plan)
+            collectives = self.build(offered.plan).collectives
+            return offered.choice(collectives, how, offer.parts)
 
         def alternative(offered: OfferedPlan) -> Choice | None:
             try:
@@ -140,16 +132,14 @@ class Decision:
 
         choices: list[Choice | None] = []
         first, *others = offer.plans
-        try:
-            choices = [choice_of(first, offer.how), *map(alternative, others)]
+
+        def word() -> Word:
+            choices.append(choice_of(first, offer.how))
+            choices.extend(map(alternative, others))
             communicated = [one.collectives if one else "" for one in choices]
-            word = Word(f"collectives {communicated[0]}", json.dumps(communicated))
-        except Exception as error:
-            if self.talk.group.coordinator is None:
-                raise
-            LOG.debug("the plan's program is not built", exc_info=True)
-            word = Word("", told(error), refuses=True)
-        by_all = json.loads(self.talk.agree(word, _built_by_all))
+            return Word(f"collectives {communicated[0]}", json.dumps(communicated))
+
+        by_all = json.loads(self.talk.agree(self.talk.word(word), _built_by_all))
         found = [one for one, all_ in zip(choices, by_all, strict=True) if one and all_]
         self.tell(found[0].rules)
         return tuple(found)
@@ -171,8 +161,11 @@ def _built_by_all(words: tuple[Word, ...]) -> str:
     return json.dumps([len(set(one)) == 1 and bool(one[0]) for one in columns])
 
 
-def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
+def _offer(
+    case_of: Callable[[], Case], words: tuple[Word, ...], *, without_order: bool
+) -> str:
     """A plan and its alternatives, with rules, as the first process offers them."""
+    case = case_of()
     objections = [word.own for word in words if word.own]
     for objection in objections[:1]:
         LOG.info("NCCL is told nothing by a tuner: %s", objection)
@@ -180,11 +173,14 @@ def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
     levers = case.options.levers
     if without_order:
         levers = tuple(one for one in levers if one not in ("order", "streams"))
-    parts = case.key(levers, controls)
-    plan, how = _found(case, parts, levers, controls)
+    parts, given = case.key(levers, controls), case.options.plan
+    if given is not None:
+        plan, how = _given(case, parts, given)
+    else:
+        plan, how = _found(case, parts, levers, controls)
     if case.cache.ended_a_job(plan):
         if plan.order is not None and not without_order:
-            return _offer(case, words, without_order=True)
+            return _offer(case_of, words, without_order=True)
         raise PlanError(
             "a job with this plan ended in its first step: it is not tried again. "
             f"Remove {case.cache.mark_of(plan)} to try it"
@@ -193,30 +189,30 @@ def _offer(case: Case, words: tuple[Word, ...], *, without_order: bool) -> str:
     return json.dumps(plain(PlanOffer(plans, how, parts)))
 
 
-def _alternatives(case: Case, plan: Plan) -> list[TimedPlan]:
+def _alternatives(case: Case, plan: Plan) -> list[OfferedPlan]:
     """A plan as all models time it, and others that a job could try instead."""
     planner = case.planner
     timed = planner.timed if isinstance(planner, PlannerBeside) else ()
     found = {digest_of(one.plan): one for one in timed}
     # Of one that was kept nobody here knows what other models say.
     alone = StepCandidate("the plan", plan.evidence.tuned.step_seconds)
-    first = found.pop(digest_of(plan), TimedPlan(plan, alone))
+    first = found.pop(digest_of(plan), OfferedPlan(to_json(plan), alone))
     usual = timed[0] if timed else None
     others = [one for one in found.values() if one is not usual][:MOST]
     return [first, *(one for one in others if not case.cache.ended_a_job(one.plan))]
 
 
-def offered(case: Case, one: TimedPlan, controls: str) -> OfferedPlan:
-    """A plan as the first process offers it.
+def offered(case: Case, one: OfferedPlan, controls: str) -> OfferedPlan:
+    """A plan with its rules, as the first process offers it.
 
     Args:
         case: The step.
-        one: The plan.
+        one: The plan without them.
         controls: The means to tell NCCL.
     """
     tells = case.nccl is not None and controls == "tuner"
     rules = rules_image(case, one.plan) if tells else ""
-    return OfferedPlan(to_json(one.plan), rules, one.timed)
+    return dataclasses.replace(one, rules=rules)
 
 
 def plan_given(plan: Plan | str | Path) -> Plan:
@@ -228,14 +224,26 @@ def plan_given(plan: Plan | str | Path) -> Plan:
     return plan if isinstance(plan, Plan) else load(plan)
 
 
+def _given(
+    case: Case, parts: dict[str, str], given: Plan | str | Path
+) -> tuple[Plan, str]:
+    """The plan that a user gives, with what earlier jobs have measured of it."""
+    plan, how = plan_given(given), "given"
+    if not isinstance(given, Plan):
+        how = f"from {given}"
+    # Beside what is found without it: its times are not those of another plan.
+    parts["given"] = digest_of(plan)
+    if case.options.verify != "model":
+        plan = case.cache.find(parts) or plan
+    if case.measured_only and not was_faster(plan):
+        raise PlanError("the plan that is given was not measured before")
+    return plan, how
+
+
 def _found(
     case: Case, parts: Mapping[str, str], levers: tuple[str, ...], controls: str
 ) -> tuple[Plan, str]:
     options = case.options
-    if options.plan is not None:
-        given = options.plan
-        how = "given" if isinstance(given, Plan) else f"from {given}"
-        return plan_given(given), how
     plan = case.cache.find(parts, measured_only=case.measured_only)
     if plan is not None:
         try:

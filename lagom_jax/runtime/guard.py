@@ -5,21 +5,18 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import jax
 
-from lagom_jax.online.turns import Side, judge, schedule
+from lagom_jax.online.turns import BASELINE, TUNED, judge, schedule
 from lagom_jax.report.plan import in_words
 from lagom_jax.runtime import say
 from lagom_jax.runtime.agenda import Agenda, Guide
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.offer import Choice
 from lagom_jax.runtime.programs import StepCall
-
-_SIDES: Final[tuple[Side, ...]] = ("baseline", "tuned")
-"""In the order of candidates."""
 
 
 class Turns(Guide):
@@ -28,18 +25,18 @@ class Turns(Guide):
     The clock of the first process decides.
     """
 
-    on_trial = 1
+    on_trial = TUNED
 
     def __init__(self, choice: Choice, cache: Cache) -> None:
         """Takes the plan, and the place where it is kept with what was measured."""
         super().__init__(choice)
         self._choice, self._cache = choice, cache
-        self._times: list[tuple[Side, float]] = []
+        self._times: list[tuple[int, float]] = []
         self._measuring = threading.Lock()
 
     def first(self) -> Agenda:
         """All turns."""
-        return self._agenda(0, schedule())
+        return Agenda.of_turns(0, schedule())
 
     def timed(
         self, number: int, candidate: int, call: StepCall, run: Callable[[], Any]
@@ -54,19 +51,21 @@ class Turns(Guide):
             jax.block_until_ready((call.rest, call.named))
             start = time.perf_counter()
             result = jax.block_until_ready(run())
-            self._times.append((_SIDES[candidate], time.perf_counter() - start))
+            self._times.append((candidate, time.perf_counter() - start))
             return result
         finally:
             self._measuring.release()
 
     def decided(self, number: int, said: list[str]) -> Agenda:
         """The program that was faster, or the turns of which no time was taken."""
-        if left := self._left():
-            return self._agenda(number, left)
+        made = collections.Counter(candidate for candidate, _ in self._times)
+        if left := collections.Counter(schedule()) - made:
+            # Of some no time was taken.
+            return Agenda.of_turns(number, sorted(left.elements(), reverse=True))
         # The first step of each came with what happens only once.
         baseline, tuned = (
-            [seconds for side, seconds in self._times if side == one][1:]
-            for one in _SIDES
+            [seconds for candidate, seconds in self._times if candidate == one][1:]
+            for one in (BASELINE, TUNED)
         )
         measured = judge(baseline, tuned)
         choice = self._choice.measured(measured)
@@ -77,13 +76,4 @@ class Turns(Guide):
     def take(self, agenda: Agenda) -> None:
         """Adds to the plan what was measured."""
         if agenda.measured is not None:
-            self.candidates[1] = self._choice.measured(agenda.measured)
-
-    def _left(self) -> list[Side]:
-        """The turns of which no time was taken."""
-        left = collections.Counter(schedule())
-        left.subtract(side for side, _ in self._times)
-        return [side for side in reversed(_SIDES) for _ in range(left[side])]
-
-    def _agenda(self, number: int, sides: Sequence[Side]) -> Agenda:
-        return Agenda.of_turns(number, map(_SIDES.index, sides))
+            self.candidates[TUNED] = self._choice.measured(agenda.measured)

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
 import jax
@@ -77,9 +77,9 @@ class Nccl:
         self,
         who: object,
         rules: Rules | None,
-        agree: Callable[[str, str], bool],
+        talk: Talk,
         gone: Iterable[object] = (),
-    ) -> bool:
+    ) -> None:
         """Lets rules hold in all processes, or in none.
 
         Every process calls it at the same point of the job.
@@ -87,27 +87,35 @@ class Nccl:
         Args:
             who: Whose rules they are; they take the place of earlier ones.
             rules: The rules; None for none.
-            agree: As `exchange` takes it.
+            talk: The processes that have them.
             gone: Others, whose rules no longer count.
 
-        Returns:
-            Whether they hold now.
-
         Raises:
-            InDoubtError: Nobody can say, so that this process must not go on.
+            LagomError: All processes go on with what they have told before.
+            InDoubtError: Nobody can say what others have told.
         """
+        if rules is self._told.get(who):
+            return
+
+        def agrees(point: str, said: str) -> bool:
+            try:
+                talk.agree(Word(f"rules {point} {said}"), lambda words: "")
+            except RefusedError as error:
+                LOG.warning("NCCL is told nothing new: %s", error)
+                return False
+            return True
+
         with self._lock:
             left = {*gone, who}
             wanted = [one for key, one in self._told.items() if key not in left]
             _drain()
             image = pack(merged([*wanted, rules or Rules(())]))
-            if not exchange(self._control(), image, agree):
-                return False
+            if not exchange(self._control(), image, agrees):
+                raise LagomError("not all processes could tell NCCL what the plan says")
             for key in left:
                 self._told.pop(key, None)
             if rules is not None:
                 self._told[who] = rules
-            return True
 
     def _control(self) -> Control:
         if self._page is not None:
@@ -127,49 +135,6 @@ class Nccl:
 
 HERE: Final = Nccl()
 """The one of this process."""
-
-
-class ProgramRules:
-    """The rules of one program, as all processes that run it have told NCCL.
-
-    Example:
-        >>> from lagom_jax.runtime.coordination import ProcessGroup
-        >>> alone = ProcessGroup(0, (0,)).begin("step", 60.0)
-        >>> ProgramRules().tell(alone, None)
-    """
-
-    def __init__(self) -> None:
-        """NCCL was told nothing yet."""
-        self._told: Rules | None = None
-
-    def tell(
-        self, talk: Talk, rules: Rules | None, gone: Iterable[ProgramRules] = ()
-    ) -> None:
-        """Tells NCCL what belongs to the program that runs next.
-
-        Args:
-            talk: The processes that run it.
-            rules: The rules; None for none.
-            gone: Those of other programs, which no longer count.
-
-        Raises:
-            LagomError: All processes go on with what they have told before.
-            InDoubtError: Nobody can say what others have told.
-        """
-        if rules is self._told:
-            return
-
-        def agrees(point: str, said: str) -> bool:
-            try:
-                talk.agree(Word(f"rules {point} {said}"), lambda words: "")
-            except RefusedError as error:
-                LOG.warning("NCCL is told nothing new: %s", error)
-                return False
-            return True
-
-        if not HERE.tell(self, rules, agrees, gone):
-            raise LagomError("not all processes could tell NCCL what the plan says")
-        self._told = rules
 
 
 def merged(all_rules: Iterable[Rules]) -> Rules:

@@ -13,39 +13,39 @@ from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import MeasuredSteps, Plan, from_json
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class OfferedPlan:
     """A plan that all processes are to run, or to run for some steps."""
 
     document: str
     """The plan as JSON."""
-    rules: str
-    """Its rules for NCCL's tuner plugin, as base64 text; empty where it has none."""
     timed: StepCandidate
     """Its step by all models."""
+    number: int = -1
+    """The number by which a process that planned beside the job knows it."""
+    rules: str = ""
+    """Its rules for NCCL's tuner plugin, as base64 text; empty where it has none."""
 
+    @functools.cached_property
     def plan(self) -> Plan:
         """The plan itself.
 
         Raises:
             PlanError: It is none.
         """
-        return from_json(self.document, "a plan of the first process")
+        return from_json(self.document, "a plan of another process")
 
-    def choice(
-        self, plan: Plan, collectives: str, how: str, parts: Mapping[str, str]
-    ) -> Choice:
+    def choice(self, collectives: str, how: str, parts: Mapping[str, str]) -> Choice:
         """The plan with what came of it here.
 
         Args:
-            plan: What `plan` has returned.
             collectives: A hash of what its program communicates.
             how: Its origin, in words.
             parts: The key that it is kept under.
         """
         image = base64.b64decode(self.rules)
         rules = unpack(image, "what the first process said") if image else None
-        return Choice(plan, rules, collectives, how, parts, self.timed)
+        return Choice(self.plan, rules, collectives, how, parts, self.timed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class OnlinePlans:
             return ()
         known = self._programs_of(candidates)
         return tuple(
-            offered(case, one.beside(base), controls)
+            offered(case, _beside(one, base), controls)
             for one in self._planner.around(None if choice is None else choice.plan)
             if program_of(one.plan) in known and not case.cache.ended_a_job(one.plan)
         )
@@ -146,12 +146,11 @@ class OnlinePlans:
         """
         known, found = self._programs_of(candidates), list[Choice]()
         for one in plans:
-            plan, name = one.plan(), one.timed.name
-            collectives = known.get(program_of(plan))
+            name, collectives = one.timed.name, known.get(program_of(one.plan))
             if collectives is None:
                 raise PlanError(f"the program of {name} is not built here")
             assert candidates[1] is not None
-            found.append(one.choice(plan, collectives, name, candidates[1].parts))
+            found.append(one.choice(collectives, name, candidates[1].parts))
         return found
 
     def _programs_of(self, candidates: Candidates) -> dict[str, str]:
@@ -164,6 +163,14 @@ class OnlinePlans:
         self._closed = True
         if self._case is not None:
             self._planner.close()
+
+
+def _beside(one: OfferedPlan, base: int) -> OfferedPlan:
+    """A plan as a purchase beside a candidate of the search."""
+    assert one.timed.purchase is not None
+    purchase = dataclasses.replace(one.timed.purchase, beside=base)
+    timed = dataclasses.replace(one.timed, purchase=purchase)
+    return dataclasses.replace(one, timed=timed)
 
 
 def give_way() -> None:

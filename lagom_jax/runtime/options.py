@@ -105,7 +105,8 @@ def resolve(
         'off'
     """
     chosen: dict[str, Any] = {}
-    for name, read in _READERS.items():
+    for name in NAMES:
+        read = _READERS.get(name, str)
         flag = "lagom" if name == "mode" else f"lagom_{name}"
         value, stated = _flag(flag)
         variable = PREFIX + name.upper()
@@ -151,26 +152,19 @@ def _place(text: str) -> str | bool:
 
 
 _LIMITS: Final = ("compiles", "seconds", "memory_fraction")
-_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "mode": str,
-    "cluster": str,
-    "levers": _words,
-    "compiles": int,
-    "seconds": float,
-    "memory_fraction": float,
-    "plan": str,
-    "cache": _place,
-    "deterministic": _truth,
-    "strict": _truth,
-    "verify": str,
-    "progress": _truth,
-    "html": str,
-    "trace": str,
-    "patience": float,
-    "kernels": str,
-}
-NAMES: Final = tuple(_READERS)
+NAMES: Final = (
+    *(one.name for one in dataclasses.fields(Options) if one.name != "budget"),
+    *_LIMITS,
+)
 """The names of options that flags and variables can set."""
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("deterministic", "strict", "progress"), _truth),
+    **dict.fromkeys(("seconds", "memory_fraction", "patience"), float),
+    "compiles": int,
+    "levers": _words,
+    "cache": _place,
+}
+"""The ways to read those that are no text."""
 
 
 def _read(where: str, read: Callable[[str], Any], value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,10 @@ from lagom_jax import processes
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.child import Child, environment
 from lagom_jax.errors import PlanError
-from lagom_jax.online.belief import StepCandidate
 from lagom_jax.plan import Plan, from_json
 from lagom_jax.planner import Planner
 from lagom_jax.planner.request import Request
+from lagom_jax.runtime.offer import OfferedPlan
 from lagom_jax.runtime.planning_process import packed_step
 from lagom_jax.runtime.say import LOG
 from lagom_jax.runtime.waiting import every
@@ -30,30 +30,13 @@ MEMORY: Final = 0.25
 _LOOKS_SECONDS: Final = 1.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TimedPlan:
-    """A plan, and its step by all models; the first of several is the step as it is."""
-
-    plan: Plan
-    timed: StepCandidate
-    number: int = -1
-    """The number by which the process that made it knows it."""
-
-    def beside(self, candidate: int) -> TimedPlan:
-        """The same as a purchase beside a candidate of a search."""
-        assert self.timed.purchase is not None
-        purchase = dataclasses.replace(self.timed.purchase, beside=candidate)
-        timed = dataclasses.replace(self.timed, purchase=purchase)
-        return dataclasses.replace(self, timed=timed)
-
-
 class PlannerBeside(Planner):
     """A planner whose planning happens in another process, at the lowest priority.
 
     The process stays, idle, for as long as it may be asked for settings around a plan.
     """
 
-    timed: tuple[TimedPlan, ...] = ()
+    timed: tuple[OfferedPlan, ...] = ()
     """The alternatives of the last plan, the step as it is first."""
     store: str | bool = True
     """The place of compiled steps, as `Compiler` takes it."""
@@ -73,19 +56,18 @@ class PlannerBeside(Planner):
             PlanError: The process could not, took too much memory, or was ended.
         """
         request = request or Request()
-        child = PlanningChild(cores_for(request))
-        self._child = child
+        cores = cores_for(request)
+        child = self._child = PlanningChild(cores)
         try:
-            found = child.ask(*self._asked(request), request.progress)
+            found = child.ask(*self._asked(request, cores), request.progress)
         except PlanError:
             self.close()
             raise
         self.calibrated = found["calibrated"]
-        taken, *others = found["alternatives"]
-        self.timed = tuple(map(_timed_plan, others))
-        return from_json(taken["plan"], "the plan made beside the job")
+        self.timed = typed(tuple[OfferedPlan, ...], found["alternatives"])
+        return from_json(found["plan"], "the plan made beside the job")
 
-    def around(self, plan: Plan | None) -> tuple[TimedPlan, ...]:
+    def around(self, plan: Plan | None) -> tuple[OfferedPlan, ...]:
         """Plans with the same program and other settings than one of those before.
 
         Args:
@@ -99,7 +81,7 @@ class PlannerBeside(Planner):
         if child is None or not known or known[0].number < 0:
             return ()
         found = child.ask({"around": known[0].number}, b"", lambda line: None)
-        more = tuple(map(_timed_plan, found["around"]))
+        more = typed(tuple[OfferedPlan, ...], found["around"])
         self.timed = (*self.timed, *more)
         return more
 
@@ -109,8 +91,8 @@ class PlannerBeside(Planner):
         if child is not None:
             child.end()
 
-    def _asked(self, request: Request) -> tuple[dict[str, Any], bytes]:
-        step, cores = self.lowered, cores_for(request)
+    def _asked(self, request: Request, cores: int) -> tuple[dict[str, Any], bytes]:
+        step = self.lowered
         if step.rules:
             raise PlanError(
                 "this step is partitioned by rules of its own, which are functions of "
@@ -131,16 +113,10 @@ class PlannerBeside(Planner):
             "budget": dataclasses.asdict(budget),
             "kernels": [dataclasses.asdict(one) for one in self.kernels],
             "deterministic": request.deterministic,
-            "cores": cores,
             "store": self.store,
             "profile": str(self.profile or ""),
         }
         return asked, stablehlo
-
-
-def _timed_plan(told: Mapping[str, Any]) -> TimedPlan:
-    plan = from_json(told["plan"], "a plan made beside the job")
-    return TimedPlan(plan, typed(StepCandidate, told["timed"]), told["number"])
 
 
 class PlanningChild:

@@ -36,6 +36,7 @@ from lagom_jax.planner.request import Request
 from lagom_jax.planner.run import Finished
 from lagom_jax.planner.settings_around import settings_around
 from lagom_jax.program.build import build_program
+from lagom_jax.runtime.offer import OfferedPlan
 from lagom_jax.runtime.say import reasons
 from lagom_jax.scheduled import read_scheduled
 from lagom_jax.typed_json import plain
@@ -142,9 +143,12 @@ class _Known:
             )
         assert planner.finished is not None
         self._finished = planner.finished
-        found = [self._told(name, way) for name, way in chosen(self._finished)]
-        taken = {"plan": to_json(plan)}
-        return {"alternatives": [taken, *found], "calibrated": calibrated}
+        found = [self._offered(name, way) for name, way in chosen(self._finished)]
+        return {
+            "plan": to_json(plan),
+            "alternatives": plain(found),
+            "calibrated": calibrated,
+        }
 
     def around(self, number: int) -> dict[str, Any]:
         """Settings around those of a candidate."""
@@ -152,26 +156,22 @@ class _Known:
         program = self._ways[number].trial.number
         start, self._rounds = program not in self._rounds, self._rounds | {program}
         found = settings_around(self._finished, self._ways[number], start=start)
-        told = [
-            self._told(
+        offered = [
+            self._offered(
                 one.name, one.way, Purchase(0, one.saved_seconds, one.added_seconds)
             )
             for one in found
         ]
-        return {"around": told}
+        return {"around": plain(offered)}
 
-    def _told(
+    def _offered(
         self, name: str, way: TimedWay, purchase: Purchase | None = None
-    ) -> dict[str, Any]:
+    ) -> OfferedPlan:
         assert self._finished is not None
+        scored, number = way.scored, len(self._ways)
         self._ways.append(way)
-        return {
-            "plan": to_json(self._finished.plan_of(way)),
-            "timed": plain(
-                StepCandidate(name, way.scored.seconds, way.scored.by_model, purchase)
-            ),
-            "number": len(self._ways) - 1,
-        }
+        timed = StepCandidate(name, scored.seconds, scored.by_model, purchase)
+        return OfferedPlan(to_json(self._finished.plan_of(way)), timed, number)
 
 
 def _calibration(folder: Path, cluster: Cluster) -> Calibration:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import jax
 
 from lagom_jax.compile._jax_internals import internal, lowered_devices
+from lagom_jax.compile.lowering import sha256
 from lagom_jax.compile.scheduler_pass import scheduler_pass
 from lagom_jax.errors import LagomError, PlanError, ToolchainError
 from lagom_jax.hlo.communicated import collectives_of
@@ -170,11 +170,7 @@ def _digests(text: str) -> tuple[str, str]:
     # Meshes come in the order in which they are met; one without axes cuts nothing.
     meshes = sorted(m for m in _MESH.findall(before) if "= <[]>" not in m)
     inner = (_MESH.sub("", before), *meshes, entry, arguments, arrow, rest)
-    return _hash(text), _hash("".join(inner))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text), sha256("".join(inner))
 
 
 def build(
@@ -235,7 +231,7 @@ def first_step(
     program: Built,
     call: StepCall,
     usual: Callable[..., Any] | None,
-    cache: Cache | None,
+    cache: Cache,
 ) -> tuple[Any, Exception | None]:
     """Runs the first step of a plan's program, with a mark for the next job.
 
@@ -245,13 +241,12 @@ def first_step(
         call: What it is called with.
         usual: The step as it was, which runs instead where the program fails at once;
             None where it must not.
-        cache: Where the mark is left if the job ends meanwhile; None for nowhere.
+        cache: Where the mark is left if the job ends meanwhile.
 
     Returns:
         The results, and the error that the program has failed with.
     """
-    if cache is not None:
-        cache.mark(plan)
+    cache.mark(plan)
     try:
         result = call.of(program)
         # What fails on a device is not known before.
@@ -263,9 +258,7 @@ def first_step(
         return usual(*call.args, **call.kwargs), error
     except BaseException:
         # Not the plan's fault: arguments, or somebody calls the process away.
-        if cache is not None:
-            cache.survived(plan)
-        raise
-    if cache is not None:
         cache.survived(plan)
+        raise
+    cache.survived(plan)
     return result, None

@@ -82,9 +82,3 @@ def once(reason: str) -> bool:
         new = reason not in _said
         _said.add(reason)
     return new
-
-
-def forget() -> None:
-    """Forgets the messages, so that each may be logged again."""
-    with _lock:
-        _said.clear()

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 from lagom_jax.errors import InDoubtError, LagomError
+from lagom_jax.runtime import nccl
 from lagom_jax.runtime.agenda import USUAL, Agenda, Guide
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.executables import Executables
-from lagom_jax.runtime.nccl import ProgramRules
 from lagom_jax.runtime.offer import Choice
 from lagom_jax.runtime.programs import REFUSALS, Built, Stages, StepCall, first_step
 from lagom_jax.runtime.protocol import Word
-from lagom_jax.runtime.say import LOG, fallen_back, reasons
+from lagom_jax.runtime.say import fallen_back
 from lagom_jax.runtime.waiting import Interruptible
 from lagom_jax.typed_json import plain, typed
 
@@ -35,7 +35,6 @@ class Steps:
     def __init__(
         self,
         programs: Executables,
-        rules: ProgramRules,
         usual: Callable[..., Any],
         talk: Talk,
         guide: Guide,
@@ -46,8 +45,7 @@ class Steps:
         """Sets it up before the first of them.
 
         Args:
-            programs: The candidates' programs.
-            rules: The candidates' rules of NCCL.
+            programs: The candidates' programs, which NCCL knows rules of.
             usual: The step as it was.
             talk: The processes that run it.
             guide: The candidates, and the reasons to run one of them.
@@ -57,8 +55,9 @@ class Steps:
         Raises:
             InDoubtError: Others may have made some of them.
         """
-        self._programs, self._rules, self._usual = programs, rules, usual
-        self._talk, self._guide, self._cache = talk, guide, cache
+        self._programs, self._usual = programs, usual
+        self._talk, self._guide = talk, guide
+        self._marks = cache if talk.group.leads else Cache(None)
         # Other processes may be inside a collective, and wait there for this one.
         self._goes_back = not (programs.several or strict)
         self._lock = threading.RLock()
@@ -143,7 +142,8 @@ class Steps:
         """Lets a candidate's rules of NCCL hold, or goes on with what ran before."""
         choice = self._guide.candidates[candidate]
         try:
-            self._rules.tell(self._talk, None if choice is None else choice.rules)
+            rules = None if choice is None else choice.rules
+            nccl.HERE.tell(self._programs, rules, self._talk)
         except InDoubtError:
             raise
         except LagomError as error:
@@ -161,8 +161,7 @@ class Steps:
         if candidate in self._tried:
             return call.of(program)
         usual = self._usual if self._goes_back else None
-        cache = self._cache if self._talk.group.leads else None
-        result, error = first_step(choice.plan, program, call, usual, cache)
+        result, error = first_step(choice.plan, program, call, usual, self._marks)
         self._tried.add(candidate)
         if error is not None:
             self._leave(error)
@@ -195,13 +194,8 @@ class Steps:
 
     def _agreed(self) -> Agenda:
         number = self._number
-        try:
-            word = Word(f"step {number}", self._guide.said())
-        except Exception as error:
-            # In doubt or not: nothing runs before the processes have met, and here this
-            # one says that it has nothing to run.
-            LOG.debug("nothing more can be run here", exc_info=True)
-            word = Word(f"step {number}", reasons(error), refuses=True)
+        # Whatever fails here, nothing runs before the processes have met.
+        word = self._talk.word(lambda: Word(f"step {number}", self._guide.said()))
 
         def decide(words: tuple[Word, ...]) -> str:
             agenda = self._guide.decided(number, [word.own for word in words])

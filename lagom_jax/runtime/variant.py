@@ -21,7 +21,6 @@ from lagom_jax.runtime.decision import Decision, plan_given
 from lagom_jax.runtime.dispatch import NOT_KNOWN, Answer, answer_of, asked_of
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.guard import Turns
-from lagom_jax.runtime.nccl import ProgramRules
 from lagom_jax.runtime.offer import Choice
 from lagom_jax.runtime.online import OnlineGuide
 from lagom_jax.runtime.online_plans import OnlinePlans
@@ -53,7 +52,7 @@ class Variant:
         """Sets it up for all devices that it runs on; nothing happens yet."""
         self._name, self._options, self._cache = name, options, cache
         self._usual, self._devices = usual, devices
-        self._programs, self._rules = Executables(devices), ProgramRules()
+        self._programs = Executables(devices)
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._steps = self._guided(Guide())
         self._work: Interruptible[None] = Interruptible()
@@ -68,7 +67,7 @@ class Variant:
         """The steps as a guide says what they run."""
         options = self._options
         return Steps(
-            *(self._programs, self._rules, self._usual, self._talk, guide, self._cache),
+            *(self._programs, self._usual, self._talk, guide, self._cache),
             strict=options.strict and options.verify != "online",
         )
 
@@ -128,7 +127,7 @@ class Variant:
         """
         self._raise_in_doubt()
         # Those that ran once were for a first step; NCCL can forget them.
-        gone = [one._rules for one in others if one.runs < 2 and one is not self]
+        gone = [one._programs for one in others if one.runs < 2 and one is not self]
         # Without a place for decisions nothing that is compiled is kept, either.
         compiler = Compiler(store=self._cache.folder is not None)
 
@@ -152,7 +151,7 @@ class Variant:
         say.fallen_back(error, first=self._talk.group.leads)
 
     def _decide(
-        self, stages: Stages, gone: list[ProgramRules], compiler: Compiler
+        self, stages: Stages, gone: list[Executables], compiler: Compiler
     ) -> None:
         options, on_gpus = self._options, self._programs.on_gpus
         cluster = place.cluster_asked(options.cluster, self._devices)
@@ -186,7 +185,7 @@ class Variant:
         label = f"{self._name} before" if online else self._name
         self._talk = talk = group.begin(label, options.patience)
         build = functools.partial(self._programs.build, stages)
-        tells = functools.partial(self._rules.tell, talk, gone=gone)
+        tells = functools.partial(nccl.HERE.tell, self._programs, talk=talk, gone=gone)
         decision = Decision(talk, functools.partial(case_of, compiler), build, tells)
         if not online:
             self._take(decision.choices())

@@ -3,17 +3,17 @@ import collections
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lagom_jax.online.turns import judge, schedule
+from lagom_jax.online.turns import BASELINE, TUNED, judge, schedule
 
 TIMES = st.lists(st.floats(0.1, 10.0), min_size=3, max_size=30)
 
 
 def test_both_sides_have_the_same_turns():
     steps = schedule()
-    assert collections.Counter(steps)["baseline"] == collections.Counter(steps)["tuned"]
-    assert set(steps[:2]) == {"baseline", "tuned"}
-    places = [n for n, side in enumerate(steps[2:]) if side == "tuned"]
-    others = [n for n, side in enumerate(steps[2:]) if side == "baseline"]
+    assert collections.Counter(steps)[BASELINE] == collections.Counter(steps)[TUNED]
+    assert set(steps[:2]) == {BASELINE, TUNED}
+    places = [n for n, side in enumerate(steps[2:]) if side == TUNED]
+    others = [n for n, side in enumerate(steps[2:]) if side == BASELINE]
     assert sum(places) == sum(others), "a steady drift favours nobody"
 
 

@@ -35,7 +35,7 @@ def flags(no_flags, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_or_planned(monkeypatch):
-    say.forget()
+    say._said.clear()
     monkeypatch.setattr(decision, "ALLOWANCE", allowance.Allowance())
 
 

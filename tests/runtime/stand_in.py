@@ -7,11 +7,12 @@ from hidden_machine import HiddenMachine, Weather
 
 from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.online.steps import StepTime
-from lagom_jax.plan import Setting
+from lagom_jax.plan import Setting, to_json
 from lagom_jax.plan.plan import SiteSetting
 from lagom_jax.runtime import online
 from lagom_jax.runtime.cache import digest_of
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
+from lagom_jax.runtime.offer import OfferedPlan
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from tests.runtime.planned import OPTION, made
 
 OTHER = "xla_gpu_enable_pipelined_all_gather"
@@ -33,7 +34,7 @@ def plan_beside(planner, seconds=0.0):
         for one, share in zip(PREDICTED, OPEN, strict=True)
     ]
     planner.timed = tuple(
-        TimedPlan(plan, StepCandidate(name, one, models))
+        OfferedPlan(to_json(plan), StepCandidate(name, one, models))
         for plan, name, one, models in zip(
             plans, NAMES, PREDICTED, by_model, strict=True
         )
@@ -82,7 +83,8 @@ def settings_beside(planner, plan):
         ),
         Purchase(0, 0.03 * before, 0.01 * before),
     )
-    found = TimedPlan(dataclasses.replace(known.plan, settings=(told,)), timed)
+    plan = dataclasses.replace(known.plan, settings=(told,))
+    found = OfferedPlan(to_json(plan), timed)
     planner.timed = (*planner.timed, found)
     return (found,)
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import lagom_jax
-from lagom_jax.errors import TunerError
+from lagom_jax.errors import LagomError, RefusedError, TunerError
 from lagom_jax.nccl_plugin import (
     Answer,
     InDoubtError,
@@ -17,11 +17,13 @@ from lagom_jax.nccl_plugin import (
     Scope,
     built,
     pack,
+    unpack,
 )
 from lagom_jax.nccl_plugin.installed import CHAIN, CONTROL, PLUGIN, RULES
 from lagom_jax.nccl_plugin.library import Communicator, opened
-from lagom_jax.online.turns import schedule
+from lagom_jax.online.turns import BASELINE, schedule
 from lagom_jax.runtime import decision, nccl, place
+from lagom_jax.runtime.coordination import ProcessGroup
 from lagom_jax.runtime.nccl import Nccl, merged
 from lagom_jax.runtime.say import LagomWarning
 
@@ -30,8 +32,14 @@ class Owner:
     """Whoever has rules; they go with him."""
 
 
-def alone(point, said):
-    return True
+ALONE = ProcessGroup(0, (0,)).begin("step", 60.0)
+
+
+class Refusing:
+    """Processes of which not all could."""
+
+    def agree(self, word, decide):
+        raise RefusedError("one could not")
 
 
 def wants(channels, nbytes=4096, ranks=8):
@@ -48,37 +56,37 @@ def test_rules_hold_once_they_are_told_and_go_again():
     environ = {}
     here = Nccl(environ)
     one, another = Owner(), Owner()
-    assert here.tell(one, wants(3), alone)
+    here.tell(one, wants(3), ALONE)
     assert environ[PLUGIN] == str(built())
     with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
         communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
         assert channels(communicator) == 3
-        assert here.tell(one, wants(5), alone)
+        here.tell(one, wants(5), ALONE)
         assert channels(communicator) == 5
-        assert here.tell(another, wants(7, nbytes=8192), alone)
+        here.tell(another, wants(7, nbytes=8192), ALONE)
         assert (channels(communicator), channels(communicator, 8192)) == (5, 7)
-        assert here.tell(another, wants(6), alone)
+        here.tell(another, wants(6), ALONE)
         assert channels(communicator) is None
-        assert here.tell(another, None, alone)
+        here.tell(another, None, ALONE)
         assert channels(communicator) == 5
-        assert here.tell(one, None, alone)
+        here.tell(one, None, ALONE)
         assert channels(communicator) is None
 
 
 def test_rules_go_with_the_function_that_they_are_for():
     environ = {}
     here, other = Nccl(environ), Owner()
-    assert here.tell(other, wants(3), alone)
+    here.tell(other, wants(3), ALONE)
     first, second = Owner(), Owner()
-    assert here.tell(first, wants(4), alone)
+    here.tell(first, wants(4), ALONE)
     with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
         communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
         assert channels(communicator) is None
         # What ran for a first step only is withdrawn.
-        assert here.tell(second, wants(4, nbytes=8192), alone, gone=[first])
+        here.tell(second, wants(4, nbytes=8192), ALONE, gone=[first])
         assert (channels(communicator), channels(communicator, 8192)) == (3, 4)
         del other
-        assert here.tell(second, wants(5, nbytes=8192), alone)
+        here.tell(second, wants(5, nbytes=8192), ALONE)
         assert (channels(communicator), channels(communicator, 8192)) == (None, 5)
 
 
@@ -86,25 +94,26 @@ def test_arrays_that_another_thread_donates_meanwhile(monkeypatch):
     gone, real = jax.numpy.ones(3), jax.live_arrays
     gone.delete()
     monkeypatch.setattr(jax, "live_arrays", lambda: [*real(), gone])
-    assert Nccl({}).tell(Owner(), wants(3), alone)
+    Nccl({}).tell(Owner(), wants(3), ALONE)
 
 
 def test_what_not_all_have_never_holds():
     environ = {}
     here, one, other = Nccl(environ), Owner(), Owner()
-    assert here.tell(one, wants(3), alone)
-    assert not here.tell(one, wants(4), lambda point, said: False)
-    assert not here.tell(other, wants(5, nbytes=8192), lambda point, said: False)
+    here.tell(one, wants(3), ALONE)
+    for who, rules in ((one, wants(4)), (other, wants(5, nbytes=8192))):
+        with pytest.raises(LagomError, match="not all processes"):
+            here.tell(who, rules, Refusing())
     with opened(built(), {CONTROL: environ[CONTROL]}) as tuner:
         communicator = Communicator(tuner, ranks=8, hosts=1, domains=1)
         assert channels(communicator) == 3
-        assert here.tell(one, wants(4), alone)
+        here.tell(one, wants(4), ALONE)
         assert (channels(communicator), channels(communicator, 8192)) == (4, None)
 
 
 def test_another_tuner_is_asked_where_there_is_no_rule():
     environ = {PLUGIN: "site.so"}
-    assert Nccl(environ).tell(Owner(), wants(3), alone)
+    Nccl(environ).tell(Owner(), wants(3), ALONE)
     assert (environ[PLUGIN], environ[CHAIN]) == (str(built()), "site.so")
 
 
@@ -143,7 +152,7 @@ def test_our_own_page_is_no_objection(monkeypatch):
     monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl.so.2")
     monkeypatch.setattr(nccl, "read_nccl", lambda path: New())
     here = Nccl({})
-    assert here.tell(Owner(), wants(1), alone)
+    here.tell(Owner(), wants(1), ALONE)
     assert here.objection() == ""
 
 
@@ -165,7 +174,7 @@ def test_sequences_are_followed_for_one_program_only():
 
 
 class Listening(Nccl):
-    """Hears what it is told, and does as it was told to."""
+    """Hears which rules are to hold, and answers as it was told to."""
 
     def __init__(self, answer):
         super().__init__({})
@@ -174,8 +183,9 @@ class Listening(Nccl):
     def objection(self):
         return ""
 
-    def tell(self, who, rules, agree, gone=()):
-        self.heard.append(rules)
+    def exchange(self, control, image, agree):
+        rules = unpack(image, "what is told")
+        self.heard.append(rules if rules.scopes else None)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -188,6 +198,7 @@ def tuned(monkeypatch, plans):
     def make(answer, **options):
         here = Listening(answer)
         monkeypatch.setattr(nccl, "HERE", here)
+        monkeypatch.setattr(nccl, "exchange", here.exchange)
         monkeypatch.setattr(place, "on_gpus", lambda devices: True)
         image = base64.b64encode(pack(wants(3))).decode()
         monkeypatch.setattr(decision, "rules_image", lambda case, plan: image)
@@ -225,10 +236,20 @@ def test_rules_go_with_the_program_that_is_measured(tuned):
     # One more, before which what came of it is decided.
     for _ in range(len(sides) + 1):
         assert step(1.0) == 2.0
-    told = [wants(3), *(None if side == "baseline" else wants(3) for side in sides)]
+    told = [wants(3), *(None if side == BASELINE else wants(3) for side in sides)]
     told.append(wants(3) if step.plans else None)
     changes = [new for old, new in itertools.pairwise(told) if old != new]
     assert here.heard == told[:1] + changes
+
+
+def test_what_was_taken_for_a_first_step_and_runs_again_is_told_again(tuned):
+    step, here = tuned(True)
+    step(1.0)
+    step(jax.numpy.ones(3))
+    assert here.heard == [wants(3)] * 2, "one program has rules at a time"
+    step(1.0)
+    assert here.heard == [wants(3)] * 3
+    assert len(here._told) == 2
 
 
 def test_what_can_no_longer_be_told_while_it_is_measured(tuned):

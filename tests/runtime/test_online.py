@@ -18,6 +18,7 @@ from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.measurements import read_profile
 from lagom_jax.measurements.overlay import match
 from lagom_jax.online.search import Search, SearchLimits
+from lagom_jax.plan import MeasuredSteps
 from lagom_jax.planner import Planner
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import (
@@ -29,6 +30,7 @@ from lagom_jax.runtime import (
     steps,
     variant,
 )
+from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.planning_process import MODULE
@@ -167,6 +169,53 @@ def test_what_was_slower_is_not_tried_by_the_next_job(beside, monkeypatch, tmp_p
     train(again, 200)
     assert again.plans == ()
     assert beside.made == 1
+
+
+class TestGivenPlan:
+    """A plan that a user gives, where other plans were measured before."""
+
+    @pytest.fixture
+    def asked(self, tmp_path):
+        square = jnp.ones((16, 16))
+        traced = jax.jit(function, donate_argnums=0).trace(square, square)
+        planner = Planner(traced, cluster="h100:1x1")
+        faster = MeasuredSteps(1.0, 0.5, 0.01, 12, kept=True)
+        other = made(planner, options=(OTHER,), measured=faster)
+        Cache(tmp_path).keep({"program": "another"}, other)
+        return {"plan": made(planner), "cache": tmp_path}
+
+    def test_steps_decide_about_it_and_about_no_other(
+        self, asked, beside, monkeypatch, capsys
+    ):
+        hidden(monkeypatch, [0.100, 0.104])
+        step = tuned(**asked)
+        train(step, 1)
+        assert step.plans == (), "nothing has measured it yet"
+        train(step, 1500)
+        assert step.plans == ()
+        capsys.readouterr()
+        again = tuned(**asked)
+        train(again, 200)
+        assert again.plans == ()
+        assert "was measured before, and was not faster" in capsys.readouterr().err
+        assert not beside.made
+        # What was found of it says nothing of plans that are made here.
+        train(tuned(cache=asked["cache"]), 100)
+        assert beside.made == 1
+
+    def test_the_next_job_begins_with_what_was_faster(self, asked, beside, monkeypatch):
+        limits = SearchLimits(share=0.2)
+        quick = types.SimpleNamespace(
+            among=lambda timed, steps: Search.among(timed, limits, steps)
+        )
+        monkeypatch.setattr(online, "Search", quick)
+        hidden(monkeypatch, [0.100, 0.080])
+        train(tuned(**asked), 2000)
+        again = tuned(**asked)
+        train(again, 1)
+        assert options(again) == [OPTION]
+        assert again.plans[0].evidence.measured.kept
+        assert not beside.made
 
 
 @pytest.mark.parametrize(
@@ -378,14 +427,14 @@ def test_who_cannot_know_what_others_run_stops_and_stays_stopped(beside, monkeyp
 
 def test_rules_that_not_all_could_tell_end_the_search(beside, monkeypatch):
     hidden(monkeypatch, [0.100, 0.085, 0.090])
-    tell = nccl.ProgramRules.tell
+    tell = nccl.Nccl.tell
 
-    def refused(told, talk, rules, gone=()):
+    def refused(*given):
         if step.plans:
             raise LagomError("not all processes could tell NCCL what the plan says")
-        return tell(told, talk, rules, gone)
+        return tell(*given)
 
-    monkeypatch.setattr(nccl.ProgramRules, "tell", refused)
+    monkeypatch.setattr(nccl.Nccl, "tell", refused)
     step = tuned()
     with pytest.warns(say.LagomWarning, match="could tell NCCL"):
         losses = train(step, 300)

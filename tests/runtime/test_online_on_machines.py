@@ -10,9 +10,10 @@ from hidden_machine import HiddenMachine, Weather
 
 import lagom_jax
 from lagom_jax.online.steps import StepTime
-from lagom_jax.plan import load
+from lagom_jax.plan import load, to_json
 from lagom_jax.runtime import online
-from lagom_jax.runtime.planned_beside import PlannerBeside, TimedPlan
+from lagom_jax.runtime.offer import OfferedPlan
+from lagom_jax.runtime.planned_beside import PlannerBeside
 from tests.online.jobs import ensemble
 from tests.runtime.planned import made
 
@@ -61,7 +62,7 @@ def planning(monkeypatch):
             plans = [made(planner, options=(option,)) for option in OPTIONS]
             usual = made(planner, options=())
             planner.timed = tuple(
-                TimedPlan(plan, timed)
+                OfferedPlan(to_json(plan), timed)
                 for plan, timed in zip([usual, *plans], candidates, strict=True)
             )
             return plans[0]

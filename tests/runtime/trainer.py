@@ -172,7 +172,7 @@ class Trainer:
         """
         start, jitted, batch = parts or self.parts
         self.made = 0
-        say.forget()
+        say._said.clear()
         handler = Lines()
         logging.getLogger("lagom_jax").addHandler(handler)
         asked = {

@@ -106,7 +106,7 @@ class Job:
     def tried(self, name, step, *arguments):
         self.made, began = 0, time.monotonic()
         found = {"name": name}
-        say.forget()
+        say._said.clear()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", say.LagomWarning)
             try:
