@@ -73,6 +73,10 @@ class Nccl:
             return f"the NCCL at {library.path} is too old for the tuner plugin"
         return ""
 
+    def told(self, who: object) -> Rules | None:
+        """The rules of somebody that hold; None for none."""
+        return self._told.get(who)
+
     def tell(
         self,
         who: object,
@@ -94,7 +98,7 @@ class Nccl:
             LagomError: All processes go on with what they have told before.
             InDoubtError: Nobody can say what others have told.
         """
-        if rules is self._told.get(who):
+        if rules is self.told(who):
             return
 
         def agrees(point: str, said: str) -> bool:

@@ -65,7 +65,7 @@ class Steps:
         self._agenda = guide.first()
         self._ran = USUAL
         self._tried: set[int] = {USUAL}
-        self._meeting: Interruptible[Agenda] = Interruptible()
+        self._meeting, self._telling = Interruptible(), Interruptible()
         if not self.over:
             self._raise_if_back()
 
@@ -126,7 +126,13 @@ class Steps:
                 self._meet()
             number, candidate = self._number, self._agenda.candidate(self._number)
             self._number += 1
-        candidate = self._switched(candidate)
+        try:
+            candidate = self._switched(candidate)
+        except BaseException:
+            # It makes this step when it comes back.
+            with self._lock:
+                self._number -= 1
+            raise
         run = functools.partial(self._run, candidate, stages, call)
         try:
             if self.over:
@@ -141,16 +147,23 @@ class Steps:
     def _switched(self, candidate: int) -> int:
         """Lets a candidate's rules of NCCL hold, or goes on with what ran before."""
         choice = self._guide.candidates[candidate]
-        try:
-            rules = None if choice is None else choice.rules
-            nccl.HERE.tell(self._programs, rules, self._talk)
-        except InDoubtError:
-            raise
-        except LagomError as error:
-            # All know of it, and go on with what they have.
-            self._leave(error, self._ran)
-        else:
+        rules = None if choice is None else choice.rules
+
+        def tell() -> None:
+            try:
+                nccl.HERE.tell(self._programs, rules, self._talk)
+            except InDoubtError:
+                raise
+            except LagomError as error:
+                # All know of it, and go on with what they have.
+                self._leave(error, self._ran)
+            else:
+                self._ran = candidate
+
+        if nccl.HERE.told(self._programs) is rules and not self._telling.under_way:
             self._ran = candidate
+        elif error := self._telling.error(tell):
+            raise error
         return self._ran
 
     def _run(self, candidate: int, stages: Stages, call: StepCall) -> Any:
@@ -180,15 +193,23 @@ class Steps:
 
     def _meet(self) -> None:
         """Goes through a round; who is called away meanwhile comes back to it."""
-        agenda = self._meeting.outcome(self._agreed)
-        if isinstance(agenda, InDoubtError):
-            raise agenda
-        if isinstance(agenda, Exception):
-            self._leave(agenda, self._agenda.candidate(self._number))
+        if error := self._meeting.error(self._met):
+            raise error
+
+    def _met(self) -> None:
+        if self._number != self._agenda.next or self.over:
+            # The meeting has just ended that this process was called away from.
+            return
+        try:
+            agenda = self._agreed()
+        except InDoubtError:
+            raise
+        except Exception as error:
+            self._leave(error, self._agenda.candidate(self._number))
             return
         self._raise_if_back()
-        self._agenda = agenda
         self._guide.take(agenda)
+        self._agenda = agenda
         if self.over:
             self._end(agenda.candidate(self._number))
 

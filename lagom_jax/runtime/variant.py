@@ -55,7 +55,7 @@ class Variant:
         self._programs = Executables(devices)
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._steps = self._guided(Guide())
-        self._work: Interruptible[None] = Interruptible()
+        self._work = Interruptible()
         self._doubt = ""
         self._decided = False
         self.runs = 0
@@ -81,6 +81,13 @@ class Variant:
     def open(self) -> bool:
         """True if others may know more of it than this process."""
         return (self._work.under_way and self._programs.several) or bool(self._doubt)
+
+    @property
+    def lasts(self) -> bool:
+        """True if what came of it holds for later calls: others go by it."""
+        return self.open or (
+            self._programs.several and (self._decided or not self._options.strict)
+        )
 
     def _raise_in_doubt(self) -> None:
         # This process must stop: to go on would be worse.
@@ -133,15 +140,16 @@ class Variant:
 
         def search() -> None:
             with compiler:
-                self._decide(stages, gone, compiler)
+                if not self._decided:
+                    self._decide(stages, gone, compiler)
+            self._decided = True
 
-        error = self._work.outcome(search, compiler.close)
+        error = self._work.error(search, compiler.close)
         if isinstance(error, InDoubtError):
             self._doubt = str(error)
             raise error
         self._programs.keep(self._steps.running)
         if error is None:
-            self._decided = True
             return
         if self._options.strict and isinstance(error, LagomError):
             raise error

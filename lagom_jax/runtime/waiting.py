@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from lagom_jax.errors import InDoubtError
+
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Task(Generic[T]):
+    """Work in a thread of its own; it is done once, however often it is begun."""
+
+    work: Callable[[], T]
+    stop: Callable[[], None] = lambda: None
+    future: Future[T] = dataclasses.field(default_factory=Future[T])
+    _begun: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def begin(self) -> Future[T]:
+        threading.Thread(target=self._run, name="lagom_jax", daemon=True).start()
+        return self.future
+
+    def _run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
+        try:
+            self.future.set_result(self.work())
+        except BaseException as error:
+            # Whatever ends it, somebody waits for its end.
+            self.future.set_exception(error)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
@@ -23,17 +49,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
         >>> in_background(lambda: 1).result()
         1
     """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            # Whatever ends it, somebody waits for its end.
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="lagom_jax", daemon=True).start()
-    return future
+    return _Task(work).begin()
 
 
 def every(seconds: float, work: Callable[[], None]) -> threading.Event:
@@ -59,47 +75,57 @@ def every(seconds: float, work: Callable[[], None]) -> threading.Event:
     return over
 
 
-class Interruptible(Generic[T]):
+class Interruptible:
     """Work that is waited for, until somebody calls this process away.
 
-    Others do not know that: they are answered all the same, and what comes of it holds
-    for the next call.
+    Others do not know that: they are answered all the same. A signal's handler may
+    raise at any point of who waits, as the work begins or has just ended, so whatever
+    is to come of the work it has to do itself.
 
     Example:
-        >>> Interruptible().outcome(lambda: 1 // 0)
+        >>> Interruptible().error(lambda: 1 // 0)
         ZeroDivisionError('integer division or modulo by zero')
     """
 
     def __init__(self) -> None:
         """There is no work yet."""
-        self._future: Future[T] | None = None
-        self._stop: Callable[[], None] = lambda: None
+        self._task: _Task[None] | None = None
 
     @property
     def under_way(self) -> bool:
-        """True if its end is not known here."""
-        return self._future is not None
+        """True if it has not ended, or has ended in doubt, where it stays."""
+        return self._task is not None
 
-    def outcome(
-        self, work: Callable[[], T], stop: Callable[[], None] = lambda: None
-    ) -> T | Exception:
-        """The result of the work, or the error that it ends with.
+    def error(
+        self, work: Callable[[], object], stop: Callable[[], None] = lambda: None
+    ) -> Exception | None:
+        """The error that the work ends with; None for none.
 
         Args:
-            work: Begun now, unless earlier work is under way.
+            work: Begun now, unless earlier work is under way. Where that has ended just
+                now it begins all the same, and has to see for itself.
             stop: Ends it early.
         """
-        if self._future is None:
-            self._stop, self._future = stop, in_background(work)
-        future = self._future
+
+        def whole() -> None:
+            try:
+                work()
+            except InDoubtError:
+                raise
+            except BaseException:
+                self._task = None
+                raise
+            self._task = None
+
+        task = self._task
+        if task is None:
+            task = self._task = _Task(whole, stop)
         try:
-            error = future.exception()
+            # Who was called away as it began cannot know whether it did.
+            error = task.begin().exception()
         except BaseException:
-            self._stop()
+            task.stop()
             raise
-        self._future = None
-        if error is None:
-            return future.result()
-        if not isinstance(error, Exception):
-            raise error
-        return error
+        if error is None or isinstance(error, Exception):
+            return error
+        raise error

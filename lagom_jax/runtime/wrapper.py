@@ -266,7 +266,7 @@ class Tuned(FunctionWrapper):
                 try:
                     variant.decide(stages, others)
                 except BaseException:
-                    if not variant.open:
+                    if not variant.lasts:
                         # The next call looks for a plan again.
                         del self._variants[program]
                     raise

@@ -1,7 +1,9 @@
 """What the wrapper tells NCCL, asked for as NCCL asks: through the plugin itself."""
 
 import base64
+import contextlib
 import itertools
+from concurrent.futures import Future
 
 import jax
 import pytest
@@ -240,6 +242,33 @@ def test_rules_go_with_the_program_that_is_measured(tuned):
     told.append(wants(3) if step.plans else None)
     changes = [new for old, new in itertools.pairwise(told) if old != new]
     assert here.heard == told[:1] + changes
+
+
+def test_who_is_called_away_while_nccl_is_told(tuned, monkeypatch):
+    """All are told all the same, and this process makes the step when it comes back."""
+    step, here = tuned(True, verify="measure")
+    result, away = Future.exception, []
+
+    class AwayError(Exception):
+        pass
+
+    def late(self, *given):
+        found = result(self, *given)
+        if len(here.heard) > len(away) + 1:
+            away.append(1)
+            raise AwayError
+        return found
+
+    monkeypatch.setattr(Future, "exception", late)
+    sides, made = schedule(), 0
+    while made < len(sides):
+        with contextlib.suppress(AwayError):
+            assert step(1.0) == 2.0
+            made += 1
+    told = [wants(3), *(None if side == BASELINE else wants(3) for side in sides)]
+    changes = [new for old, new in itertools.pairwise(told) if old != new]
+    assert here.heard == told[:1] + changes
+    assert len(away) == len(changes)
 
 
 def test_what_was_taken_for_a_first_step_and_runs_again_is_told_again(tuned):

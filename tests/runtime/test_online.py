@@ -1,5 +1,6 @@
 """A job that is tuned while it trains, in one process; steps take what a stand-in says."""
 
+import contextlib
 import gc
 import threading
 import time
@@ -303,6 +304,38 @@ def test_somebody_who_is_called_away_while_processes_meet(beside, monkeypatch):
     assert options(step) == [OPTION]
 
 
+def test_somebody_who_is_called_away_as_processes_have_met(beside, monkeypatch):
+    """They have met, and do not meet again for the same step."""
+
+    class AwayError(Exception):
+        pass
+
+    result, agree = Future.exception, Talk.agree
+    away, met = [], []
+
+    def late(self, *given):
+        found = result(self, *given)
+        if met and len(away) < len(met) < 4:
+            away.append(1)
+            raise AwayError
+        return found
+
+    def agreed(talk, word, decide, **asked):
+        if word.same.startswith("step"):
+            met.append(word.same)
+        return agree(talk, word, decide, **asked)
+
+    monkeypatch.setattr(Future, "exception", late)
+    monkeypatch.setattr(Talk, "agree", agreed)
+    hidden(monkeypatch, [0.100, 0.085, 0.090])
+    step, x = tuned(), jnp.ones((16, 16))
+    for _ in range(40):
+        with contextlib.suppress(AwayError):
+            x, _ = step(x, jnp.eye(16))
+    assert len(away) == 3
+    assert len(met) == len(set(met)) >= 3
+
+
 def test_settings_around_what_is_fastest_are_tried_in_rounds(beside, monkeypatch):
     limits = SearchLimits(share=0.2)
     quick = types.SimpleNamespace(
@@ -427,13 +460,12 @@ def test_who_cannot_know_what_others_run_stops_and_stays_stopped(beside, monkeyp
 
 def test_rules_that_not_all_could_tell_end_the_search(beside, monkeypatch):
     hidden(monkeypatch, [0.100, 0.085, 0.090])
-    tell = nccl.Nccl.tell
 
     def refused(*given):
         if step.plans:
             raise LagomError("not all processes could tell NCCL what the plan says")
-        return tell(*given)
 
+    monkeypatch.setattr(nccl.Nccl, "told", lambda here, who: "something else")
     monkeypatch.setattr(nccl.Nccl, "tell", refused)
     step = tuned()
     with pytest.warns(say.LagomWarning, match="could tell NCCL"):

@@ -91,6 +91,13 @@ def test_an_error_of_the_user_s_own_reaches_the_user_at_once(outcomes):
     planned(outcomes("after watchdog"), 8.0)
 
 
+def test_an_error_of_the_user_s_own_as_the_talk_begins_changes_nothing(outcomes):
+    first, second = outcomes("at once")
+    assert "the user's own" in second["raised"]
+    assert (first["plans"], first["value"]) == (1, 11.0)
+    planned(outcomes("after at once"), 11.0)
+
+
 def test_a_process_that_plans_can_be_called_away(outcomes):
     first, second = outcomes("preempted")
     assert first["raised"] == "WatchdogError: nothing happens"

@@ -208,6 +208,19 @@ class Job:
         # What was decided meanwhile holds for the process that was called away, too.
         self.tried("after watchdog", step, x)
 
+        # The same at the very moment at which the talk of the processes begins.
+        self.together("at once")
+        step, start = self.tune(lambda x: x + 10), threading.Thread.start
+
+        def called_away(thread):
+            start(thread)
+            raise WatchdogError("the user's own")
+
+        now = mock.patch.object(threading.Thread, "start", called_away)
+        with now if index else contextlib.nullcontext():
+            self.tried("at once", step, x)
+        self.tried("after at once", step, x)
+
         # The process that plans is called away: nobody has a plan.
         self.together("preempted")
         self.slow = LIMIT
