@@ -334,6 +334,8 @@ def test_somebody_who_is_called_away_as_processes_have_met(beside, monkeypatch):
             x, _ = step(x, jnp.eye(16))
     assert len(away) == 3
     assert len(met) == len(set(met)) >= 3
+    train(step, 1500, until=lambda: options(step) == [OPTION])
+    assert options(step) == [OPTION], "it goes on as if nobody had been called"
 
 
 def test_settings_around_what_is_fastest_are_tried_in_rounds(beside, monkeypatch):
