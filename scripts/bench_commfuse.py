@@ -256,10 +256,10 @@ def rows_of(
         if made is None:
             continue
         step, given = made
+        if name.startswith((REWRITTEN, EACH_PLACE)) and case != "stack":
+            # Its own rules are opaque where no gradient is taken.
+            continue
         if name.startswith(REWRITTEN):
-            if case != "stack":
-                # Its own rules are opaque where no gradient is taken.
-                continue
             step = rings(step)
         extra: dict[str, Any] = {}
         if name.startswith(EACH_PLACE):
