@@ -29,10 +29,10 @@ from lagom_jax.plan.order import APPLIED, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
     BETTER,
-    as_compiled,
     as_published,
     compared,
     gains,
+    shows_a_gain,
     simpler,
 )
 from lagom_jax.planner.decide import Taken, Timing, decide
@@ -200,16 +200,7 @@ class Sweep:
         ]
         # One is for the order.
         tried = self._compile(asked[: max(1, more - self._orders)], usual)
-        # What an order is looked for in is not yet in symmetric memory: as compiled it
-        # shows what it gives, and what gives nothing there gives nothing in an order.
-        least = as_compiled(usual) * (1 - BETTER)
-        found = [
-            trial
-            for trial in tried
-            if trial.usable and trial.status != "no effect"
-            if trial.status == "ok" or as_compiled(trial) < least
-        ]
-        if found:
+        if found := [trial for trial in tried if shows_a_gain(trial, usual)]:
             self._in_order(min(found, key=lambda trial: trial.seconds))
 
     def decided(self) -> Taken:
