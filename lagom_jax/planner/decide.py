@@ -8,6 +8,7 @@ from typing import Final
 
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
+from lagom_jax.plan.interval import drowns, outweighed
 from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.planner.comparison import as_compiled
 from lagom_jax.planner.judge import Judge, View
@@ -179,7 +180,9 @@ class Timing:
         if way.view.policy != own.policy or way.view.found.choice != own.found.choice:
             return way
         if own not in self._settled:
-            found = self._doubt(own).decided(own.found)
+            # Beside a program that is changed anyway, settings are one more part.
+            unsure = outweighed if _changes(way.trial) else drowns
+            found = self._doubt(own).decided(own.found, unsure)
             view = self._judge.restated(own, found)
             self._settled[own] = self.way(way.trial, view)
         return dataclasses.replace(self._settled[own], trial=way.trial)
@@ -217,11 +220,11 @@ def finalists(trials: Sequence[Trial]) -> list[Trial]:
 
 def _parts(trial: Trial, view: View) -> int:
     """Things that a candidate changes."""
+    settings = any(view.found.choice) + (view.policy != "default")
+    return _changes(trial) + settings
+
+
+def _changes(trial: Trial) -> int:
+    """Things that a candidate changes in the program."""
     aside = trial.ordering is not None and bool(trial.ordering.on_second_stream)
-    return (
-        len(trial.asked.options)
-        + trial.ordered
-        + (trial.ordered and aside)
-        + any(view.found.choice)
-        + (view.policy != "default")
-    )
+    return len(trial.asked.options) + trial.ordered + (trial.ordered and aside)

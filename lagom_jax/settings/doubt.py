@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
@@ -26,6 +26,9 @@ from lagom_jax.settings.policy import Found, replaced, scenes_of
 from lagom_jax.settings.robust import robust
 from lagom_jax.settings.space import Choice, Space
 from lagom_jax.settings.stage import Stage
+
+Unsure: TypeAlias = Callable[[Sequence[float], float], bool]
+"""Whether a gain is not sure, of its seconds by each model and of the step's."""
 
 
 class EnsembleMember(NamedTuple):
@@ -87,15 +90,17 @@ class Doubt:
             self.step_seconds(choice),
         )
 
-    def decided(self, found: Found) -> Found:
+    def decided(self, found: Found, unsure: Unsure = drowns) -> Found:
         """A policy's choice, or what all models make of it where that costs less.
 
         Args:
             found: The policy's.
+            unsure: Whether what all settings give together is not sure enough: where
+                nothing else is changed it must not drown.
         """
         settled = self.settled(found)
         asked = self.settled(robust(self._stage, self.stages, settled))
-        if self.stages and self._drowns(self._cheaper(settled, asked).choice):
+        if self._is_unsure(unsure, self._cheaper(settled, asked).choice):
             # Each is worth it, and all together are not sure to be.
             settled = self.settled(found, drowns)
             asked = self.settled(robust(self._stage, self.stages, settled), drowns)
@@ -106,8 +111,8 @@ class Doubt:
         before, after = map(regretted, regrets(times))
         return asked if after < before - SAME else settled
 
-    def _drowns(self, choice: Choice) -> bool:
-        """True if what all settings give together drowns."""
+    def _is_unsure(self, unsure: Unsure, choice: Choice) -> bool:
+        """True if what all settings give together is not sure enough."""
         usual = self._stage.untouched
         gains = [
             before - after
@@ -115,13 +120,9 @@ class Doubt:
                 self.step_seconds(usual), self.step_seconds(choice), strict=True
             )
         ]
-        return drowns(gains, self._stage.score(usual).step_seconds)
+        return unsure(gains, self._stage.score(usual).step_seconds)
 
-    def settled(
-        self,
-        found: Found,
-        unsure: Callable[[Sequence[float], float], bool] = outweighed,
-    ) -> Found:
+    def settled(self, found: Found, unsure: Unsure = outweighed) -> Found:
         """A policy's choice, without the settings whose gain is not sure enough.
 
         Args:

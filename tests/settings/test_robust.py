@@ -109,6 +109,19 @@ def test_all_settings_together_do_not_drown(cluster):
     assert choice == usual or not drowns(gains, stage.score(usual).step_seconds)
 
 
+def test_together_they_may_drown_where_they_are_not_all_that_changes():
+    """Two models of twenty call it a loss, and the others a gain of 4 % on average."""
+    stage, doubt = doubted_gathers("h100:2x8", 200_000_000, beside=2)
+    found, usual = Lagom().choose(stage), stage.untouched
+    choice = doubt.decided(found, outweighed).choice
+    pairs = zip(doubt.step_seconds(usual), doubt.step_seconds(choice), strict=True)
+    gains = [before - after for before, after in pairs]
+    step = stage.score(usual).step_seconds
+    assert doubt.decided(found).choice == usual != choice
+    assert drowns(gains, step)
+    assert not outweighed(gains, step)
+
+
 def test_of_one_model_alone_nothing_is_asked():
     stage, _ = doubted("h100:2x8")
     found = Lagom().choose(stage)
