@@ -8,7 +8,6 @@ from typing import Final
 
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
-from lagom_jax.plan.interval import drowns, outweighed
 from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.planner.comparison import as_compiled
 from lagom_jax.planner.judge import Judge, View
@@ -181,8 +180,8 @@ class Timing:
             return way
         if own not in self._settled:
             # Beside a program that is changed anyway, settings are one more part.
-            unsure = outweighed if _changes(way.trial) else drowns
-            found = self._doubt(own).decided(own.found, unsure)
+            alone = not _changes(way.trial)
+            found = self._doubt(own).decided(own.found, alone=alone)
             view = self._judge.restated(own, found)
             self._settled[own] = self.way(way.trial, view)
         return dataclasses.replace(self._settled[own], trial=way.trial)

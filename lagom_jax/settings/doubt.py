@@ -90,29 +90,34 @@ class Doubt:
             self.step_seconds(choice),
         )
 
-    def decided(self, found: Found, unsure: Unsure = drowns) -> Found:
+    def decided(self, found: Found, *, alone: bool = True) -> Found:
         """A policy's choice, or what all models make of it where that costs less.
 
         Args:
             found: The policy's.
-            unsure: Whether what all settings give together is not sure enough: where
-                nothing else is changed it must not drown.
+            alone: Settings are all that is changed: together they must not drown.
         """
-        settled = self.settled(found)
-        asked = self.settled(robust(self._stage, self.stages, settled))
-        if self._is_unsure(unsure, self._cheaper(settled, asked).choice):
+        ways = self._ways(found, outweighed)
+        if self._drowns(self._cheapest(ways).choice):
             # Each is worth it, and all together are not sure to be.
-            settled = self.settled(found, drowns)
-            asked = self.settled(robust(self._stage, self.stages, settled), drowns)
-        return self._cheaper(settled, asked)
+            sure = self._ways(found, drowns)
+            ways = sure if alone else [*ways, *sure]
+        return self._cheapest(ways)
 
-    def _cheaper(self, settled: Found, asked: Found) -> Found:
-        times = [self.step_seconds(one.choice) for one in (settled, asked)]
-        before, after = map(regretted, regrets(times))
-        return asked if after < before - SAME else settled
+    def _ways(self, found: Found, unsure: Unsure) -> list[Found]:
+        """What is left of a policy's choice, and what all models make of that."""
+        settled = self.settled(found, unsure)
+        asked = robust(self._stage, self.stages, settled)
+        return [settled, self.settled(asked, unsure)]
 
-    def _is_unsure(self, unsure: Unsure, choice: Choice) -> bool:
-        """True if what all settings give together is not sure enough."""
+    def _cheapest(self, ways: Sequence[Found]) -> Found:
+        """The one with the least regret; the first of those that are alike."""
+        found = [*map(regretted, regrets([self.step_seconds(w.choice) for w in ways]))]
+        least = min(found) + SAME
+        return next(way for way, own in zip(ways, found, strict=True) if own <= least)
+
+    def _drowns(self, choice: Choice) -> bool:
+        """True if what all settings give together drowns."""
         usual = self._stage.untouched
         gains = [
             before - after
@@ -120,7 +125,7 @@ class Doubt:
                 self.step_seconds(usual), self.step_seconds(choice), strict=True
             )
         ]
-        return unsure(gains, self._stage.score(usual).step_seconds)
+        return drowns(gains, self._stage.score(usual).step_seconds)
 
     def settled(self, found: Found, unsure: Unsure = outweighed) -> Found:
         """A policy's choice, without the settings whose gain is not sure enough.

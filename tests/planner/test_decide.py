@@ -2,7 +2,6 @@
 
 import pytest
 
-from lagom_jax.plan.interval import drowns, outweighed
 from lagom_jax.planner.decide import Timing
 from lagom_jax.planner.trial import Asked, Trial
 from lagom_jax.scheduled import Scheduled
@@ -12,21 +11,21 @@ from .fakes import H100, MODULES, OPTIONS, Remembering
 
 
 @pytest.mark.parametrize(
-    ("given", "ordered", "unsure"),
+    ("given", "ordered", "alone"),
     [
-        ((), False, drowns),
-        (((OPTIONS["a"], True),), False, outweighed),
-        ((), True, outweighed),
+        ((), False, True),
+        (((OPTIONS["a"], True),), False, False),
+        ((), True, False),
     ],
 )
 def test_settings_must_not_drown_where_nothing_else_is_changed(
-    monkeypatch, given, ordered, unsure
+    monkeypatch, given, ordered, alone
 ):
     """In a program that is changed they are one part of what is weighed."""
     asked = []
 
-    def decided(self, found, unsure):
-        asked.append(unsure)
+    def decided(self, found, *, alone):
+        asked.append(alone)
         return found
 
     monkeypatch.setattr(Doubt, "decided", decided)
@@ -36,4 +35,4 @@ def test_settings_must_not_drown_where_nothing_else_is_changed(
     timing = Timing(judge)
     untouched = timing.untouched(trial)
     timing.taken([untouched, timing.way(trial, view)], untouched)
-    assert set(asked) == {unsure}
+    assert set(asked) == {alone}

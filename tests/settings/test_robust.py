@@ -113,7 +113,7 @@ def test_together_they_may_drown_where_they_are_not_all_that_changes():
     """Two models of twenty call it a loss, and the others a gain of 4 % on average."""
     stage, doubt = doubted_gathers("h100:2x8", 200_000_000, beside=2)
     found, usual = Lagom().choose(stage), stage.untouched
-    choice = doubt.decided(found, outweighed).choice
+    choice = doubt.decided(found, alone=False).choice
     pairs = zip(doubt.step_seconds(usual), doubt.step_seconds(choice), strict=True)
     gains = [before - after for before, after in pairs]
     step = stage.score(usual).step_seconds
