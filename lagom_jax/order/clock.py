@@ -2,6 +2,8 @@
 
 A search replays a computation a hundred thousand times and looks at nothing but the
 end. The rules are those of `lagom_jax.cost.streams`, with numbers for tasks and loads.
+What a unit does is a function of the time and of the state of the streams, and states
+are values: who keeps one can go on from it, and whether two are equal is cheap to say.
 
 Times are multiples of 2^-46 s (14 fs), so that sums of them are exact, in any order
 and from any beginning: a stretch that is replayed from the same state takes the same
@@ -11,12 +13,12 @@ time to the last bit, wherever it stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.replay import Machine
 from lagom_jax.order.terms import NOTHING, Terms
+from lagom_jax.order.transfers import Transfer, TransferQueues
 from lagom_jax.program.program import (
     Block,
     Branch,
@@ -31,11 +33,12 @@ from lagom_jax.program.program import (
     nodes_in,
 )
 
-Transfer: TypeAlias = tuple[int, int]
-"""Something launched that is not done: its task's number, and its token."""
-StreamStates: TypeAlias = tuple[tuple[float, tuple[Transfer, ...]], ...]
-"""By stream the work that its first transfer has left, and its transfers in their turn.
-Empty where all streams are idle."""
+StreamStates: TypeAlias = tuple[TransferQueues, *tuple[float, ...]]
+"""What is under way and queued; then, for each stream that has something to do, the
+work that its first transfer has left. Everything that matters for what happens next,
+but not the time."""
+Action: TypeAlias = Callable[[float, StreamStates], tuple[float, StreamStates]]
+"""From the time and the streams before to those after."""
 
 # Doubles from 64 to 128 are multiples of 2^-46: added and taken away again, this rounds
 # any time below 32 s to one. Sums stay exact up to 128 s; beyond, they are rounded.
@@ -65,242 +68,249 @@ class Clock:
             terms: The costs of tasks, asked for whenever something runs; what is inside
                 loops stays as it is.
         """
-        self.now = 0.0
         self._terms = terms
+        # The very lists that change when something is set.
+        self._seconds, self._loads, self._speeds = (
+            terms.seconds,
+            terms.loads,
+            terms.speeds,
+        )
         self._streams = _streams_of(blocks)
-        self._queues: list[list[Transfer]] = [[] for _ in self._streams]
-        self._left = [0.0 for _ in self._streams]
+        self.idle: StreamStates = (TransferQueues.empty(len(self._streams)),)
+        """All streams have nothing to do."""
         self._machine = Machine(terms, terms)
         self._machine.known = terms.known
         self._task_of: dict[int, Task] = {}
         self._loops: dict[Loop, tuple[float, StreamStates]] = {}
-        alone = len(self._streams) == 1
-        self._run_kernel = self._compute_beside_one if alone else self._compute
-        self._run_wait = self._wait_for_one if alone else self._wait
         actions = [tuple(map(self._action, block)) for block in blocks]
         self.actions = [
-            of_unit[0] if len(of_unit) == 1 else partial(_in_turn, of_unit)
+            of_unit[0] if len(of_unit) == 1 else _in_turn(of_unit)
             for of_unit in actions
         ]
-        """By unit: carries it out."""
+        """By unit: what it does."""
 
-    def drain(self) -> None:
-        """Holds compute until everything is done."""
-        while any(self._queues):
-            self._stand_still()
+    def drain(self, now: float, state: StreamStates) -> float:
+        """The time at which everything is done, if compute does nothing more."""
+        while len(state) > 1:
+            now, state = self._stand_still(now, state)
+        return now
 
-    def is_idle(self) -> bool:
-        """True if nothing is under way."""
-        return not any(self._queues)
-
-    def state(self) -> StreamStates:
-        """Everything that matters for what happens next, but not the time."""
-        if not any(self._queues):
-            return ()
-        return tuple(
-            [
-                (left, tuple(queue)) if queue else (0.0, ())
-                for left, queue in zip(self._left, self._queues, strict=True)
-            ]
-        )
-
-    def is_in(self, state: StreamStates) -> bool:
-        """True if the streams are in a state, to the last bit."""
-        if not state:
-            return not any(self._queues)
-        for place, queue in enumerate(self._queues):
-            left, transfers = state[place]
-            if len(queue) != len(transfers):
-                return False
-            if queue and (
-                self._left[place] != left
-                or queue[0] != transfers[0]
-                or tuple(queue) != transfers
-            ):
-                return False
-        return True
-
-    def has_any(self, tasks: frozenset[int]) -> bool:
-        """True if one of some tasks is under way, or queued."""
-        return any(task in tasks for queue in self._queues for task, _ in queue)
-
-    def restore(self, state: StreamStates, now: float) -> None:
-        """Puts streams and time to where they were before."""
-        self.now = now
-        for place, queue in enumerate(self._queues):
-            if state:
-                self._left[place], queue[:] = state[place]
-            else:
-                queue.clear()
-
-    def _action(self, node: Node) -> Callable[[], None]:
+    def _action(self, node: Node) -> Action:
         terms = self._terms
         if isinstance(node, Run):
             number = terms.number(node.task)
             if isinstance(node.task, Kernel):
                 load = terms.kernel_load(node.task)
-                return partial(self._run_kernel, load, terms.seconds[number])
-            return partial(self._communicate, number)
+                return self._kernel(load, terms.seconds[number])
+            return self._collective(number)
         if isinstance(node, Launch):
             number = terms.number(node.task)
             self._task_of[number] = node.task
             stream = self._streams.index(node.stream)
-            return partial(self._launch, stream, (number, node.token))
+            return self._launch(stream, (number, node.token))
         if isinstance(node, Wait):
-            return partial(self._run_wait, node.tokens)
+            return self._wait(node.tokens)
         assert not isinstance(node, Branch), "branches have been decided"
         for inner in nodes_in((node,)):
             if isinstance(inner, Launch):
                 self._task_of[terms.number(inner.task)] = inner.task
-        return partial(self._loop, node)
+        return self._loop(node)
 
-    def _launch(self, stream: int, transfer: Transfer) -> None:
-        queue = self._queues[stream]
-        queue.append(transfer)
-        if len(queue) == 1:
-            self._begin(stream)
+    def _kernel(self, own: int, seconds: float) -> Action:
+        loads, speeds, between = self._loads, self._speeds, self._terms.between
+        alone, compute = snapped(seconds), self._compute
 
-    def _begin(self, stream: int) -> None:
-        """Begins what is first in a queue; what has nothing to do is done."""
-        queue, seconds = self._queues[stream], self._terms.seconds
-        while queue:
-            self._left[stream] = seconds[queue[0][0]]
-            if self._left[stream] > 0.0:
-                return
-            del queue[0]
+        def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            # What follows but the last line is that line where nothing ends meanwhile.
+            if len(state) == 1:
+                return now + alone, state
+            if len(state) == 2:
+                queues, left = state
+                key = own, loads[queues.first[0]]
+                kernel, flying = speeds.get(key) or between(key)
+                needed = seconds / kernel
+                after = left - needed * flying
+                if needed < left / flying and after > 0.0:
+                    return now + ((needed + _SNAP) - _SNAP), (queues, after)
+            elif len(state) == 3:
+                queues, left, other = state
+                first, second = queues.first
+                pair = own, loads[first], loads[second]
+                kernel, flying, beside = speeds.get(pair) or between(pair)
+                needed = seconds / kernel
+                after, behind = left - needed * flying, other - needed * beside
+                if (
+                    needed < left / flying
+                    and needed < other / beside
+                    and after > 0.0
+                    and behind > 0.0
+                ):
+                    return now + ((needed + _SNAP) - _SNAP), (queues, after, behind)
+            return compute(own, seconds, now, state)
 
-    def _end(self, stream: int) -> None:
-        del self._queues[stream][0]
-        self._begin(stream)
+        return run
 
-    def _communicate(self, number: int) -> None:
-        self._run_kernel(NOTHING, self._terms.seconds[number])
+    def _collective(self, number: int) -> Action:
+        seconds, compute = self._seconds, self._compute
 
-    def _compute_beside_one(self, own: int, left: float) -> None:
-        """Runs a kernel where there is a single other stream."""
-        (queue,) = self._queues
-        while queue and left > 0.0:
-            terms = self._terms
-            key = own, terms.loads[queue[0][0]]
-            kernel, flying = terms.speeds.get(key) or terms.between(key)
-            flight = self._left[0]
-            needed, step = left / kernel, flight / flying
-            if needed < step:
-                self.now += (needed + _SNAP) - _SNAP
-                flight -= needed * flying
-                if flight > 0.0:
-                    self._left[0] = flight
-                else:
-                    self._end(0)
-                return
-            self.now += (step + _SNAP) - _SNAP
-            left = 0.0 if needed == step else left - step * kernel
-            self._end(0)
-        if left > 0.0:
-            self.now += (left + _SNAP) - _SNAP
+        def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            return compute(NOTHING, seconds[number], now, state)
 
-    def _wait_for_one(self, tokens: Iterable[int]) -> None:
-        """Waits where there is a single other stream."""
-        (queue,) = self._queues
-        terms = self._terms
-        for token in tokens:
-            behind = len(queue)
-            for place, (_, other) in enumerate(queue, 1):
-                if other == token:
-                    behind = len(queue) - place
-            while len(queue) > behind:
-                key = NOTHING, terms.loads[queue[0][0]]
-                _, flying = terms.speeds.get(key) or terms.between(key)
-                self.now += (self._left[0] / flying + _SNAP) - _SNAP
-                self._end(0)
+        return run
 
-    def _compute(self, own: int, left: float) -> None:
+    def _launch(self, stream: int, transfer: Transfer) -> Action:
+        seconds, (number, _) = self._seconds, transfer
+
+        def launch(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            before, *lefts = state
+            queues = before.launched(stream, transfer)
+            if len(queues.busy) > len(lefts):
+                left = seconds[number]
+                if left <= 0.0:
+                    return now, state
+                lefts.insert(queues.busy.index(stream), left)
+            return now, (queues, *lefts)
+
+        return launch
+
+    def _wait(self, tokens: tuple[int, ...]) -> Action:
+        stand_still = self._stand_still
+
+        def wait(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            while not state[0].tokens.isdisjoint(tokens):
+                now, state = stand_still(now, state)
+            return now, state
+
+        return wait
+
+    def _loop(self, loop: Loop) -> Action:
+        known = self._loops
+
+        def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            found = known.get(loop) if len(state) == 1 else None
+            if found is None:
+                found = self._replayed(loop, state)
+                if len(state) == 1:
+                    known[loop] = found
+            return now + found[0], found[1]
+
+        return run
+
+    def _compute(
+        self, own: int, left: float, now: float, state: StreamStates
+    ) -> tuple[float, StreamStates]:
+        """Does work on the compute stream."""
         while left > 0.0:
-            busy = [place for place, queue in enumerate(self._queues) if queue]
-            if not busy:
-                self.now += snapped(left)
-                return
-            kernel, *flying = self._rates(own, busy)
-            needed, step = left / kernel, self._next_end(busy, flying)
-            left = 0.0 if needed <= step else left - step * kernel
-            self._progress(busy, flying, min(needed, step), ends=step <= needed)
+            if len(state) == 1:
+                return now + snapped(left), state
+            kernel, *flying = self._rates(own, state[0])
+            ends = _ends(state, flying)
+            needed, step = left / kernel, min(ends)
+            if needed < step:
+                return self._progress(now, state, flying, needed, None)
+            left = 0.0 if needed == step else left - step * kernel
+            now, state = self._progress(now, state, flying, step, ends)
+        return now, state
 
-    def _wait(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            for queue in self._queues:
-                while any(token == other for _, other in queue):
-                    self._stand_still()
-
-    def _stand_still(self) -> None:
+    def _stand_still(
+        self, now: float, state: StreamStates
+    ) -> tuple[float, StreamStates]:
         """Waits for the next end on any stream."""
-        busy = [place for place, queue in enumerate(self._queues) if queue]
-        _, *flying = self._rates(NOTHING, busy)
-        self._progress(busy, flying, self._next_end(busy, flying), ends=True)
+        _, *flying = self._rates(NOTHING, state[0])
+        ends = _ends(state, flying)
+        return self._progress(now, state, flying, min(ends), ends)
 
-    def _rates(self, own: int, busy: list[int]) -> tuple[float, ...]:
-        loads, queues = self._terms.loads, self._queues
-        key = (own, *[loads[queues[place][0][0]] for place in busy])
-        return self._terms.speeds.get(key) or self._terms.between(key)
-
-    def _next_end(self, busy: list[int], flying: list[float]) -> float:
-        left = self._left
-        return min(
-            [left[place] / rate for place, rate in zip(busy, flying, strict=True)]
-        )
+    def _rates(self, own: int, queues: TransferQueues) -> tuple[float, ...]:
+        loads = self._loads
+        key = (own, *[loads[task] for task in queues.first])
+        return self._speeds.get(key) or self._terms.between(key)
 
     def _progress(
-        self, busy: list[int], flying: list[float], step: float, *, ends: bool
-    ) -> None:
-        self.now += snapped(step)
-        for place, rate in zip(busy, flying, strict=True):
-            left = self._left[place]
+        self,
+        now: float,
+        state: StreamStates,
+        flying: Sequence[float],
+        step: float,
+        ends: Sequence[float] | None,
+    ) -> tuple[float, StreamStates]:
+        """Goes on by a step.
+
+        Args:
+            now: The time before.
+            state: The streams before.
+            flying: The speed of each transfer that is under way.
+            step: Seconds.
+            ends: Seconds until each is done, where the step goes to the first of these.
+        """
+        queues, *lefts = state
+        for place in range(len(lefts) - 1, -1, -1):
             # The one that was computed to end here has ended, whatever rounding says.
-            ended = ends and left / rate <= step
-            left = 0.0 if ended else left - step * rate
+            ended = ends is not None and ends[place] <= step
+            left = 0.0 if ended else lefts[place] - step * flying[place]
             if left > 0.0:
-                self._left[place] = left
+                lefts[place] = left
             else:
-                self._end(place)
+                queues = self._end(queues, lefts, place)
+        return now + snapped(step), (queues, *lefts)
 
-    def _loop(self, loop: Loop) -> None:
-        idle = self.is_idle()
-        known = self._loops.get(loop) if idle else None
-        if known is None:
-            known = self._replayed(loop)
-            if idle:
-                self._loops[loop] = known
-        self.restore(known[1], self.now + known[0])
+    def _end(
+        self, queues: TransferQueues, lefts: list[float], place: int
+    ) -> TransferQueues:
+        """Ends what is first on a stream; what comes then begins, or has no work.
 
-    def _replayed(self, loop: Loop) -> tuple[float, StreamStates]:
-        """Seconds of a loop from the present state, and the state at its end."""
+        Args:
+            queues: What is under way and queued.
+            lefts: Work that is left, of each stream that has some; changed.
+            place: Of these streams, the one.
+        """
+        busy = len(lefts)
+        while True:
+            queues = queues.ended(place)
+            if len(queues.busy) < busy:
+                del lefts[place]
+                return queues
+            left = self._seconds[queues.first[place]]
+            if left > 0.0:
+                lefts[place] = left
+                return queues
+
+    def _replayed(self, loop: Loop, state: StreamStates) -> tuple[float, StreamStates]:
+        """Seconds of a loop from a state, and the state at its end."""
         seconds, streams = self._terms.seconds, self._machine.streams
+        queues, *lefts = state
         streams.now = 0.0
         streams.restore(
             tuple(
                 (
-                    *(stream, token, self._task_of[task]),
-                    seconds[task] if number else self._left[place],
+                    *(self._streams[stream], token, self._task_of[task]),
+                    seconds[task] if number else left,
                 )
-                for place, stream in enumerate(self._streams)
-                for number, (task, token) in enumerate(self._queues[place])
+                for stream, left in zip(queues.busy, lefts, strict=True)
+                for number, (task, token) in enumerate(queues.queues[stream])
             )
         )
         self._machine.node(loop, Ledger(detailed=False))
-        left: dict[Stream, float] = {}
-        queues: dict[Stream, list[Transfer]] = {}
+        after, begun = self.idle[0], dict[int, float]()
         for stream, token, task, remaining in streams.state():
-            left.setdefault(stream, remaining)
-            queues.setdefault(stream, []).append((self._terms.number(task), token))
-        state = tuple(
-            (left.get(stream, 0.0), tuple(queues.get(stream, ())))
-            for stream in self._streams
-        )
-        return snapped(streams.now), state if queues else ()
+            number = self._streams.index(stream)
+            begun.setdefault(number, remaining)
+            after = after.launched(number, (self._terms.number(task), token))
+        return snapped(streams.now), (after, *[begun[one] for one in after.busy])
 
 
-def _in_turn(actions: Iterable[Callable[[], None]]) -> None:
-    for action in actions:
-        action()
+def _ends(state: StreamStates, flying: Sequence[float]) -> list[float]:
+    """Seconds until each transfer that is under way would be done at its speed."""
+    _, *lefts = state
+    return [left / rate for left, rate in zip(lefts, flying, strict=True)]
+
+
+def _in_turn(actions: Sequence[Action]) -> Action:
+    def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+        for action in actions:
+            now, state = action(now, state)
+        return now, state
+
+    return run
 
 
 def _streams_of(blocks: Iterable[Block]) -> list[Stream]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lagom_jax.order.clock import Clock, StreamStates, snapped
+from lagom_jax.order.clock import Clock, snapped
 from lagom_jax.order.sequence import UnitSequence
 from lagom_jax.order.splices import Splice
 from lagom_jax.order.terms import Terms
@@ -46,7 +46,7 @@ class IncrementalReplay:
         """Seconds that each unit computes at least; of a loop, that it takes."""
         self.order = [*order]
         count = len(self.order)
-        self._states: list[StreamStates] = [()] * (count + 1)
+        self._states = [self._clock.idle] * (count + 1)
         self._times = np.zeros(count + 1)
         self._following = [0.0] * (count + 1)
         """By place the seconds that the units from there on compute at least."""
@@ -72,43 +72,38 @@ class IncrementalReplay:
             changed: Numbers of the tasks that have another setting.
         """
         self.evaluations += 1
-        clock, works, order = self._clock, self._works, self.order
+        works, order, alone = self._works, self.order, self.alone
         states, times = self._states, self._times
-        actions, following = clock.actions, self._following
+        actions, following = self._clock.actions, self._following
         shift, place, there = 0.0, 0, False
+        now, state = 0.0, self._clock.idle
         for number, splice in enumerate(splices):
             begin = splice.first
             if not there:
-                clock.restore(states[begin], float(times[begin]) + shift)
+                now, state = times.item(begin) + shift, states[begin]
             following_here = following[begin]
             for unit in splice.units:
                 if works[unit]:
-                    actions[unit]()
-                    following_here -= self.alone[unit]
-                    if clock.now + following_here >= limit:
+                    now, state = actions[unit](now, state)
+                    following_here -= alone[unit]
+                    if now + following_here >= limit:
                         return _TOO_LONG
             place = begin + len(splice.units)
             last = number + 1 == len(splices)
             until = len(order) if last else splices[number + 1].first
             there = True
-            while not clock.is_in(states[place]) or (
-                changed and clock.has_any(changed)
-            ):
+            while state != states[place] or (changed and state[0].has_any(changed)):
                 if place == until:
                     break
                 unit = order[place]
                 place += 1
                 if works[unit]:
-                    actions[unit]()
-                    if clock.now + following[place] >= limit:
+                    now, state = actions[unit](now, state)
+                    if now + following[place] >= limit:
                         return _TOO_LONG
             else:
-                shift, there = clock.now - float(times[place]), False
-        if there:
-            clock.drain()
-            seconds = clock.now
-        else:
-            seconds = self.seconds + shift
+                shift, there = now - times.item(place), False
+        seconds = self._clock.drain(now, state) if there else self.seconds + shift
         return seconds if seconds < limit else _TOO_LONG
 
     def take(self, splices: Sequence[Splice], changed: frozenset[int] = _NONE) -> float:
@@ -118,15 +113,16 @@ class IncrementalReplay:
             splices: The change, as for `seconds_with`.
             changed: Likewise.
         """
-        clock, order = self._clock, self.order
+        order, actions = self.order, self._clock.actions
         states, times = self._states, self._times
         shift, there = 0.0, False
+        now, state = 0.0, self._clock.idle
         for number, splice in enumerate(splices):
             begin, end = splice.first, splice.end
             order[begin:end] = splice.units
             self._follow(begin, end)
             if not there:
-                clock.restore(states[begin], float(times[begin]) + shift)
+                now, state = times.item(begin) + shift, states[begin]
             place, last = begin, number + 1 == len(splices)
             until = len(order) if last else splices[number + 1].first
             passed = list[float]()
@@ -134,22 +130,21 @@ class IncrementalReplay:
             while place < until:
                 if (
                     place >= end
-                    and clock.is_in(states[place])
-                    and not (changed and clock.has_any(changed))
+                    and state == states[place]
+                    and not (changed and state[0].has_any(changed))
                 ):
-                    shift, there = clock.now - float(times[place]), False
+                    shift, there = now - times.item(place), False
                     break
-                states[place] = clock.state()
-                passed.append(clock.now)
+                states[place] = state
+                passed.append(now)
                 if self._works[order[place]]:
-                    clock.actions[order[place]]()
+                    now, state = actions[order[place]](now, state)
                 place += 1
             times[begin : begin + len(passed)] = passed
             times[place : until + last] += shift
         if there:
-            states[-1], times[-1] = clock.state(), clock.now
-            clock.drain()
-            self.seconds = clock.now
+            states[-1], times[-1] = state, now
+            self.seconds = self._clock.drain(now, state)
         else:
             self.seconds += shift
         return self.seconds
@@ -162,9 +157,8 @@ class IncrementalReplay:
     def _alone(self, number: int, block: Block) -> float:
         if any(isinstance(node, Loop) for node in block):
             # Nothing that is under way makes it shorter than with idle streams.
-            self._clock.restore((), 0.0)
-            self._clock.actions[number]()
-            return self._clock.now
+            seconds, _ = self._clock.actions[number](0.0, self._clock.idle)
+            return seconds
         return _total(
             self.task_seconds(node.task)
             for node in block

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.replay import replay
-from lagom_jax.order.clock import Clock
+from lagom_jax.order.clock import Clock, snapped
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.program import Loop
 from lagom_jax.settings.arms import decided
@@ -17,6 +17,13 @@ from ..settings.programs import CLUSTERS, model_of, programs, stage_of
 
 # A clock counts in steps of 14 fs.
 ROUNDED = 1e-12
+
+
+def run(actions, now, state):
+    """The time and the streams after some actions."""
+    for action in actions:
+        now, state = action(now, state)
+    return now, state
 
 
 @settings(max_examples=150, deadline=None)
@@ -34,18 +41,10 @@ def test_the_clock_agrees_with_the_replay(data, name):
 
     clock = Clock([(node,) for node in step.body], terms)
     stop = data.draw(st.integers(0, len(step.body)))
-    for number in range(stop):
-        clock.actions[number]()
-    state, now = clock.state(), clock.now
-    assert clock.is_idle() == (not state)
-    assert clock.is_in(state)
+    now, state = run(clock.actions[:stop], 0.0, clock.idle)
     for _ in range(2):
-        for number in range(stop, len(step.body)):
-            clock.actions[number]()
-        clock.drain()
-        assert clock.is_idle()
-        assert clock.now == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
-        clock.restore(state, now)
+        end = clock.drain(*run(clock.actions[stop:], now, state))
+        assert end == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
 
 
 @settings(max_examples=50, deadline=None)
@@ -63,8 +62,23 @@ def test_another_choice_changes_what_is_known(data, name):
         terms.choose(group, data.draw(st.integers(0, len(found.candidates) - 1)))
         fresh = terms.under(terms.choice)
         expected = replay(step, fresh, fresh).totals.step_seconds
-        clock.restore((), 0.0)
-        for number in range(len(step.body)):
-            clock.actions[number]()
-        clock.drain()
-        assert clock.now == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
+        end = clock.drain(*run(clock.actions, 0.0, clock.idle))
+        assert end == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.sampled_from(CLUSTERS))
+def test_streams_alike_are_equal_however_they_came_about(data, name):
+    """From the time of a state on, and from none: the same states to the last bit."""
+    cluster = Cluster.parse(name)
+    step = decided(data.draw(programs(cluster)), model_of(name))
+    terms = Terms(stage_of(step, name), stage_of(step, name).untouched)
+    clock = Clock([(node,) for node in step.body], terms)
+    stop = data.draw(st.integers(0, len(step.body)))
+    now, state = run(clock.actions[:stop], 0.0, clock.idle)
+    later = data.draw(st.floats(0.0, 9.0).map(snapped))
+    end, after = run(clock.actions[stop:], now, state)
+    moved, same = run(clock.actions[stop:], now + later, state)
+    assert same == after
+    assert same[0] is after[0]
+    assert moved == end + later
