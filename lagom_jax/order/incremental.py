@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lagom_jax.order.clock import Clock, snapped
+from lagom_jax.order.clock import Clock, StreamStates, snapped
+from lagom_jax.order.replayed import Replayed, Stretch
 from lagom_jax.order.sequence import UnitSequence
 from lagom_jax.order.splices import Splice
 from lagom_jax.order.terms import Terms
@@ -51,6 +52,9 @@ class IncrementalReplay:
         self._following = [0.0] * (count + 1)
         """By place the seconds that the units from there on compute at least."""
         self.seconds = 0.0
+        self._known = self._known_otherwise = Replayed(count + 1)
+        self._settings = -1
+        """Changes of settings up to the ones that the other is known for."""
         self.take([Splice(0, self.order)])
 
     def task_seconds(self, task: Task) -> float:
@@ -72,39 +76,105 @@ class IncrementalReplay:
             changed: Numbers of the tasks that have another setting.
         """
         self.evaluations += 1
-        works, order, alone = self._works, self.order, self.alone
-        states, times = self._states, self._times
-        actions, following = self._clock.actions, self._following
-        shift, place, there = 0.0, 0, False
-        now, state = 0.0, self._clock.idle
+        known = self._known_of(changed)
+        works, order, actions = self._works, self.order, self._clock.actions
+        states, rests, alone = self._states, known.rests, self.alone
+        last, shift, there = len(splices) - 1, 0.0, False
+        begun = now = least = 0.0
+        state, replayed = self._clock.idle, Stretch()
+        # Units of that stretch that are the same here; negative: no more are.
+        same = -1
+        reached = list[tuple[int, StreamStates, float]]()
         for number, splice in enumerate(splices):
-            begin = splice.first
+            place = splice.first
             if not there:
-                now, state = times.item(begin) + shift, states[begin]
-            following_here = following[begin]
+                begun = now = self._times.item(place) + shift
+                state, least = states[place], self._following[place]
+                replayed = known.stretches.get(place)
+                if replayed is None:
+                    replayed = known.stretches[place] = Stretch()
+                same, there = 0, True
             for unit in splice.units:
                 if works[unit]:
+                    if same >= 0:
+                        if same < len(replayed.units) and replayed.units[same] == unit:
+                            same += 1
+                            continue
+                        if same:
+                            now, state, least = replayed.after[same - 1]
+                            now += begun
+                            if now + least >= limit:
+                                return _TOO_LONG
+                        replayed.cut(same)
+                        same = -1
                     now, state = actions[unit](now, state)
-                    following_here -= alone[unit]
-                    if now + following_here >= limit:
+                    least -= alone[unit]
+                    replayed.units.append(unit)
+                    replayed.after.append((now - begun, state, least))
+                    if now + least >= limit:
                         return _TOO_LONG
-            place = begin + len(splice.units)
-            last = number + 1 == len(splices)
-            until = len(order) if last else splices[number + 1].first
-            there = True
-            while state != states[place] or (changed and state[0].has_any(changed)):
+            if same > 0:
+                now, state, least = replayed.after[same - 1]
+                now += begun
+            place = splice.end
+            until = len(order) if number == last else splices[number + 1].first
+            while True:
+                if state == states[place] and not (
+                    changed and state[0].has_any(changed)
+                ):
+                    shift, there = now - self._times.item(place), False
+                    break
                 if place == until:
                     break
                 unit = order[place]
-                place += 1
                 if works[unit]:
+                    if number == last:
+                        rest = rests[place]
+                        seconds = None if rest is None else rest.get(state)
+                        if seconds is not None:
+                            return self._ended(known, reached, now + seconds, limit)
+                        reached.append((place, state, now))
+                    if same >= 0:
+                        if same < len(replayed.units) and replayed.units[same] == unit:
+                            now, state, least = replayed.after[same]
+                            now += begun
+                            same += 1
+                            if now + least >= limit:
+                                return _TOO_LONG
+                            place += 1
+                            continue
+                        replayed.cut(same)
+                        same = -1
                     now, state = actions[unit](now, state)
-                    if now + following[place] >= limit:
+                    least -= alone[unit]
+                    replayed.units.append(unit)
+                    replayed.after.append((now - begun, state, least))
+                    if now + least >= limit:
                         return _TOO_LONG
-            else:
-                shift, there = now - times.item(place), False
+                place += 1
         seconds = self._clock.drain(now, state) if there else self.seconds + shift
+        return self._ended(known, reached, seconds, limit)
+
+    def _ended(
+        self,
+        known: Replayed,
+        reached: Iterable[tuple[int, StreamStates, float]],
+        seconds: float,
+        limit: float,
+    ) -> float:
+        """Notes what the rest of the order takes from where a replay has come by."""
+        for place, state, now in reached:
+            known.add(place, state, seconds - now)
         return seconds if seconds < limit else _TOO_LONG
+
+    def _known_of(self, changed: frozenset[int]) -> Replayed:
+        """What is known of the present order, or of it with other settings."""
+        if not changed:
+            return self._known
+        if self._settings != self._terms.changes:
+            self._settings = self._terms.changes
+            self._known_otherwise = Replayed(len(self._states))
+        return self._known_otherwise
 
     def take(self, splices: Sequence[Splice], changed: frozenset[int] = _NONE) -> float:
         """Makes a change the present order; how long that takes.
@@ -117,6 +187,8 @@ class IncrementalReplay:
         states, times = self._states, self._times
         shift, there = 0.0, False
         now, state = 0.0, self._clock.idle
+        self._settings = -1
+        self._known.forget(len(states) if changed else splices[-1].end)
         for number, splice in enumerate(splices):
             begin, end = splice.first, splice.end
             order[begin:end] = splice.units

@@ -36,6 +36,8 @@ class Terms:
             choice: For each group of the stage its candidate.
         """
         self._stage = stage
+        self.changes = 0
+        """Times that a group was set."""
         self.choice = list(choice)
         self.known: dict[Task, Price] = {}
         """The prices under the present choice of all tasks that were asked for."""
@@ -69,6 +71,7 @@ class Terms:
 
     def choose(self, group: int, candidate: int) -> None:
         """Sets a group."""
+        self.changes += 1
         self.choice[group] = candidate
         for site in self._stage.space.groups[group].sites:
             number = self._numbers.get(site)
