@@ -25,6 +25,7 @@ from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
+from lagom_jax.planner.orders_found import OrdersFound, digest_of
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
 from lagom_jax.report.program_notes import unknown_in_words
@@ -102,6 +103,7 @@ class Judge:
         self._models = {one: self.model.with_policy(one) for one in policies}
         self._cluster = cluster
         self._controls = controls
+        self._orders_found = OrdersFound()
         self._correction = calibration and calibration.apply(
             self.model, cluster, self.model.digest
         )
@@ -149,12 +151,7 @@ class Judge:
         best = self._under("default", scheduled, program)
         for policy in self._policies[1:]:
             model = self._models[policy]
-            moved = [
-                site
-                for site, _, _ in program.collectives()
-                if model.carried(site) != self.model.carried(site)
-            ]
-            if not moved:
+            if not _moved(program, self.model, model):
                 continue
             view = self._under(policy, scheduled, program, best.stage)
             without = self._seconds_of(view)
@@ -320,17 +317,36 @@ class Judge:
             evaluations: Orders that may be tried.
             policy: Of the process.
         """
-        return find_order(
-            module,
-            self._cluster,
-            self._models[policy],
-            controls=self._controls,
-            grid=FINE,
-            correct=self.correct,
-            spare_bytes=spare_bytes,
-            evaluations=evaluations,
-            streams=self._streams,
+
+        def find() -> Ordering:
+            return find_order(
+                module,
+                self._cluster,
+                self._models[policy],
+                controls=self._controls,
+                grid=FINE,
+                correct=self.correct,
+                spare_bytes=spare_bytes,
+                evaluations=evaluations,
+                streams=self._streams,
+            )
+
+        def same(other: CtaPolicy) -> bool:
+            program = build_program(module)
+            return not _moved(program, self._models[other], self._models[policy])
+
+        question = digest_of(module), self._controls, evaluations
+        return self._orders_found.answer(
+            question, spare_bytes, policy, same=same, find=find
         )
+
+
+def _moved(program: Program, model: CostModel, other: CostModel) -> bool:
+    """True if collectives are carried otherwise by another model."""
+    return any(
+        other.carried(site) != model.carried(site)
+        for site, _, _ in program.collectives()
+    )
 
 
 def _without(program: Program) -> tuple[str, ...]:

@@ -1,0 +1,100 @@
+"""Orders that a plan has looked for: of one module it looks only once.
+
+Ways off the rings leave most modules as XLA's scheduler left them before, but for the
+number that XLA counts its modules with: what changes comes after the scheduler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lagom_jax.hlo import Module
+from lagom_jax.order import Ordering
+from lagom_jax.plan.transport import CtaPolicy
+from lagom_jax.settings.controls import Controls
+
+Question: TypeAlias = tuple[str, Controls, int]
+"""A module, what can be set, and how many orders may be tried."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrderFound:
+    """The answer to a question, and what it was found under."""
+
+    ordering: Ordering
+    spare_bytes: int | None
+    """What the program may have taken more than it does; None for anything."""
+    policy: CtaPolicy
+    """Of the process."""
+
+    def fits(self, spare_bytes: int | None) -> bool:
+        """True if it is the answer with no more memory than there was, too.
+
+        What is the best among many orders is the best among those of them that fit.
+
+        Example:
+            >>> from lagom_jax.order import Ordering
+            >>> from lagom_jax.program.program import Program
+            >>> ordering = Ordering({}, {}, Program("p", (), 8), 2.0, 1.0, 5, 9, ())
+            >>> found = OrderFound(ordering, 7, "default")
+            >>> [found.fits(spare) for spare in (4, 5, 7, 8, None)]
+            [False, True, True, False, False]
+        """
+        if spare_bytes is None:
+            return self.spare_bytes is None
+        if self.spare_bytes is not None and spare_bytes > self.spare_bytes:
+            return False
+        return self.ordering.live_bytes_change <= spare_bytes
+
+
+class OrdersFound:
+    """The answers that are known."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._answers: dict[Question, OrderFound] = {}
+
+    def answer(
+        self,
+        question: Question,
+        spare_bytes: int | None,
+        policy: CtaPolicy,
+        *,
+        same: Callable[[CtaPolicy], bool],
+        find: Callable[[], Ordering],
+    ) -> Ordering:
+        """The order for a question, looked for where it is not known.
+
+        Args:
+            question: What is asked.
+            spare_bytes: What the program may take more than it does.
+            policy: Of the process.
+            same: Whether a module's collectives are the same under another policy.
+            find: Looks for it.
+        """
+        known = self._answers.get(question)
+        if (
+            known is not None
+            and known.fits(spare_bytes)
+            and (known.policy == policy or same(known.policy))
+        ):
+            return known.ordering
+        ordering = find()
+        self._answers[question] = OrderFound(ordering, spare_bytes, policy)
+        return ordering
+
+
+def digest_of(module: Module) -> str:
+    """The same for modules that differ in nothing that is read here.
+
+    The number that XLA counts its modules with is such a thing.
+    """
+    proto = type(module.proto)()
+    proto.CopyFrom(module.proto)
+    proto.DiscardUnknownFields()
+    stated = repr(tuple(module.stated)).encode()
+    data = proto.SerializeToString(deterministic=True)
+    return hashlib.sha256(data + stated).hexdigest()
