@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lagom_jax.planner.decide import TimedWay
@@ -40,7 +41,18 @@ def chosen(finished: Finished, most: int = MOST) -> list[tuple[str, TimedWay]]:
     settings = [way for way in rest if way.trial.number == own]
     for way in (*others[: most - len(settings)], *settings):
         found.setdefault(_key(way), (name_of(way), way))
-    return list(found.values())[: most + 1]
+    return _apart(list(found.values())[: most + 1])
+
+
+def _apart(named: Sequence[tuple[str, TimedWay]]) -> list[tuple[str, TimedWay]]:
+    """With names of which no two are the same."""
+    seen = Counter[str]()
+    found: list[tuple[str, TimedWay]] = []
+    for name, way in named:
+        seen[name] += 1
+        number = f" ({seen[name]})" if seen[name] > 1 else ""
+        found.append((name + number, way))
+    return found
 
 
 def _out_of_reach(finished: Finished) -> Iterator[TimedWay]:

@@ -121,7 +121,7 @@ class Timing:
         """Takes what looked at the candidates."""
         self._judge = judge
         self._doubts: dict[tuple[Stage, str], Doubt] = {}
-        self._settled: dict[View, TimedWay] = {}
+        self._settled: dict[tuple[View, bool], View] = {}
 
     def untouched(self, trial: Trial) -> TimedWay:
         """A candidate with everything left to NCCL."""
@@ -178,13 +178,12 @@ class Timing:
         assert own is not None
         if way.view.policy != own.policy or way.view.found.choice != own.found.choice:
             return way
-        if own not in self._settled:
-            # Beside a program that is changed anyway, settings are one more part.
-            alone = not _changes(way.trial)
-            found = self._doubt(own).decided(own.found, alone=alone)
-            view = self._judge.restated(own, found)
-            self._settled[own] = self.way(way.trial, view)
-        return dataclasses.replace(self._settled[own], trial=way.trial)
+        # Beside a program that is changed anyway, settings are one more part.
+        key = own, not _changes(way.trial)
+        if key not in self._settled:
+            found = self._doubt(own).decided(own.found, alone=key[1])
+            self._settled[key] = self._judge.restated(own, found)
+        return self.way(way.trial, self._settled[key])
 
     def _doubt(self, view: View) -> Doubt:
         key = view.stage, view.policy
