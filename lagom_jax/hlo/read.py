@@ -66,15 +66,21 @@ def read_module(data: bytes) -> Module:
         ) from None
     if not proto.computations:
         raise HloError("the HLO module is empty: it has no computations")
-    with _collection_paused():
+    with collection_paused():
         return _module(proto)
 
 
 @contextlib.contextmanager
-def _collection_paused() -> Generator[None]:
+def collection_paused() -> Generator[None]:
     """Pauses Python's search for garbage, which takes half the time of a large module.
 
-    What is built here is all kept, so every search would be in vain.
+    For work whose results are all kept, or let go without cycles: every such search
+    walks through whole modules in vain.
+
+    Example:
+        >>> with collection_paused():
+        ...     gc.isenabled()
+        False
     """
     was_on = gc.isenabled()
     gc.disable()

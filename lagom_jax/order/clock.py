@@ -203,6 +203,16 @@ class Clock:
         while left > 0.0:
             if len(state) == 1:
                 return now + snapped(left), state
+            if len(state) == 2:
+                queues, flight = state
+                kernel, rate = self._rates(own, queues)
+                needed, step = left / kernel, flight / rate
+                if needed < step and flight - needed * rate > 0.0:
+                    return now + snapped(needed), (queues, flight - needed * rate)
+                now += snapped(min(needed, step))
+                left = 0.0 if needed <= step else left - step * kernel
+                state = self._after_first(queues)
+                continue
             kernel, *flying = self._rates(own, state[0])
             ends = _ends(state, flying)
             needed, step = left / kernel, min(ends)
@@ -216,6 +226,10 @@ class Clock:
         self, now: float, state: StreamStates
     ) -> tuple[float, StreamStates]:
         """Waits for the next end on any stream."""
+        if len(state) == 2:
+            queues, left = state
+            _, rate = self._rates(NOTHING, queues)
+            return now + snapped(left / rate), self._after_first(queues)
         _, *flying = self._rates(NOTHING, state[0])
         ends = _ends(state, flying)
         return self._progress(now, state, flying, min(ends), ends)
@@ -252,6 +266,12 @@ class Clock:
             else:
                 queues = self._end(queues, lefts, place)
         return now + snapped(step), (queues, *lefts)
+
+    def _after_first(self, queues: TransferQueues) -> StreamStates:
+        """The streams when what is first on the only busy one has ended."""
+        left = [0.0]
+        after = self._end(queues, left, 0)
+        return (after, *left)
 
     def _end(
         self, queues: TransferQueues, lefts: list[float], place: int

@@ -13,6 +13,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo.module import Module
+from lagom_jax.hlo.read import collection_paused
 from lagom_jax.order.computations import Candidate, Computations
 from lagom_jax.order.displacements import Displacement
 from lagom_jax.order.options import paths
@@ -123,7 +124,8 @@ def find_order(
         held = most_sms_in_any_order(program, on_one.stage.sms_of(usual), second)
         if second and held <= cluster.gpu.sm_count:
             searches.append(search_in(Builder(module, second)))
-    found = _found(searches, first, evaluations, parameters)
+    with collection_paused():
+        found = _found(searches, first, evaluations, parameters)
     best, search = found.best, found.search
     if search is not on_one and on_one.allows(best):
         seconds = on_one.seconds(best)
