@@ -8,7 +8,13 @@ from typing import Any
 
 from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.flat_program import FlatProgram, Step
-from lagom_jax.decompose.form import PLAIN, Form
+from lagom_jax.decompose.form import PLAIN, WHOLE, Form
+from lagom_jax.decompose.matmul_dimensions import (
+    axes_of,
+    operand_dimension,
+    result_dimension,
+    summed_dimensions,
+)
 from lagom_jax.decompose.sites import REDUCTIONS, LeftSite
 from lagom_jax.decompose.waiting_values import (
     Arrived,
@@ -16,10 +22,6 @@ from lagom_jax.decompose.waiting_values import (
     Product,
     RowSum,
     Waiting,
-    axes_of,
-    operand_dimension,
-    result_dimension,
-    summed_dimensions,
 )
 from lagom_jax.plan.rewrite import Why
 
@@ -66,6 +68,8 @@ def in_its_form(
         return False
     if any(isinstance(env[number], Gathered) for number in step.inputs):
         return _as_rows_arrive(step, users, slicing, env)
+    if any(isinstance(env[number], Arrived) for number in step.inputs):
+        return _over_ranks(step, env)
     target = _only_collective(step, users)
     if target is not None and form_of(target, slicing) is not None:
         one, other = (whole_of(env, number) for number in step.inputs)
@@ -182,7 +186,9 @@ def _cut(
         return True
     value = env[number]
     # Gradients of weights have the rows of a scatter, not the columns.
-    chunks = form.kind == PLAIN.kind and form.whole_weights and value.alone(step)
+    chunks = form.kind == WHOLE.kind or (
+        form.kind == PLAIN.kind and form.whole_weights and value.alone(step)
+    )
     if step.name in REDUCTIONS or chunks:
         env[out] = value.in_chunks(step, form)
     else:
@@ -206,6 +212,8 @@ def _hindrance(
     if step.name == "all_gather":
         takers = [user for user in users.get(step.outputs[0], ()) if user]
         if any(_place_in(user, step) is not None for user in takers):
+            return None
+        if form == WHOLE and any(_sums_rows(user, step) for user in takers):
             return None
         matmuls = [user for user in takers if user.name == "dot_general"]
         return ("summed over" if matmuls else "no matmul"), _line(matmuls or takers)
@@ -313,12 +321,37 @@ def _as_rows_arrive(step: Step, users: Users, slicing: Slicing, env: Values) -> 
             one = _row_sum(user, number, d, env, arriving=True)
             sums += [] if one is None else [one]
     done = [user for user, _, _ in matmuls] + [one.step for one in sums]
-    if matmuls:
+    whole = waiting.form == WHOLE and _sums_rows(step, waiting.step)
+    if matmuls or whole:
         if slicing.waiting.pop(waiting.step, None) is not None:
             slicing.cut.append(waiting.step.site)
         env[number], found = waiting.times(matmuls, sums)
         env.update(zip((user.outputs[0] for user in done), found, strict=True))
+    if whole:
+        return _over_ranks(step, env)
     return bool(matmuls) and step in done
+
+
+def _sums_rows(step: Step | None, gather: Step) -> bool:
+    """True for a matmul that sums over what is gathered."""
+    if step is None or step.name != "dot_general":
+        return False
+    number, d = gather.outputs[0], gather.equation.params["all_gather_dimension"]
+    if step.inputs.count(number) != 1:
+        return False
+    return summed_dimensions(step, step.inputs.index(number), d) is not None
+
+
+def _over_ranks(step: Step, env: Values) -> bool:
+    """Runs a matmul that sums over rows which are there in the order of ranks."""
+    for number in step.inputs:
+        rows = env[number]
+        if isinstance(rows, Arrived) and rows.by_rank:
+            one = _row_sum(step, number, rows.ring.dimension, env)
+            if one is not None and one.smaller_beside(number):
+                env[step.outputs[0]] = one.at_once(rows.ring)
+                return True
+    return False
 
 
 def _only_collective(step: Step, users: Users) -> Step | None:

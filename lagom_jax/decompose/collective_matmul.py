@@ -229,7 +229,7 @@ def matmul_all_reduce(
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
     cut = _CutRows.of(x, (w,), axis_name, dimension)
-    ring = cut.ring(form, scattered=form.kind != "chunks")
+    ring = cut.ring(form, scattered=not form.by_collectives)
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_reduced(Reduction(axis_name, ring), x, w))
     return _finished(total, bias, activation)

@@ -8,6 +8,9 @@ from lagom_jax.plan.form import Form as Form
 PLAIN = Form("chunks")
 """Collectives as they are, whole."""
 
+WHOLE = Form("whole")
+"""The same, of rows in the order of ranks."""
+
 
 def cut_evenly(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
     """Starts and sizes of parts that differ by one row at most; none is empty.

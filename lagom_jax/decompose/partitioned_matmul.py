@@ -13,9 +13,9 @@ from typing import Any
 from lagom_jax.decompose.cut_choice import Slicing
 from lagom_jax.decompose.flat_program import Step, run_step
 from lagom_jax.decompose.form import PLAIN
+from lagom_jax.decompose.matmul_dimensions import operand_dimension
 from lagom_jax.decompose.shard_slices import joined_shards, slice_of_shards
 from lagom_jax.decompose.sites import LeftSite
-from lagom_jax.decompose.waiting_values import operand_dimension
 
 
 def in_chunks(step: Step, values: Sequence[Any], slicing: Slicing) -> list[Any] | None:

@@ -10,7 +10,6 @@ needs no message; scattering ends with it, so that no message is left to wait fo
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,6 +32,9 @@ class Ring:
         rows: Rows of each rank's block.
         dimension: The dimension that rows are counted along.
         form: How it is cut.
+        by_rank: Whether parts of collectives have one more axis in front, of the ranks
+            that their rows are of: XLA gathers and scatters along the first axis in
+            memory, and would transpose what it has along another.
 
     Example:
         >>> ring = Ring("t", ranks=4, rows=5, dimension=0, form=Form("ring", slices=2))
@@ -45,6 +47,7 @@ class Ring:
     rows: int
     dimension: int
     form: Form
+    by_rank: bool = False
 
     @property
     def cuts(self) -> tuple[tuple[int, int], ...]:
@@ -54,7 +57,7 @@ class Ring:
     @property
     def steps(self) -> int:
         """Blocks that arrive one after the other, the own included."""
-        return 1 if self.form.kind == "chunks" else self.ranks
+        return 1 if self.form.by_collectives else self.ranks
 
     @property
     def count(self) -> int:
@@ -70,6 +73,20 @@ class Ring:
         n = self.ranks
         pairs = [(rank, (rank + places) % n) for rank in range(n)]
         return lax.ppermute(x, self.axis_name, pairs)
+
+    @property
+    def moved_along(self) -> int:
+        """The axis that collectives gather and scatter along."""
+        return 0 if self.by_rank else self.dimension
+
+    def scattered(self, x: jax.Array) -> jax.Array:
+        """The sums over all ranks of a rank's own rows."""
+        return lax.psum_scatter(
+            x,
+            self.axis_name,
+            scatter_dimension=self.moved_along,
+            tiled=not self.by_rank,
+        )
 
     def take(self, x: jax.Array, start: int | jax.Array, size: int) -> jax.Array:
         """So many rows of `x`."""
@@ -100,7 +117,7 @@ def gather_slices(
         The results and the slices themselves, both in the order of arrival.
     """
     own = [ring.take(x, start, size) for start, size in ring.cuts]
-    if ring.form.kind == "chunks":
+    if ring.form.by_collectives:
         return _in_chunks(ring, own, work)
     held = own
     results: list[object] = []
@@ -138,7 +155,9 @@ def _in_chunks(
 
     for piece in own:
         begun = after(piece, (*came[-1:], *results[-1:]) or None)
-        coming = lax.all_gather(begun, ring.axis_name, axis=ring.dimension, tiled=True)
+        coming = lax.all_gather(
+            begun, ring.axis_name, axis=ring.moved_along, tiled=not ring.by_rank
+        )
         if came:
             take(came[-1])
         came.append(coming)
@@ -210,14 +229,9 @@ def scatter_slices(
         earlier = (made, earlier)
         return made
 
-    if ring.form.kind == "chunks":
-        scatter = functools.partial(
-            lax.psum_scatter,
-            axis_name=ring.axis_name,
-            scatter_dimension=ring.dimension,
-            tiled=True,
-        )
-        sums = in_turn(scatter, (work(part).astype(kind) for part in range(parts)))
+    if ring.form.by_collectives:
+        pieces = (work(part).astype(kind) for part in range(parts))
+        sums = in_turn(ring.scattered, pieces)
     elif ring.form.kind == "ring":
         sums = _passed_on(ring, work, kind)
     else:
@@ -270,7 +284,7 @@ def _sent_home(
 
 def assembled(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
     """The whole, with all rows where they belong."""
-    if ring.form.kind == "chunks":
+    if ring.form.by_collectives:
         return _interleaved(ring, slices)
     first = slices[0]
     shape = list(first.shape)
@@ -284,10 +298,16 @@ def assembled(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
 
 def taken_apart(ring: Ring, whole: jax.Array) -> Slices:
     """The slices of a whole, in the order of arrival."""
-    if ring.form.kind != "chunks":
+    if not ring.form.by_collectives:
         return tuple(ring.take(whole, start, size) for start, size in ring.starts())
     d, shape = ring.dimension, whole.shape
     blocks = whole.reshape(*shape[:d], ring.ranks, ring.rows, *shape[d + 1 :])
+    if ring.by_rank:
+        blocks = jnp.moveaxis(blocks, d, 0)
+        return tuple(
+            lax.slice_in_dim(blocks, start, start + size, axis=d + 1)
+            for start, size in ring.cuts
+        )
     return tuple(
         lax.slice_in_dim(blocks, start, start + size, axis=d + 1).reshape(
             *shape[:d], ring.ranks * size, *shape[d + 1 :]
@@ -297,6 +317,12 @@ def taken_apart(ring: Ring, whole: jax.Array) -> Slices:
 
 
 def _interleaved(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
+    if ring.by_rank:
+        d = ring.dimension
+        blocks = lax.concatenate(slices, d + 1) if len(slices) > 1 else slices[0]
+        shape = blocks.shape[1:]
+        whole = jnp.moveaxis(blocks, 0, d)
+        return whole.reshape(*shape[:d], ring.ranks * ring.rows, *shape[d + 1 :])
     if len(slices) == 1:
         return slices[0]
     d, shape = ring.dimension, slices[0].shape

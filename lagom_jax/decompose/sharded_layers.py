@@ -167,7 +167,7 @@ def attention_output(
 
 def _positions(ring: Ring) -> list[jax.Array]:
     """The positions in the sequence of every slice's rows."""
-    if ring.form.kind != "chunks":
+    if not ring.form.by_collectives:
         return [start + jnp.arange(size) for start, size in ring.starts()]
     blocks = jnp.arange(ring.ranks)[:, None] * ring.rows
     return [

@@ -66,7 +66,7 @@ def sums_of(ring: Ring, kind: jnp.dtype) -> jnp.dtype:
 
     What a collective adds up has the type that it sends.
     """
-    if not ring.form.wide_sums or ring.form.kind == "chunks":
+    if not ring.form.wide_sums or ring.form.by_collectives:
         return jnp.dtype(kind)
     short = jnp.issubdtype(kind, jnp.floating) and jnp.dtype(kind).itemsize < 4
     return jnp.dtype(jnp.float32) if short else jnp.dtype(kind)
@@ -240,7 +240,7 @@ class Reduction:
 
 def _reduced(reduction: Reduction, x: jax.Array, weight: jax.Array) -> jax.Array:
     ring = reduction.ring
-    if ring.form.kind == "chunks":
+    if ring.form.by_collectives:
         made = (times(ring.take(x, start, size), weight) for start, size in ring.cuts)
         total = functools.partial(lax.psum, axis_name=ring.axis_name)
         return _joined(ring, in_turn(total, made))
@@ -274,7 +274,7 @@ def _reduce_backward(
         return lax.psum(partial, reduction.axis_name)
 
     shape = jax.eval_shape(lambda: times(x, weight))
-    parts = ring.cuts if ring.form.kind == "chunks" else ((0, x.shape[ring.dimension]),)
+    parts = ring.cuts if ring.form.by_collectives else ((0, x.shape[ring.dimension]),)
     dxs: list[jax.Array] = []
     dys: list[jax.Array] = []
     dw: jax.Array | None = None

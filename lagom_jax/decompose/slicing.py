@@ -32,9 +32,9 @@ from lagom_jax.decompose.flat_program import (
     flatten,
     run_step,
 )
+from lagom_jax.decompose.matmul_dimensions import users_of
 from lagom_jax.decompose.partitioned_matmul import in_chunks
 from lagom_jax.decompose.sites import COMMUNICATING
-from lagom_jax.decompose.waiting_values import users_of
 
 _BODIES = {"scan": "jaxpr", "shard_map": "jaxpr", "remat2": "jaxpr", "jit": "jaxpr"}
 

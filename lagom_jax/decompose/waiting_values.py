@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from lagom_jax.decompose.flat_program import FlatProgram, Step, run_step
-from lagom_jax.decompose.form import Form, cut_evenly
+from lagom_jax.decompose.flat_program import Step, run_step
+from lagom_jax.decompose.form import WHOLE, Form, cut_evenly
+from lagom_jax.decompose.matmul_dimensions import (
+    adding_in,
+    axes_of,
+    operand_dimension,
+    result_dimension,
+    rows_of,
+    summing_ranks,
+    times_by_rank,
+)
 from lagom_jax.decompose.ring_slices import (
     Ring,
     Slices,
@@ -30,6 +40,7 @@ from lagom_jax.decompose.ring_slices import (
     scatter_slices,
     taken_apart,
 )
+from lagom_jax.decompose.sites import REDUCTIONS
 from lagom_jax.decompose.sliced_matmul import sums_of
 
 
@@ -57,8 +68,24 @@ class RowSum:
 
     def plus(self, pieces: Sequence[Any], total: Any) -> Any:
         """A slice's share, and what there is already."""
-        made = run_step(self.step, pieces, _adding_in(self.step, _wide(self._kind)))[0]
-        return plus(made, total)
+        params = adding_in(self.step, _wide(self._kind))
+        if pieces[0].ndim > self.step.equation.invars[0].aval.ndim:
+            params = summing_ranks(params)
+        return plus(run_step(self.step, pieces, params)[0], total)
+
+    def smaller_beside(self, number: int) -> bool:
+        """True if the other operand than that has no more elements."""
+        sizes = [variable.aval.size for variable in self.step.equation.invars]
+        place = self.step.inputs.index(number)
+        return sizes[1 - place] <= sizes[place]
+
+    def at_once(self, ring: Ring) -> Any:
+        """The sum over all rows of ranks that are there."""
+        one, other = self.taken_apart(ring)
+        assert one is not None
+        assert other is not None
+        params = summing_ranks(self.step.equation.params)
+        return run_step(self.step, [*one, *other], params)[0]
 
     def rounded(self, total: Any) -> Any:
         """The whole sum, as the matmul has it."""
@@ -99,7 +126,7 @@ class Gathered:
         """
         params = self.step.equation.params
         d = params["all_gather_dimension"]
-        ring = _ring(params, self.rows.shape[d], d, self.form)
+        ring = _ring(params, self.rows.shape, d, self.form)
         apart = [one.taken_apart(ring) for one in sums]
         totals: list[Any] = [None] * len(sums)
         number = 0
@@ -110,7 +137,8 @@ class Gathered:
             for step, place, other in matmuls:
                 rows = after(piece, made[-1] if made else None)
                 given = [rows, other] if place == 0 else [other, rows]
-                made = (*made, run_step(step, given)[0])
+                at = place if ring.by_rank else None
+                made = (*made, times_by_rank(step, given, at))
             if not sums:
                 return made
             last: Any = made or None
@@ -144,6 +172,11 @@ class Arrived:
     def whole(self) -> Any:
         """The rows where they belong."""
         return assembled(self.ring, self.slices)
+
+    @property
+    def by_rank(self) -> bool:
+        """True if all rows are there at once, in the order of ranks."""
+        return self.ring.by_rank and len(self.slices) == 1
 
     def serves(self, ring: Ring) -> bool:
         """True if these are the slices of another ring as well."""
@@ -185,11 +218,10 @@ class Product:
         params = scatter.equation.params
         out = params["scatter_dimension"]
         kind = scatter.equation.invars[0].aval.dtype
-        rows = scatter.equation.invars[0].aval.shape[out] // params["axis_size"]
-        ring = _ring(params, rows, out, form)
+        ring = self._ring(scatter, form)
         parts: list[tuple[Step, tuple[Any, Any], int, Slices]] = []
         for step, operands in self.terms:
-            place, d = _rows_of(step, out)
+            place, d = rows_of(step, out)
             parts.append((step, operands, place, _slices_of(ring, operands[place], d)))
         apart = [one.taken_apart(ring) for one in sums]
         totals: list[Any] = [None] * len(sums)
@@ -199,8 +231,9 @@ class Product:
             for step, operands, place, pieces in parts:
                 given = list(operands)
                 given[place] = after(pieces[number], earlier)
-                made = run_step(step, given, _adding_in(step, sums_of(ring, kind)))[0]
-                total = plus(made, total)
+                wide = adding_in(step, sums_of(ring, kind))
+                at = place if ring.by_rank else None
+                total = plus(times_by_rank(step, given, at, wide), total)
             last = total
             for n, (one, operands) in enumerate(zip(sums, apart, strict=True)):
                 given = [after(x[number], last) for x in operands if x is not None]
@@ -232,23 +265,53 @@ class Product:
             collective: A scatter, or a sum over ranks.
             form: How it is cut.
         """
-        out = self._cheapest(collective, form.slices)
-        places = [_rows_of(step, out) for step, _ in self.terms]
+        if collective.name in REDUCTIONS:
+            return self._in_chunks(collective, form, None)
+        ring = self._ring(collective, WHOLE)
+        return self._in_chunks(collective, form, ring if ring.by_rank else None)
+
+    def _in_chunks(self, collective: Step, form: Form, ring: Ring | None) -> Any:
+        """The same; with a ring, of rows in the order of its ranks."""
+        out = self._cheapest(collective, form.slices) if form.slices > 1 else -1
         rows = collective.equation.invars[0].aval.shape[out]
+        terms = [
+            (step, *_by_rank(step, operands, ring)) for step, operands in self.terms
+        ]
 
         def parts() -> Iterator[Any]:
             made: Any = None
             for start, size in cut_evenly(rows, form.slices):
                 earlier, made = made, None
-                for (step, operands), (at, d) in zip(self.terms, places, strict=True):
+                for step, operands, place in terms:
                     given = list(operands)
-                    piece = lax.slice_in_dim(given[at], start, start + size, axis=d)
-                    given[at] = after(piece, earlier)
-                    made = plus(run_step(step, given)[0], made)
+                    if form.slices > 1:
+                        at, d = rows_of(step, out)
+                        d += at == place
+                        piece = lax.slice_in_dim(given[at], start, start + size, axis=d)
+                        given[at] = after(piece, earlier)
+                    made = plus(times_by_rank(step, given, place), made)
                 yield made
 
-        pieces = in_turn(lambda made: run_step(collective, [made])[0], parts())
+        def sent(made: Any) -> Any:
+            return ring.scattered(made) if ring else run_step(collective, [made])[0]
+
+        pieces = in_turn(sent, parts())
         return lax.concatenate(pieces, out) if len(pieces) > 1 else pieces[0]
+
+    def _ring(self, scatter: Step, form: Form) -> Ring:
+        """The ring of a scatter.
+
+        Where its rows are to be in the order of ranks, the operands are transposed in
+        place of the result: only where they are smaller.
+        """
+        out = scatter.equation.params["scatter_dimension"]
+        shape = scatter.equation.outvars[0].aval.shape
+        ring = _ring(scatter.equation.params, shape, out, form)
+        read = sum(
+            operands[rows_of(step, out)[0]].size for step, operands in self.terms
+        )
+        pays = read <= scatter.equation.invars[0].aval.size
+        return dataclasses.replace(ring, by_rank=ring.by_rank and pays)
 
     def alone(self, collective: Step) -> list[int]:
         """The dimensions in `rows` that a collective does not cut."""
@@ -261,7 +324,7 @@ class Product:
 
         def price(d: int) -> tuple[bool, bool, int, int]:
             cut = sum(
-                operands[_rows_of(step, d)[0]].size for step, operands in self.terms
+                operands[rows_of(step, d)[0]].size for step, operands in self.terms
             )
             return shape[d] < slices, shape[d] % slices != 0, cut, d
 
@@ -271,9 +334,25 @@ class Product:
 Waiting = Gathered | Arrived | Product
 
 
-def _ring(params: Any, rows: int, dimension: int, form: Form) -> Ring:
+def _ring(params: Any, shape: Sequence[int], dimension: int, form: Form) -> Ring:
+    """The ring of a collective, and the shape of each rank's own part."""
     (axis,) = axes_of(params)
-    return ring_of(axis, params["axis_size"], rows, dimension, form)
+    ring = ring_of(axis, params["axis_size"], shape[dimension], dimension, form)
+    # Without anything before the rows they are in the order of ranks as they are.
+    by_rank = form.by_collectives and math.prod(shape[:dimension]) > 1
+    return dataclasses.replace(ring, by_rank=by_rank)
+
+
+def _by_rank(
+    step: Step, operands: Sequence[Any], ring: Ring | None
+) -> tuple[list[Any], int | None]:
+    """The operands of a matmul with an axis of ranks in front, and whose it is."""
+    given = list(operands)
+    if ring is None:
+        return given, None
+    place, d = rows_of(step, ring.dimension)
+    (given[place],) = _slices_of(ring, given[place], d)
+    return given, place
 
 
 def _slices_of(ring: Ring, operand: Any, dimension: int) -> Slices:
@@ -285,83 +364,7 @@ def _slices_of(ring: Ring, operand: Any, dimension: int) -> Slices:
     return taken_apart(there, operand)
 
 
-def _rows_of(step: Step, out: int) -> tuple[int, int]:
-    found = operand_dimension(step, out)
-    assert found is not None
-    return found
-
-
-def _adding_in(step: Step, kind: Any) -> dict[str, Any]:
-    return {**step.equation.params, "preferred_element_type": kind}
-
-
 def _wide(kind: Any) -> Any:
     """float32 for shorter types: what is added up is not rounded in between."""
     short = jnp.issubdtype(kind, jnp.floating) and jnp.dtype(kind).itemsize < 4
     return jnp.dtype(jnp.float32) if short else jnp.dtype(kind)
-
-
-def axes_of(params: Any) -> tuple[str, ...]:
-    """The mesh axes of a collective.
-
-    Example:
-        >>> axes_of({"axis_name": "t"}), axes_of({"axis_name": ("t", "u")})
-        (('t',), ('t', 'u'))
-    """
-    named = params["axis_name"]
-    return tuple(named) if isinstance(named, tuple | list) else (named,)
-
-
-def result_dimension(matmul: Step, place: int, d: int) -> int | None:
-    """The dimension of a matmul's result that is one of an operand's; None for none."""
-    (left, right), (left_batch, right_batch) = _dimensions(matmul)
-    summed, batch = (left, left_batch) if place == 0 else (right, right_batch)
-    if d in (*summed, *batch):
-        return None
-    shapes = [variable.aval.shape for variable in matmul.equation.invars]
-    taken = (*summed, *batch)
-    free = [one for one in range(len(shapes[place])) if one not in taken]
-    before = len(left_batch)
-    if place == 1:
-        before += len(shapes[0]) - len(left) - len(left_batch)
-    return before + free.index(d)
-
-
-def operand_dimension(matmul: Step, out: int) -> tuple[int, int] | None:
-    """The operand and its dimension that one of a matmul's result is; None for none."""
-    for place, variable in enumerate(matmul.equation.invars):
-        for d in range(len(variable.aval.shape)):
-            if result_dimension(matmul, place, d) == out:
-                return place, d
-    return None
-
-
-def summed_dimensions(matmul: Step, place: int, d: int) -> tuple[int, int] | None:
-    """Of both operands of a matmul, the one that it sums over with one of an operand's.
-
-    Example:
-        >>> import jax
-        >>> from lagom_jax.decompose.flat_program import flatten
-        >>> x, y = jnp.ones((2, 3)), jnp.ones((3, 4))
-        >>> (matmul,) = flatten(jax.make_jaxpr(jnp.dot)(x, y)).steps
-        >>> summed_dimensions(matmul, 0, 1), summed_dimensions(matmul, 0, 0)
-        ((1, 0), None)
-    """
-    (left, right), _ = _dimensions(matmul)
-    pairs = [*zip(left, right, strict=True)]
-    return next((pair for pair in pairs if pair[place] == d), None)
-
-
-def _dimensions(matmul: Step) -> Any:
-    return matmul.equation.params["dimension_numbers"]
-
-
-def users_of(program: FlatProgram) -> dict[int, list[Step]]:
-    """The steps that need each value; a result of the program has one that is None."""
-    found: dict[int, list[Any]] = {}
-    for step in program.steps:
-        for number in step.inputs:
-            found.setdefault(number, []).append(step)
-    for number in program.outputs:
-        found.setdefault(number, []).append(None)
-    return found

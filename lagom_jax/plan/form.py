@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from lagom_jax.errors import DecomposeError
 
-Kind = Literal["ring", "direct", "chunks"]
-KINDS: Final[tuple[Kind, ...]] = ("ring", "direct", "chunks")
+Kind = Literal["ring", "direct", "chunks", "whole"]
+KINDS: Final[tuple[Kind, ...]] = ("ring", "direct", "chunks", "whole")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class Form:
         kind: `ring`: messages between neighbours, each hidden behind the matmul of one
             slice. `direct`: each rank sends to every other itself, for links between
             all. `chunks`: collectives as they are, each for a part of the rows; with
-            one slice, the plain form.
+            one slice, the plain form. `whole`: the collective as it is, but of rows in
+            the order of the ranks, as XLA's collectives have them in memory: where
+            examples stand before rows, nothing is transposed for it.
         slices: Parts that each rank's rows are cut into; the last ones are smaller
             where that does not divide.
         both_ways: Whether half of the slices go around the ring the other way, so that
@@ -55,6 +57,10 @@ class Form:
             raise DecomposeError(f"no form {self.kind!r}; known are {', '.join(KINDS)}")
         if self.slices < 1:
             raise DecomposeError(f"slices must be 1 or more, not {self.slices}")
+        if self.kind == "whole" and self.slices > 1:
+            raise DecomposeError(
+                "a whole collective has one slice; chunks have several"
+            )
         for name in ("both_ways", "sums_in_matmul"):
             if getattr(self, name) and self.kind != "ring":
                 raise DecomposeError(
@@ -65,6 +71,16 @@ class Form:
     def parts(self) -> int:
         """Parts of each rank's rows that travel by themselves."""
         return self.slices * (2 if self.both_ways else 1)
+
+    @property
+    def by_collectives(self) -> bool:
+        """True if collectives stay what they are; False for messages in their place.
+
+        Example:
+            >>> Form("chunks", slices=2).by_collectives, Form("ring").by_collectives
+            (True, False)
+        """
+        return self.kind in ("chunks", "whole")
 
     @property
     def label(self) -> str:

@@ -123,6 +123,27 @@ def test_gradients_of_weights_run_between_messages(devices):
 
 
 @pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("checked", [False, True])
+def test_rows_in_the_order_of_ranks(devices, remat, checked):
+    """Gathers and scatters of both passes, those for a weight's gradient as well."""
+    forms = {GATHERS: {"kind": "whole"}, SCATTERS: {"kind": "whole"}}
+    found = devices.answer(
+        ask="rewritten",
+        way="tp-sp",
+        change="forms",
+        options={"forms": forms},
+        remat=remat,
+        scan=True,
+        checked=checked,
+        # Wide enough that operands of scatters are smaller than their results.
+        sizes=(2, 20, 24, 12),
+    )
+    assert found["error"] < 2e-5
+    assert (found["after"], found["permutes"]) == (found["before"], 0)
+    assert len(found["sites"]) == 4 + remat
+
+
+@pytest.mark.parametrize("remat", [False, True])
 def test_sums_over_ranks_can_be_in_chunks(devices, remat):
     found = devices.answer(
         ask="rewritten",
