@@ -9,6 +9,7 @@ from lagom_jax.decompose.form_savings import (
     FormPrices,
     bytes_on_their_way,
     can_be_cut,
+    forms_beside,
     forms_of,
     seconds_saved,
 )
@@ -87,19 +88,24 @@ def sites_to_cut(
 ) -> dict[Collective, MatmulsBeside]:
     """Collectives with the matmuls next to them, where these can be cut.
 
-    At places that are not waited for there are none: what names the others must not
-    lead there.
+    At places that are not waited for, and for which nothing is transposed, there are
+    none: what names the others must not lead there.
     """
     kernels = kernels_by_id(program)
     times = timeline.collectives()
     least = _LEAST * timeline.step_seconds
     found: dict[Collective, MatmulsBeside] = {}
     for place in places_of(site for site in times if forms_of(site)):
-        waits = sum(times[site].exposed_seconds for site in place.sites) >= least
-        for site in place.sites:
-            beside = matmuls_beside(site, kernels)
-            able = waits and can_be_cut(site, beside)
-            found[site] = beside if able else MatmulsBeside(())
+        beside = {site: matmuls_beside(site, kernels) for site in place.sites}
+        seconds = sum(times[site].exposed_seconds for site in place.sites)
+        seconds += sum(
+            timeline.tasks[one].seconds
+            for each in beside.values()
+            for one in each.turned
+        )
+        for site, each in beside.items():
+            able = seconds >= least and can_be_cut(site, each)
+            found[site] = each if able else MatmulsBeside(())
     return found
 
 
@@ -120,6 +126,6 @@ def form_savings(
         exposed = times[site].exposed_seconds / runs
         found[site] = {
             form: runs * seconds_saved(form, site, beside, exposed, by)
-            for form in (forms_of(site) if beside.matmuls else ())
+            for form in forms_beside(site, beside)
         }
     return found

@@ -42,10 +42,11 @@ _CHUNKS: Final = tuple(
     for count in (2, 4)
     for whole in (True, False)
 )
+_WHOLE: Final = Form("whole")
 _WHOLE_CHUNKS: Final = tuple(form for form in _CHUNKS if form.whole_weights)
 _FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
-    "all-gather": (*_RINGS, *_CHUNKS),
-    "reduce-scatter": (*_RINGS, *_CHUNKS),
+    "all-gather": (_WHOLE, *_RINGS, *_CHUNKS),
+    "reduce-scatter": (_WHOLE, *_RINGS, *_CHUNKS),
     "all-reduce": _WHOLE_CHUNKS,
 }
 
@@ -54,6 +55,21 @@ def forms_of(site: Collective) -> tuple[Form, ...]:
     """The forms that `with_forms` can give a collective, and that are tried."""
     forms = _FORMS.get(site.kind, ())
     return _WHOLE_CHUNKS if forms and by_partitioner(site) else forms
+
+
+def forms_beside(site: Collective, beside: MatmulsBeside) -> tuple[Form, ...]:
+    """Those of them that the matmuls next to a collective allow.
+
+    Where nothing is transposed a whole collective is the plain one; and rows that are
+    only summed over are needed all at once.
+    """
+    if not beside.matmuls:
+        return ()
+    return tuple(
+        form
+        for form in forms_of(site)
+        if (beside.turned if form == _WHOLE else beside.keeps_rows)
+    )
 
 
 def can_be_cut(site: Collective, beside: MatmulsBeside) -> bool:
@@ -107,9 +123,8 @@ def seconds_saved(
     body = schedule_of(form, site, beside, by.message(site))
     program = Program("a form", body, site.groups.size)
     totals = replay(program, by.prices, by.contention).totals
-    whole = sum(
-        by.prices.kernel(one).seconds for one in (*beside.matmuls, *beside.between)
-    )
+    now = (*beside.matmuls, *beside.between, *beside.turned)
+    whole = sum(by.prices.kernel(one).seconds for one in now)
     # What hides a part of the collective as it is can hide as much of its slices.
     elsewhere = max(0.0, by.prices.collective(site).seconds - exposed)
     waits = max(0.0, totals.exposed_seconds - elsewhere)
@@ -119,13 +134,15 @@ def seconds_saved(
 
 def bytes_on_their_way(form: Form, site: Collective) -> int:
     """Bytes of a slice to send and one to receive; of all, where all are sent home."""
-    parts = form.slices if form.kind == "chunks" else site.groups.size * form.parts
+    parts = form.slices if form.by_collectives else site.groups.size * form.parts
     return (parts if form.kind == "direct" else 2) * site.bytes // parts
 
 
 def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:
     """Bytes that are written a second time, beside what the plain form moves."""
     products = [one for kernel in beside.matmuls for one in kernel.work.matmuls]
+    if form == _WHOLE:
+        return _turned_bytes(site, beside)
     if site.kind == "all-gather":
         # For who needs products or rows whole, they are put together.
         late = form.whole_weights or beside.late_sums
@@ -133,12 +150,26 @@ def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:
         return rows + beside.joined_bytes
     short = cuts_shorter_side(form, site)
     cut_out = sum((min if short else max)(_operands(one)) for one in products)
+    if beside.turned and short:
+        cut_out += sum(max(_operands(one)) for one in products)
     if form.kind == "chunks" and form.whole_weights:
         return cut_out + beside.joined_bytes
     if form.kind == "chunks" or form.sums_in_matmul:
         return cut_out
     # What arrives is added to what was made, which may be twice as wide.
     return cut_out + site.bytes * (2.0 if form.wide_sums else 1.5)
+
+
+def _turned_bytes(site: Collective, beside: MatmulsBeside) -> float:
+    """Bytes of what is put into the order of ranks, or out of it."""
+    if site.kind != "all-gather":
+        # What a matmul takes in place of what it makes.
+        rows = [one for kernel in beside.matmuls for one in kernel.work.matmuls]
+        return sum(max(_operands(one)) for one in rows)
+    kernels = beside.sums if beside.keeps_rows else (*beside.sums, *beside.matmuls)
+    sums = [one for kernel in kernels for one in kernel.work.matmuls]
+    # Beside rows that are summed over, what they are multiplied with.
+    return beside.joined_bytes + sum(min(_operands(one)) for one in sums)
 
 
 def _operands(one: Matmul) -> tuple[float, float]:

@@ -44,7 +44,7 @@ def schedule_of(
         message: What rings send, as it is carried.
     """
     short = cuts_shorter_side(form, site)
-    chunks = form.kind == "chunks"
+    chunks = form.by_collectives
     count = form.slices if chunks else site.groups.size * form.parts
     sent = part_of(site, count) if chunks else part_of(message, form.parts)
     matmuls = [Run(slice_of(one, count, shorter=short)) for one in beside.matmuls]

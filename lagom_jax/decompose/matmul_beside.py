@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
+from lagom_jax.decompose.site_forms import by_partitioner
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Computation, Instruction
 from lagom_jax.program.program import Kernel, Program
@@ -25,14 +26,25 @@ class MatmulsBeside:
     matmuls: tuple[Kernel, ...]
     """None where there is no matmul near."""
     between: tuple[Kernel, ...] = ()
-    """Kernels between the first of these and the collective, as transposes."""
-    whole_rows: bool = False
-    """True if a matmul sums over what is gathered, as gradients of weights do."""
+    """Kernels between the first of these and the collective."""
+    turned: tuple[Kernel, ...] = ()
+    """Transposes of all rows between the collective and any matmul: collectives have
+    rows in the order of ranks in memory, and matmuls in that of examples. No form but
+    the plain one needs them."""
+    sums: tuple[Kernel, ...] = ()
+    """Matmuls that sum over what is gathered, as gradients of weights do."""
+    keeps_rows: bool = True
+    """False if all matmuls sum over what is gathered."""
     late_sums: bool = False
     """True if such a matmul needs what the others make, and so comes after them."""
     joined_bytes: float = 0.0
     """Bytes of what would come out in slices and is needed whole at once; kernels that
     XLA writes take slices, and put them together by the way."""
+
+    @property
+    def whole_rows(self) -> bool:
+        """True if a matmul sums over what is gathered."""
+        return bool(self.sums)
 
 
 def kernels_by_id(program: Program) -> dict[int, Kernel]:
@@ -72,9 +84,11 @@ def matmuls_beside(site: Collective, kernels: Mapping[int, Kernel]) -> MatmulsBe
             return _taking(site, found, users, led_by, kernels)
         if found:
             whole = _is_needed_whole(begun, users, kernels)
+            between = tuple(_between(found[0], led_by, kernels))
             return MatmulsBeside(
                 tuple(_with_addends(found[0], site.computation, kernels)),
-                tuple(_between(found[0], led_by, kernels)),
+                tuple(one for one in between if not _turns(one, site)),
+                tuple(one for one in between if _turns(one, site)),
                 joined_bytes=site.result_bytes if whole else 0.0,
             )
         level = near
@@ -92,10 +106,15 @@ def _taking(
     apart = _of_one_kind(found, site, kernels)
     sums = [one for one in found if one not in apart]
     whole = [one for one in apart if _is_needed_whole(one, users, kernels)]
+    between = tuple(_between(apart[0], led_by, kernels))
+    ways = (one for matmul in found for one in _between(matmul, led_by, kernels))
+    width = _width(site)
     return MatmulsBeside(
         tuple(kernels[one.id] for one in apart),
-        tuple(_between(apart[0], led_by, kernels)),
-        bool(sums),
+        tuple(one for one in between if not _turns(one, site)),
+        tuple(dict.fromkeys(one for one in ways if _turns(one, site))),
+        tuple(kernels[one.id] for one in sums),
+        any(each.k == width for one in apart for each in kernels[one.id].work.matmuls),
         _leads_to(apart, sums, users),
         float(sum(kernels[one.id].work.bytes_written for one in whole)),
     )
@@ -112,6 +131,13 @@ def _between(
         if one.id in kernels:
             yield kernels[one.id]
         one = led_by[one.id]
+
+
+def _turns(kernel: Kernel, site: Collective) -> bool:
+    """True for a transpose of all that a function's collective gathers or scatters."""
+    if site.kind == "all-reduce" or by_partitioner(site):
+        return False
+    return kernel.work.kind == "transpose" and kernel.work.bytes_written >= site.bytes
 
 
 def _is_needed_whole(

@@ -122,7 +122,8 @@ def forms_by_place(
         savings: Of each collective.
         worth: Of the seconds that a form saves.
         allowed: Chooses among forms.
-        by_pass: Whether each pass is named, also where both have the same form.
+        by_pass: Whether each place and pass is named by itself, also where others have
+            the same form: another choice then names it likewise.
 
     Example:
         >>> forms_by_place({})
@@ -134,21 +135,19 @@ def forms_by_place(
         best = best_form(able, worth)
         pays = best is not None and worth(able[best]) > 0.0
         chosen[place] = best if pays else None
-    named = named_by_line(chosen)
-    if by_pass:
-        named = {
-            place: dataclasses.replace(one, when=place.when)
-            for place, one in named.items()
-        }
+    named = named_by_line(chosen, by_pass=by_pass)
     found = {one.key: one for one in named.values()}
     return tuple(found[key] for key in sorted(found))
 
 
-def named_by_line(chosen: Mapping[CutPlace, Form | None]) -> dict[CutPlace, SiteForm]:
+def named_by_line(
+    chosen: Mapping[CutPlace, Form | None], *, by_pass: bool = False
+) -> dict[CutPlace, SiteForm]:
     """The places that have lines and a form, as `with_forms` takes them.
 
     Args:
         chosen: The form of every place, None for as it is.
+        by_pass: Whether no name may lead to two places or passes.
 
     Example:
         >>> named_by_line({CutPlace("all_gather", ("a.py:1",), ()): None})
@@ -157,23 +156,25 @@ def named_by_line(chosen: Mapping[CutPlace, Form | None]) -> dict[CutPlace, Site
     found: dict[CutPlace, SiteForm] = {}
     for place, form in chosen.items():
         if form is not None and place.lines:
-            line, when = _own_name(place, form, chosen)
+            line, when = _own_name(place, chosen, by_pass=by_pass)
             found[place] = SiteForm(line, place.kind, form, when)
     return found
 
 
 def _own_name(
-    place: CutPlace, form: Form, chosen: Mapping[CutPlace, Form | None]
+    place: CutPlace, chosen: Mapping[CutPlace, Form | None], *, by_pass: bool
 ) -> tuple[str, When]:
     """The innermost line that leads to no place with another form.
 
     Without one, that which does not in the place's pass, and the pass.
     """
-    for when in ("", place.when):
+    passes: tuple[When, ...] = (place.when,) if by_pass else ("", place.when)
+    for when in passes:
         others = {
             line
             for other, theirs in chosen.items()
-            if other.kind == place.kind and theirs != form
+            if other.kind == place.kind and other != place
+            if by_pass or theirs != chosen[place]
             if when in ("", other.when)
             for line in other.lines
         }

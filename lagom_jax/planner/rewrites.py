@@ -10,6 +10,7 @@ the ensemble it is behind that one.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from lagom_jax.plan.rewrite import (
 )
 from lagom_jax.planner.regret import Scored, nowhere_behind
 from lagom_jax.planner.request import Request
+from lagom_jax.planner.shorter_alone import shorter_alone
 from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class RewriteWay(NamedTuple):
     """For `sliced`: the lines that are cut; all where there are none."""
     each_alone: bool = False
     """True if each form is compiled alone first, and kept where that is shorter."""
+    base: tuple[SiteForm, ...] = ()
+    """Forms that places have then where their own is not kept, and beside each."""
 
     @property
     def name(self) -> str:
@@ -126,10 +130,14 @@ def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
         return not deterministic or (form.kind == "chunks" and form.whole_weights)
 
     def chunks(form: Form) -> bool:
-        return allowed(form) and form.kind == "chunks"
+        return allowed(form) and form.by_collectives
+
+    def uncut(form: Form) -> bool:
+        return allowed(form) and form.kind == "whole"
 
     found: dict[tuple[SiteForm, ...], RewriteWay] = {}
     for title, worth, able in (
+        ("rows in the order of ranks", likeliest, uncut),
         ("by the likeliest model", likeliest, allowed),
         ("chunks by the likeliest model", likeliest, chunks),
         ("by all models", by_all, allowed),
@@ -140,7 +148,8 @@ def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
     each = forms_by_place(savings, likeliest, chunks, by_pass=True)
     if each:
         alone = _formed(each, "with_forms, what is shorter alone")
-        found[each] = alone._replace(each_alone=True)
+        base = forms_by_place(savings, likeliest, uncut, by_pass=True)
+        found[each] = alone._replace(each_alone=True, base=base)
     left = [one for forms in found for one in forms if one.kind == LEFT_TO_PARTITIONER]
     lines = tuple(dict.fromkeys(one.line for one in left))
     some = RewriteWay("sliced", 2, deterministic, deterministic, only=lines)
@@ -194,7 +203,7 @@ def with_rewrites(
                 compiles += used
             planner, lines, left = planner_of(way)
             able = way.without(left)
-            before = done.setdefault(able._replace(title=""), name)
+            before = done.setdefault(able._replace(title="", base=()), name)
             if before != name:
                 why = f"the same as {before}"
                 tried.append(_candidate(name, "no effect", why, None, left))
@@ -276,9 +285,12 @@ def _shorter_alone(
     usual = finished.trials[0].view
     assert usual is not None
     budget = dataclasses.replace(request.budget, compiles=1)
-    kept: list[SiteForm] = []
-    for form in way.forms:
-        one = way._replace(forms=(form,))
+    compiles = 0
+
+    def seconds_of(forms: tuple[SiteForm, ...]) -> float:
+        nonlocal compiles
+        compiles += 1
+        one = way._replace(forms=forms, base=())
         begin = apart(one, deterministic=request.deterministic)
         once = dataclasses.replace(
             request, levers=("options",), budget=budget, begin_with=(begin,)
@@ -287,13 +299,14 @@ def _shorter_alone(
             planner = planner_of(one).planner
             planner.plan(once)
         except LagomError:
-            continue
+            return math.inf
         view = None if planner.finished is None else planner.finished.trials[0].view
-        if view is not None and view.default_seconds < usual.default_seconds:
-            kept.append(form)
+        return math.inf if view is None else view.default_seconds
+
+    kept = shorter_alone(way.forms, way.base, usual.default_seconds, seconds_of)
     if not kept:
         raise NoFormError("no form is shorter by itself", ())
-    return way._replace(forms=tuple(kept), each_alone=False), len(way.forms)
+    return way._replace(forms=kept, each_alone=False, base=()), compiles
 
 
 def _never_behind(planner: Planner, plan: Plan, usual: Scored | None) -> Plan:

@@ -82,3 +82,28 @@ def test_what_one_place_gains_another_with_the_same_lines_may_lose():
     assert forms_by_place({at("a.py:1"): {RING: (2.0,)}}) == (
         SiteForm("a.py:1", "all_gather", RING),
     )
+
+
+def test_names_of_single_places_hold_whatever_the_others_have():
+    """So that one form can be tried beside those of the rest."""
+    shared, whole = "layout.py:3", Form("whole")
+    places = {
+        at(shared, "mlp.py:1"): {whole: (1.0,), TWO: (2.0,)},
+        at(shared, "attention.py:1"): {whole: (1.0,)},
+        at(shared, "mlp.py:1", op_name=AGAIN): {whole: (1.0,)},
+    }
+
+    def uncut(form):
+        return form == whole
+
+    assert forms_by_place(places, allowed=uncut) == (
+        SiteForm(shared, "all_gather", whole),
+    )
+    base = forms_by_place(places, allowed=uncut, by_pass=True)
+    best = forms_by_place(places, by_pass=True)
+    assert [one.key for one in base] == [one.key for one in best]
+    assert [(one.line, one.when) for one in base] == [
+        ("attention.py:1", "forward"),
+        ("layout.py:3", "backward"),
+        ("mlp.py:1", "forward"),
+    ]
