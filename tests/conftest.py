@@ -11,6 +11,7 @@ from hypothesis import settings
 from lagom_jax.compile import Compiler, Store, deviceless
 
 # Playwright runs once in a process: tests of all rooms share one browser.
+from .kept_programs import kept_in
 from .report.browsers import chromium as chromium
 
 # One store for all tests and their processes; it lasts as long as the checkout.
@@ -72,17 +73,9 @@ def tests_share_processes_that_compile(request, monkeypatch):
 def kept_programs(tmp_path_factory):
     """What processes need in their environment to compile a program but once.
 
-    Where several train the same model, jax would compile it for the CPU in each. What
-    is compiled for GPUs is not kept, nor is a program whose options a plan changes
-    taken for the usual one.
+    Where several train the same model, jax would compile it for the CPU in each.
     """
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        # They are XLA's own, for GPUs.
-        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-    }
+    return kept_in(tmp_path_factory.mktemp("programs"))
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ import lagom_jax
 from lagom_jax import decompose
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Rewrite, SiteForm
+from tests.kept_programs import kept_programs
 from tests.plan.plans import made_by_hand
 
 
@@ -43,6 +44,7 @@ class Devices:
             cwd=Path(__file__).parents[2],
             env={
                 **os.environ,
+                **kept_programs(),
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 # Hundreds of small programs: compiling takes longer than running.
                 "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.kept_programs import kept_programs
+
 SCRIPT = Path(__file__).with_name("train_fused_on_cpu.py")
 STEPS_AT_NIGHT = 50
 
@@ -18,7 +20,7 @@ STEPS_AT_NIGHT = 50
 def trained(way, steps, how):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), way, str(steps), how],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, **kept_programs(), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,

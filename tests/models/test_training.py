@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lagom_models
+from tests.kept_programs import kept_programs
 
 SCRIPT = Path(__file__).with_name("train_on_cpu.py")
 # A mixture's step takes seven times as long here, and it learns sooner.
@@ -60,7 +61,11 @@ def trained(name: str, parallelism: str, loop: str = "scanned") -> dict:
         file = Path(folder) / "trained.npz"
         result = subprocess.run(
             [sys.executable, str(SCRIPT), name, parallelism, loop, str(steps), file],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                **kept_programs(),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lagom_jax.regions import Meeting
+from tests.kept_programs import kept_programs
 
 PEER = Path(__file__).parent / "peer.py"
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,12 @@ class Peer:
         told.setdefault("meeting", f"{host}:{port}")
         self.process = subprocess.Popen(
             [*prefix, sys.executable, str(PEER), json.dumps(told)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            env={
+                **os.environ,
+                **kept_programs(),
+                "PYTHONPATH": str(ROOT),
+                "JAX_PLATFORMS": "cpu",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

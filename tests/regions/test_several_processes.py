@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lagom_jax.regions import Meeting
+from tests.kept_programs import kept_programs
 
 MEMBER = Path(__file__).parent / "member.py"
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,12 @@ class Process:
         told["meeting"] = f"{meeting[0]}:{meeting[1]}"
         self.process = subprocess.Popen(
             [sys.executable, str(MEMBER), json.dumps(told)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            env={
+                **os.environ,
+                **kept_programs(),
+                "PYTHONPATH": str(ROOT),
+                "JAX_PLATFORMS": "cpu",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
