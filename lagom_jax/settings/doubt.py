@@ -98,10 +98,9 @@ class Doubt:
             alone: Settings are all that is changed: together they must not drown.
         """
         ways = self._ways(found, outweighed)
-        if self._drowns(self._cheapest(ways).choice):
+        if alone and self._drowns(self._cheapest(ways).choice):
             # Each is worth it, and all together are not sure to be.
-            sure = self._ways(found, drowns)
-            ways = sure if alone else [*ways, *sure]
+            ways = self._ways(found, drowns)
         return self._cheapest(ways)
 
     def _ways(self, found: Found, unsure: Unsure) -> list[Found]:
