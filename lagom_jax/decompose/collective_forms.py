@@ -68,14 +68,12 @@ def in_its_form(
         return False
     if any(isinstance(env[number], Gathered) for number in step.inputs):
         return _as_rows_arrive(step, users, slicing, env)
-    if any(isinstance(env[number], Arrived) for number in step.inputs):
-        return _over_ranks(step, env)
     target = _only_collective(step, users)
     if target is not None and form_of(target, slicing) is not None:
         one, other = (whole_of(env, number) for number in step.inputs)
         env[out] = Product(((step, (one, other)),))
         return True
-    return False
+    return _over_ranks(step, env)
 
 
 def can_be_cut(step: Step) -> bool:

@@ -305,6 +305,24 @@ def test_what_is_left_as_it_is_says_which_and_why(why, form, f, ins):
     assert f"{left.kind} at {left.line}" in left.words
 
 
+@pytest.mark.parametrize("gathered", [RING, TWO, decompose.Form("whole")], ids=str)
+def test_a_matmul_of_rows_that_have_arrived_can_still_be_scattered(gathered):
+    """As a weight's gradient is that comes after what it is the gradient of."""
+
+    def f(x, w):
+        rows = lax.all_gather(x, "t", axis=1, tiled=True)
+        made = jnp.einsum("bnk,bnm->km", rows, jnp.tanh(rows @ w))
+        return lax.psum_scatter(made, "t", tiled=True)
+
+    step = mapped(f, (P(None, "t"), COLUMNS), ROWS)
+    cut = decompose.with_forms(
+        step, lambda site: gathered if site.kind == "all_gather" else TWO
+    )
+    jax.make_jaxpr(cut)(*shapes((2, 16, 16), (16, 64)))
+    assert [site.kind for site in cut.sites] == ["all_gather", "reduce_scatter"]
+    assert cut.left == ()
+
+
 def test_a_name_whose_collectives_cannot_have_its_form_is_refused(caplog):
     def f(x, w):
         kept = lax.all_gather(x, "t", tiled=True) @ w
