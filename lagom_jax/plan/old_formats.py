@@ -116,6 +116,11 @@ def _from_7(document: Document) -> Document:
     return {name: part for name, part in changed.items() if name in document}
 
 
+def _from_8(document: Document) -> Document:
+    """No collective was whole then, in the order of ranks."""
+    return document
+
+
 def _left_in_both(item: Any, _: str) -> Any:
     if not isinstance(item, dict):
         return item
@@ -207,5 +212,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Document], Document]]] = {
     5: _from_5,
     6: _from_6,
     7: _from_7,
+    8: _from_8,
 }
 """By format: what makes a document of that format one of the next."""

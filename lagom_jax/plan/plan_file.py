@@ -17,8 +17,9 @@ from lagom_jax.plan.old_formats import MIGRATIONS, Document
 from lagom_jax.plan.plan import Plan
 from lagom_jax.typed_json import FormError, parse_object, plain, typed
 
-FORMAT_VERSION: Final = 8
-"""Raised with every change of a key: who replays a plan must know all of it."""
+FORMAT_VERSION: Final = 9
+"""Raised with every key and every form that others do not know: who replays a plan must
+know all of it."""
 MARKER: Final = "lagom_plan"
 _VERSION: Final = "format_version"
 
