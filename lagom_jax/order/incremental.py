@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lagom_jax.order.clock import Clock, StreamStates, snapped
-from lagom_jax.order.replayed import Replayed, Stretch
+from lagom_jax.order.replayed import Replayed, ReplayedStretch
 from lagom_jax.order.sequence import UnitSequence
 from lagom_jax.order.splices import Splice
 from lagom_jax.order.terms import Terms
@@ -81,7 +81,7 @@ class IncrementalReplay:
         states, rests, alone = self._states, known.rests, self.alone
         last, shift, there = len(splices) - 1, 0.0, False
         begun = now = least = 0.0
-        state, replayed = self._clock.idle, Stretch()
+        state, replayed = self._clock.idle, ReplayedStretch()
         # Units of that stretch that are the same here; negative: no more are.
         same = -1
         reached = list[tuple[int, StreamStates, float]]()
@@ -92,7 +92,7 @@ class IncrementalReplay:
                 state, least = states[place], self._following[place]
                 replayed = known.stretches.get(place)
                 if replayed is None:
-                    replayed = known.stretches[place] = Stretch()
+                    replayed = known.stretches[place] = ReplayedStretch()
                 same, there = 0, True
             for unit in splice.units:
                 if works[unit]:
@@ -168,7 +168,7 @@ class IncrementalReplay:
         return seconds if seconds < limit else _TOO_LONG
 
     def _known_of(self, changed: frozenset[int]) -> Replayed:
-        """What is known of the present order, or of it with other settings."""
+        """Replays beside the present order, or beside it with other settings."""
         if not changed:
             return self._known
         if self._settings != self._terms.changes:

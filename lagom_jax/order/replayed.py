@@ -1,4 +1,4 @@
-"""What is known of replays of the neighbours of one order.
+"""Replays of the neighbours of one order, as far as they are known.
 
 Neighbours share most of what has to be replayed. Those that begin at the same place
 begin with the same units: what was replayed from there last says what comes after each.
@@ -18,7 +18,7 @@ _MOST = 200_000
 
 
 @dataclasses.dataclass(slots=True)
-class Stretch:
+class ReplayedStretch:
     """Units with something to do, replayed from a place and the state reached there."""
 
     units: list[int] = dataclasses.field(default_factory=list[int])
@@ -42,7 +42,7 @@ class Replayed:
         Args:
             places: Of the order, the one behind the last included.
         """
-        self.stretches: dict[int, Stretch] = {}
+        self.stretches: dict[int, ReplayedStretch] = {}
         """By place where they begin: what was replayed last."""
         self.rests: list[dict[StreamStates, float] | None] = [None] * places
         """By place: from states on the seconds to the end, in the present order."""

@@ -104,7 +104,7 @@ class Doubt:
         return self._cheapest(ways)
 
     def _ways(self, found: Found, unsure: Unsure) -> list[Found]:
-        """What is left of a policy's choice, and what all models make of that."""
+        """The rest of a policy's choice, and the settings all models make of it."""
         settled = self.settled(found, unsure)
         asked = robust(self._stage, self.stages, settled)
         return [settled, self.settled(asked, unsure)]
