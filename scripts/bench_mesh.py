@@ -125,7 +125,8 @@ def truth(path: Path, cases: list[str], best: int | None, others: int) -> None:
                     row["refused"] = str(error)[:300]
                 row["wall_seconds"] = round(time.perf_counter() - began, 1)
                 rows.append(row)
-                path.write_text(json.dumps(rows, indent=1) + "\n")
+                lines = ",\n".join(map(json.dumps, rows))
+                path.write_text(f"[\n{lines}\n]\n")
                 print(model, cluster, axes_words(sizes), row.get("step_seconds"))
 
 

@@ -12,7 +12,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.mesh.candidates import Asks
 from lagom_jax.mesh.choose import MeshAdvice
-from lagom_jax.mesh.estimate import kernel_bound
+from lagom_jax.mesh.estimate import compiled_bound
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError
 from lagom_jax.mesh.sizes import AXES, MeshSizes, StepBatch
@@ -175,4 +175,4 @@ def _workload(
 
 
 def _bound(advice: MeshAdvice, prices: MeshPrices, sizes: MeshSizes) -> float:
-    return kernel_bound(advice.shape, sizes, advice.batch, advice.framework, prices)
+    return compiled_bound(advice.shape, sizes, advice.batch, advice.framework, prices)
