@@ -18,7 +18,7 @@ from typing import Final
 from lagom_jax.cost.contention import Contention
 from lagom_jax.cost.prices import Prices
 from lagom_jax.cost.replay import replay
-from lagom_jax.decompose.form import Form
+from lagom_jax.decompose.form import WHOLE, Form
 from lagom_jax.decompose.form_schedule import (
     cuts_shorter_side,
     message_of,
@@ -42,11 +42,10 @@ _CHUNKS: Final = tuple(
     for count in (2, 4)
     for whole in (True, False)
 )
-_WHOLE: Final = Form("whole")
 _WHOLE_CHUNKS: Final = tuple(form for form in _CHUNKS if form.whole_weights)
 _FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
-    "all-gather": (_WHOLE, *_RINGS, *_CHUNKS),
-    "reduce-scatter": (_WHOLE, *_RINGS, *_CHUNKS),
+    "all-gather": (WHOLE, *_RINGS, *_CHUNKS),
+    "reduce-scatter": (WHOLE, *_RINGS, *_CHUNKS),
     "all-reduce": _WHOLE_CHUNKS,
 }
 
@@ -68,7 +67,7 @@ def forms_beside(site: Collective, beside: MatmulsBeside) -> tuple[Form, ...]:
     return tuple(
         form
         for form in forms_of(site)
-        if (beside.turned if form == _WHOLE else beside.keeps_rows)
+        if (beside.turned if form == WHOLE else beside.keeps_rows)
     )
 
 
@@ -141,7 +140,7 @@ def bytes_on_their_way(form: Form, site: Collective) -> int:
 def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:
     """Bytes that are written a second time, beside what the plain form moves."""
     products = [one for kernel in beside.matmuls for one in kernel.work.matmuls]
-    if form == _WHOLE:
+    if form == WHOLE:
         return _turned_bytes(site, beside)
     if site.kind == "all-gather":
         # For who needs products or rows whole, they are put together.

@@ -74,8 +74,8 @@ def read_module(data: bytes) -> Module:
 def collection_paused() -> Generator[None]:
     """Pauses Python's search for garbage, which takes half the time of a large module.
 
-    For work whose results are all kept, or let go without cycles: every such search
-    walks through whole modules in vain.
+    For work that leaves little garbage with cycles until it ends: every such search
+    walks through whole modules. It is paused for the whole process.
 
     Example:
         >>> with collection_paused():

@@ -52,7 +52,7 @@ class IncrementalReplay:
         self._following = [0.0] * (count + 1)
         """By place the seconds that the units from there on compute at least."""
         self.seconds = 0.0
-        self._known = self._known_otherwise = Replayed(count + 1)
+        self._known, self._known_otherwise = Replayed(count + 1), Replayed(count + 1)
         self._settings = -1
         """Changes of settings up to the ones that the other is known for."""
         self.take([Splice(0, self.order)])

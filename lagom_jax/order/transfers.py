@@ -55,7 +55,12 @@ class TransferQueues:
         return found
 
     def launched(self, stream: int, transfer: Transfer) -> TransferQueues:
-        """The same with one more behind the others of a stream."""
+        """The same with one more behind the others of a stream.
+
+        Args:
+            stream: The stream; each transfer is always on the same one.
+            transfer: What is launched.
+        """
         found = self._launched.get(transfer)
         if found is None:
             queue = (*self.queues[stream], transfer)

@@ -61,6 +61,11 @@ class Form:
             raise DecomposeError(
                 "a whole collective has one slice; chunks have several"
             )
+        for name in ("keep_gathered", "wide_sums", "whole_weights"):
+            if not getattr(self, name) and self.kind == "whole":
+                raise DecomposeError(
+                    f"{name} is about what is cut; leave it out of a form of whole"
+                )
         for name in ("both_ways", "sums_in_matmul"):
             if getattr(self, name) and self.kind != "ring":
                 raise DecomposeError(

@@ -4,6 +4,7 @@ import pytest
 
 from lagom_jax.decompose.form_savings import forms_of
 from lagom_jax.decompose.site_forms import by_all, forms_by_place
+from lagom_jax.errors import DecomposeError
 from lagom_jax.plan import Form, SiteForm
 
 from ..cost.programs import collective
@@ -107,3 +108,11 @@ def test_names_of_single_places_hold_whatever_the_others_have():
         ("layout.py:3", "backward"),
         ("mlp.py:1", "forward"),
     ]
+
+
+@pytest.mark.parametrize(
+    "given", [{"slices": 2}, {"keep_gathered": False}, {"whole_weights": False}]
+)
+def test_a_whole_collective_takes_nothing_that_is_about_cuts(given):
+    with pytest.raises(DecomposeError, match="whole"):
+        Form("whole", **given)
