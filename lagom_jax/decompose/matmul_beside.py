@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from lagom_jax.decompose.site_forms import by_partitioner
 from lagom_jax.hlo.collective import Collective
@@ -84,11 +84,15 @@ def matmuls_beside(site: Collective, kernels: Mapping[int, Kernel]) -> MatmulsBe
             return _taking(site, found, users, led_by, kernels)
         if found:
             whole = _is_needed_whole(begun, users, kernels)
+            made = tuple(_with_addends(found[0], site.computation, kernels))
             between = tuple(_between(found[0], led_by, kernels))
+            turned: tuple[Kernel, ...] = ()
+            if _takes_less_than_it_makes(made):
+                turned = tuple(one for one in between if _turns(one, site))
             return MatmulsBeside(
-                tuple(_with_addends(found[0], site.computation, kernels)),
-                tuple(one for one in between if not _turns(one, site)),
-                tuple(one for one in between if _turns(one, site)),
+                made,
+                between=tuple(one for one in between if one not in turned),
+                turned=turned,
                 joined_bytes=site.result_bytes if whole else 0.0,
             )
         level = near
@@ -138,6 +142,16 @@ def _turns(kernel: Kernel, site: Collective) -> bool:
     if site.kind == "all-reduce" or by_partitioner(site):
         return False
     return kernel.work.kind == "transpose" and kernel.work.bytes_written >= site.bytes
+
+
+def _takes_less_than_it_makes(matmuls: Sequence[Kernel]) -> bool:
+    """True if rows that are multiplied are fewer numbers than those that come of it.
+
+    Only then they are put into the order of ranks in place of the result.
+    """
+    products = [one for kernel in matmuls for one in kernel.work.matmuls]
+    taken = sum(one.batch * max(one.m, one.n) * one.k for one in products)
+    return taken <= max(one.batch * one.m * one.n for one in products)
 
 
 def _is_needed_whole(

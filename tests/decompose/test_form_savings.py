@@ -200,6 +200,32 @@ def test_rows_in_the_order_of_ranks_are_not_transposed():
 
 
 @pytest.mark.slow
+def test_a_result_smaller_than_what_it_is_made_of_stays_in_its_order():
+    """To put that into the order of ranks would move more than the result has."""
+    mesh = AbstractMesh((8,), ("t",))
+
+    def step(rows, weight):
+        return lax.psum_scatter(rows @ weight, "t", scatter_dimension=1, tiled=True)
+
+    ins = P(None, None, "t"), P("t")
+    f = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=ins, out_specs=P(None, "t")))
+    narrow = HIDDEN // 16
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(
+            ((EXAMPLES, ROWS // EXAMPLES, HIDDEN), (HIDDEN, narrow)), ins, strict=True
+        )
+    ]
+    program, timeline = looked_at(f, args)
+    ((site, beside),) = sites_to_cut(program, timeline).items()
+    whole = Form("whole")
+    other, _ = looked_at(decompose.with_forms(f, lambda site: whole), args)
+    assert turned_between(site, program)
+    assert turned_between(site, other)
+    assert not beside.turned
+
+
+@pytest.mark.slow
 def test_what_the_partitioner_makes_is_cut_at_its_matmul():
     """One sum of two layers' matmuls, named by the line, in two and in slices."""
     mesh = AbstractMesh((8,), ("t",), axis_types=(AxisType.Auto,))
