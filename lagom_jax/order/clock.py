@@ -34,7 +34,7 @@ from lagom_jax.program.program import (
 )
 
 StreamStates: TypeAlias = tuple[TransferQueues, *tuple[float, ...]]
-"""What is under way and queued; then, for each stream that has something to do, the
+"""Transfers under way and queued; then, for each stream that has something to do, the
 work that its first transfer has left. Everything that matters for what happens next,
 but not the time."""
 Action: TypeAlias = Callable[[float, StreamStates], tuple[float, StreamStates]]

@@ -26,7 +26,7 @@ class OrderFound:
 
     ordering: Ordering
     spare_bytes: int | None
-    """What the program may have taken more than it does; None for anything."""
+    """Bytes that the program might have taken more than it did; None for any."""
     policy: CtaPolicy
     """Of the process."""
 

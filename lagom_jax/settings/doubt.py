@@ -28,7 +28,7 @@ from lagom_jax.settings.space import Choice, Space
 from lagom_jax.settings.stage import Stage
 
 Unsure: TypeAlias = Callable[[Sequence[float], float], bool]
-"""Whether a gain is not sure, of its seconds by each model and of the step's."""
+"""True for a gain that is not sure, of its seconds by each model and the step's."""
 
 
 class EnsembleMember(NamedTuple):
