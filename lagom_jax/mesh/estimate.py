@@ -29,9 +29,6 @@ from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
 
 _OF_WEIGHTS = frozenset({"weights", "gradients"})
 _SCATTER = "reduce-scatter"
-# Kernels are listed as most programs have them. Of 1,485 that were compiled the kernels
-# and bubbles alone were longer than the replayed step in eight, by 4 % at most.
-_LEAST_KERNELS = 0.95
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,17 +100,6 @@ def kernel_bound(
     kernels = _kernels(shape, sizes, batch, framework, prices)
     busy, bubble = _kernel_seconds(kernels, shape, sizes, framework)
     return framework.level * (batch.micro_batches(sizes) * busy + bubble)
-
-
-def compiled_bound(
-    shape: ModelShape,
-    sizes: MeshSizes,
-    batch: StepBatch,
-    framework: Framework,
-    prices: MeshPrices,
-) -> float:
-    """Seconds below which no step is expected once it is compiled and replayed."""
-    return _LEAST_KERNELS * kernel_bound(shape, sizes, batch, framework, prices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

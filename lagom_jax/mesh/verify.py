@@ -12,7 +12,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.mesh.candidates import Asks
 from lagom_jax.mesh.choose import MeshAdvice
-from lagom_jax.mesh.estimate import compiled_bound
+from lagom_jax.mesh.estimate import kernel_bound
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError
 from lagom_jax.mesh.sizes import AXES, MeshSizes, StepBatch
@@ -27,6 +27,12 @@ Factory: TypeAlias = Callable[..., Any]
 returns a step and a tuple of its arguments."""
 ONE_COMPILE: Final = Budget(compiles=1, memory_fraction=Asks().memory_fraction)
 """One compile for each mesh, and the memory that `choose` allows."""
+LEAST_KERNELS: Final = 0.95
+"""Share of the closed form's kernels and bubbles that a compiled step takes at least.
+
+Kernels are listed as most programs have them. Of 1,485 meshes that were compiled they
+alone were longer than the replayed step in eight, by 4 % at most.
+"""
 _GIVEN: Final = (*AXES, "micro_batch", "remat", "tensor_sequence", "interleave")
 
 
@@ -175,4 +181,5 @@ def _workload(
 
 
 def _bound(advice: MeshAdvice, prices: MeshPrices, sizes: MeshSizes) -> float:
-    return compiled_bound(advice.shape, sizes, advice.batch, advice.framework, prices)
+    of_all = kernel_bound(advice.shape, sizes, advice.batch, advice.framework, prices)
+    return LEAST_KERNELS * of_all
