@@ -36,7 +36,14 @@ from lagom_jax.cost.kernel_constants import (
     hat_weights,
     load_kernel_constants,
 )
-from lagom_jax.cost.matmul import NOT_CACHED, Problems, formula, predicted, rate_of
+from lagom_jax.cost.matmul import (
+    NOT_CACHED,
+    SHORT_SECONDS,
+    Problems,
+    formula,
+    predicted,
+    rate_of,
+)
 from lagom_jax.cost.matmul_loop import found_in_cache
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.measurements.rows import read_matmuls
@@ -65,7 +72,6 @@ OTHER_TYPES = {"h200": "h100", "gb200": "b200"}
 # GPUs whose cache is told from their memory: the table's rows have two rates there.
 CACHE_TOLD = {"l40s"}
 CACHE_START = {"cache_bytes_per_cycle": 5.0}
-SHORT_SECONDS = 20e-6
 BATCHES, SIZES = (1.0, 4.0), (32.0, 256.0, 2048.0, 16384.0)
 KNOTS = (BATCHES, SIZES, SIZES, SIZES)
 NO_CORRECTION = np.zeros([len(axis) for axis in KNOTS])

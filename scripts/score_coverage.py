@@ -32,7 +32,7 @@ from lagom_jax.cost.constants import Constants, elsewhere, load_constants
 from lagom_jax.cost.drawn import drawn
 from lagom_jax.cost.draws import Draws
 from lagom_jax.cost.ensemble import MEMBERS, Ensemble
-from lagom_jax.cost.matmul import predicted
+from lagom_jax.cost.matmul import SHORT_SECONDS
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.replay import replay
@@ -101,13 +101,13 @@ def matmuls(gpus: Collection[str]) -> Iterator[Covered]:
             continue
         name, part = next(fit_matmuls.kept_out(rows))
         assert name == "shapes"
-        long = np.exp(rows.log_seconds) >= fit_matmuls.SHORT_SECONDS
+        long = np.exp(rows.log_seconds) >= SHORT_SECONDS
         turns = [int(turn) for turn in np.unique(part)]
         fits = {turn: fit_matmuls.fit(rows.where(part != turn)) for turn in turns}
         errors = np.zeros(len(rows))
         for turn in turns:
             there = rows.where(part == turn)
-            found = predicted(there.problems, rows.gpu, rows.peak, fits[turn])
+            found = fit_matmuls.times(there, fits[turn])
             errors[part == turn] = np.log(found) - there.log_seconds
         for length, chosen in (("20 us and more", long), ("below 20 us", ~long)):
             parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -125,12 +125,7 @@ def matmuls(gpus: Collection[str]) -> Iterator[Covered]:
                 members = members_of(dataclasses.replace(known, kernels=kernels))
                 by_model = np.stack(
                     [
-                        predicted(
-                            there.problems,
-                            rows.gpu,
-                            rows.peak,
-                            one.kernels.matmul("bf16"),
-                        )
+                        fit_matmuls.times(there, one.kernels.matmul("bf16"))
                         for one in members
                     ],
                     axis=1,

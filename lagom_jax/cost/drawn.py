@@ -102,7 +102,8 @@ def _kernels(known: KernelConstants, draws: Draws) -> list[KernelConstants]:
 
 
 def _matmuls(name: str, known: MatmulConstants, draws: Draws) -> list[MatmulConstants]:
-    large = math.hypot(known.spread.large, assumed("matmuls_in_a_step"))
+    in_a_step = assumed("matmuls_in_a_step")
+    large, small = (math.hypot(one, in_a_step) for one in known.spread)
     common = np.array(draws.normal(f"matmuls {name}"))
     shape = known.correction.log_factors.shape
     own = np.array(
@@ -111,17 +112,16 @@ def _matmuls(name: str, known: MatmulConstants, draws: Draws) -> list[MatmulCons
             for place in itertools.product(*map(range, shape))
         ]
     ).reshape(*shape, -1)
-    missed = large * _mixed(common, own)
-    launches = np.exp(
-        known.spread.small * np.array(draws.normal(f"matmul launch {name}"))
-    )
+    missed = _mixed(common, own)
     return [
         dataclasses.replace(
             known,
-            launch_seconds=known.launch_seconds * float(launches[member]),
             correction=dataclasses.replace(
                 known.correction,
-                log_factors=known.correction.log_factors + missed[..., member],
+                log_factors=known.correction.log_factors + large * missed[..., member],
+            ),
+            short=dataclasses.replace(
+                known.correction, log_factors=(small - large) * missed[..., member]
             ),
         )
         for member in range(draws.members)

@@ -125,6 +125,9 @@ class MatmulConstants:
     boost clock; 0 where nobody told them from the memory's. Steps have no such loop."""
     spread: Spread = NOTHING_MISSED
     """Error left over, of kernels of 20 us and more and of shorter ones."""
+    short: Correction | None = None
+    """What a member of an ensemble misses of short kernels beside what it misses of
+    all; None for nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

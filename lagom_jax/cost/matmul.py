@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Final
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _LEAST_PART = 768
 # Arithmetic and memory traffic overlap well, but not where they take equally long.
 _SHARPNESS = 4
 _ACCUMULATOR_BYTES = 4
+SHORT_SECONDS: Final = 20e-6
+"""Below this a kernel is short: fits miss more of it."""
 NOT_CACHED: Floats = np.zeros(1)
 """Of products whose operands all lie in memory."""
 
@@ -145,6 +148,10 @@ def predicted(
     p = problems
     missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
     seconds = formula(problems, gpu, peak, constants, cached) * np.exp(missed)
+    if constants.short is not None:
+        part = 1 / (1 + (seconds / SHORT_SECONDS) ** 2)
+        missed = constants.short.log_factor(p.batch, p.m, p.n, p.k)
+        seconds = seconds * np.exp(part * missed)
     # The correction was found where neither peak is near; beyond, the peaks hold.
     from_memory = p.least_bytes / gpu.memory_bytes_per_s
     if constants.cache_bytes_per_cycle:

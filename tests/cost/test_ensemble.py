@@ -25,17 +25,20 @@ H100, A40 = Cluster.parse("h100:1x8"), Cluster.parse("a40-pcie:2x8")
 MODELS = Ensemble.of(H100)
 GATHER = collective("gather", nbytes=64 << 20, ranks=range(8))
 FAR = collective("far", nbytes=64 << 20, ranks=range(16))
-SIZE = 4096
-PRODUCT = Kernel(
-    "product",
-    Work(
-        "matmul",
-        2.0 * SIZE**3,
-        4 * SIZE**2,
-        2 * SIZE**2,
-        matmuls=(Matmul(1, SIZE, SIZE, SIZE, "bf16", "bf16", "bf16"),),
-    ),
-)
+
+
+def product(size):
+    """A kernel that multiplies two square matrices."""
+    return Kernel(
+        "product",
+        Work(
+            "matmul",
+            2.0 * size**3,
+            4 * size**2,
+            2 * size**2,
+            matmuls=(Matmul(1, size, size, size, "bf16", "bf16", "bf16"),),
+        ),
+    )
 
 
 def test_there_are_twenty_or_more():
@@ -98,20 +101,29 @@ def test_settings_go_along_with_every_model():
     assert under.interval(lambda m: m.collective(GATHER).seconds).low > before.high
 
 
+def width_of_a_product(spread, size):
+    """The interval of a square product's time, as a share of it."""
+    known = MODELS.likeliest.constants
+    of = dataclasses.replace(known.kernels.matmul("bf16"), spread=spread)
+    kernels = dataclasses.replace(known.kernels, matmuls={"bf16": of})
+    found = drawn(dataclasses.replace(known, kernels=kernels), H100.gpu, Draws(MEMBERS))
+    times = [CostModel(H100, one).kernel(product(size)).seconds for one in found]
+    return Interval.of(float(np.median(times)), times).width
+
+
 def test_a_larger_spread_makes_wider_intervals():
-    widths = []
-    for spread in (0.02, 0.2, 0.6):
-        known = MODELS.likeliest.constants
-        of = dataclasses.replace(
-            known.kernels.matmul("bf16"), spread=Spread(spread, spread)
-        )
-        kernels = dataclasses.replace(known.kernels, matmuls={"bf16": of})
-        constants = dataclasses.replace(known, kernels=kernels)
-        found = drawn(constants, H100.gpu, Draws(MEMBERS))
-        times = [CostModel(H100, one).kernel(PRODUCT).seconds for one in found]
-        widths.append(Interval.of(float(np.median(times)), times).width)
+    widths = [width_of_a_product(Spread(s, s), 4096) for s in (0.02, 0.2, 0.6)]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1] / 2
+
+
+def test_short_products_have_the_spread_of_short_ones():
+    """The smaller one takes 6 us, of which its start is two fifths."""
+    small, large = (width_of_a_product(Spread(0.02, 0.4), n) for n in (1024, 8192))
+    assert large == pytest.approx(
+        width_of_a_product(Spread(0.02, 0.02), 8192), rel=0.05
+    )
+    assert small > 3 * large
 
 
 def test_what_was_measured_is_surer_than_what_is_estimated():
