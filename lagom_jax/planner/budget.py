@@ -31,7 +31,7 @@ class Budget:
     compiles: int = 8
     """Runs of the compiler, that of the program as it is among them; what a planner
     still has from another plan counts, too, so that plans do not depend on it. Ways
-    off the rings have `off_rings` more."""
+    off the rings have `off_rings` more, and what a model refuses has `answers`."""
     seconds: float = 600.0
     """After so long nothing new is begun; what is under way is waited for."""
     memory_fraction: float = 0.75
@@ -84,6 +84,16 @@ class Budget:
             [0, 1, 2, 3, 3]
         """
         return min(_OFF_RINGS, self.compiles // 2)
+
+    @property
+    def answers(self) -> int:
+        """Compiles beyond all others, for an order by a model that refuses a step.
+
+        Example:
+            >>> [Budget(compiles=n).answers for n in (1, 2, 4, 8)]
+            [0, 0, 1, 1]
+        """
+        return min(1, self.compiles // 4)
 
     @property
     def workers(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import StepParts, Uncertainty
@@ -45,6 +45,16 @@ class Taken:
     """All that was decided among, the program as it is first."""
     scored: Scored | None = None
     """Its times, where all models have timed it."""
+    refused: Refused | None = None
+    """What had less regret, but for a model that finds it behind."""
+
+
+class Refused(NamedTuple):
+    """A candidate that may only be taken where no model finds it behind."""
+
+    trial: Trial
+    model: int
+    """The place in the ensemble of the one that finds it the furthest behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +71,9 @@ class TimedWay:
         return takes_off_rings(self.trial) or self.view.policy != "default"
 
 
-def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
+def decide(
+    trials: Sequence[Trial], timing: Timing, not_behind: Scored | None = None
+) -> Taken:
     """Takes the candidate with the least regret.
 
     One that takes collectives off the rings is only taken where by no model it is
@@ -70,6 +82,8 @@ def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
     Args:
         trials: All candidates; the first is the program as it is.
         timing: Times them; what it has timed before, it knows.
+        not_behind: Times of another step, which the one taken should by no model be
+            behind, if there is such a one.
     """
     first = trials[0]
     untouched = timing.untouched(first)
@@ -78,14 +92,18 @@ def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
     ways = [untouched, *timing.ways(finalists(usual_trials), first)]
     if others:
         ways += timing.ways(finalists([first, *others])[1:], first)
-    on_rings = [way for way in ways if not way.off_rings]
-    usual = timing.taken(on_rings, untouched)
-    ahead = [w for w in ways if w.off_rings and nowhere_behind(w.scored, usual.scored)]
-    taken = usual
-    if ahead:
-        taken = timing.taken([*on_rings, *ahead], untouched)
-        if not nowhere_behind(taken.scored, usual.scored):
-            taken = usual
+    on_rings = timing.taken([way for way in ways if not way.off_rings], untouched)
+    off_rings = timing.settled([way for way in ways if way.off_rings])
+    ahead = [w for w in off_rings if nowhere_behind(w.scored, on_rings.scored)]
+    wanted, beside = _best_of([on_rings, *off_rings]), on_rings.scored
+    taken = _best_of([on_rings, *ahead])
+    if not taken.scored.is_better_than(untouched.scored):
+        taken = untouched
+    if not_behind is not None and not nowhere_behind(taken.scored, not_behind):
+        wanted, beside = taken, not_behind
+        usable = (on_rings, *(way for way in ways if not way.off_rings), *ahead)
+        steady = [way for way in usable if nowhere_behind(way.scored, not_behind)]
+        taken = _best_of(steady or [taken])
     return Taken(
         dataclasses.replace(taken.trial, view=taken.view),
         untouched.view.tuning.before,
@@ -98,7 +116,22 @@ def decide(trials: Sequence[Trial], timing: Timing) -> Taken:
         _why_nothing(ways) if taken is untouched else (),
         tuple(ways) if taken in ways else (*ways, taken),
         taken.scored,
+        _refused(wanted, beside),
     )
+
+
+def _best_of(ways: Sequence[TimedWay]) -> TimedWay:
+    """The one with the least regret."""
+    return ways[least_regret([way.scored for way in ways])]
+
+
+def _refused(way: TimedWay, beside: Scored) -> Refused | None:
+    """What a model keeps from being taken; None if none but the likeliest does."""
+    pairs = zip(way.scored.by_model, beside.by_model, strict=True)
+    behind = [own / theirs for own, theirs in pairs]
+    if max(behind, default=0.0) <= 1.0:
+        return None
+    return Refused(way.trial, behind.index(max(behind)))
 
 
 def _why_nothing(ways: Sequence[TimedWay]) -> tuple[str, ...]:
@@ -168,6 +201,13 @@ class Timing:
             asked[place] = self._with_settings(asked[place])
         better = asked[place].scored.is_better_than(untouched.scored)
         return asked[place] if better else untouched
+
+    def settled(self, ways: Sequence[TimedWay]) -> list[TimedWay]:
+        """Each as it is, and the best beside it with settings of all models."""
+        found = [*map(regretted, regrets([way.scored.by_model for way in ways]))]
+        least = sorted(range(len(ways)), key=found.__getitem__)[:_ASKED]
+        asked = [(ways[place], self._with_settings(ways[place])) for place in least]
+        return [*ways, *(with_ for way, with_ in asked if with_ is not way)]
 
     def _with_settings(self, way: TimedWay) -> TimedWay:
         """A candidate with what all models make of the settings found for it.

@@ -308,6 +308,7 @@ class Judge:
         spare_bytes: int | None,
         evaluations: int,
         policy: CtaPolicy = "default",
+        member: int | None = None,
     ) -> Ordering:
         """Looks for another order of a module that XLA's scheduler has left.
 
@@ -316,16 +317,22 @@ class Judge:
             spare_bytes: What the program may take more than it does.
             evaluations: Orders that may be tried.
             policy: Of the process.
+            member: The place in the ensemble of the model that is asked; by default
+                the likeliest is.
         """
+        asked = EnsembleMember(self._models[policy], self.correct)
+        if member is not None:
+            other = self._members[member]
+            asked = other._replace(model=other.model.with_policy(policy))
 
         def find() -> Ordering:
             return find_order(
                 module,
                 self._cluster,
-                self._models[policy],
+                asked.model,
                 controls=self._controls,
                 grid=FINE,
-                correct=self.correct,
+                correct=asked.correct,
                 spare_bytes=spare_bytes,
                 evaluations=evaluations,
                 streams=self._streams,
@@ -335,7 +342,7 @@ class Judge:
             program = build_program(module)
             return not _moved(program, self._models[other], self._models[policy])
 
-        question = digest_of(module), self._controls, evaluations
+        question = digest_of(module), self._controls, evaluations, member
         return self._orders_found.answer(
             question, spare_bytes, policy, same=same, find=find
         )

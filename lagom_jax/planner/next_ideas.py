@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from lagom_jax.options import Idea
 from lagom_jax.planner.comparison import BETTER
 from lagom_jax.planner.judge import View
 from lagom_jax.planner.trial import Asked, Trial
 from xla_flags import known
+
+_MENTIONED: Final = 4
+"""Requests that are listed although nobody tried them."""
 
 
 def together(ideas: Sequence[Idea], begin: Asked) -> list[Asked]:
@@ -88,3 +92,10 @@ def key_of(asked: Asked) -> frozenset[str]:
 def _alone(view: View) -> float:
     totals = view.timeline.totals
     return totals.compute_seconds - totals.contention_seconds
+
+
+def untried(queue: Iterable[Asked], trials: Iterable[Trial]) -> list[Asked]:
+    """The first of a queue that nobody tried, each once."""
+    tried = {key_of(trial.asked) for trial in trials}
+    left = {key_of(asked): asked for asked in queue if key_of(asked) not in tried}
+    return [*left.values()][:_MENTIONED]

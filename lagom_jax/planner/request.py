@@ -10,6 +10,7 @@ from lagom_jax.errors import LagomError
 from lagom_jax.options import Idea
 from lagom_jax.plan import Plan
 from lagom_jax.planner.budget import Budget
+from lagom_jax.planner.regret import Scored
 from lagom_jax.settings.controls import Controls
 
 LEVERS: Final = ("options", "transports", "costs", "order", "streams", "settings")
@@ -57,6 +58,9 @@ class Request:
     begin_with: tuple[Idea, ...] = ()
     """Options that the step is compiled with from the first, because it is written for
     them; what the user has set stays."""
+
+    not_behind: Scored | None = None
+    """Times that the step's should be behind by no model of the ensemble."""
 
     def __post_init__(self) -> None:
         """Checks the levers."""

@@ -188,6 +188,7 @@ def with_rewrites(
         compare_recipes=False,
         # A plan for slices is of no use before it says that it is for them.
         keep=None,
+        not_behind=usual,
     )
     taken = ""
     done: dict[RewriteWay, str] = {}
@@ -210,7 +211,6 @@ def with_rewrites(
                 continue
             begin = apart(able, deterministic=request.deterministic)
             other = planner.plan(dataclasses.replace(share, begin_with=(begin,)))
-            other = _never_behind(planner, other, usual)
         except LagomError as error:
             left = error.left if isinstance(error, NoFormError) else left
             why = str(error).partition("\n")[0]
@@ -307,24 +307,6 @@ def _shorter_alone(
     if not kept:
         raise NoFormError("no form is shorter by itself", ())
     return way._replace(forms=kept, each_alone=False, base=()), compiles
-
-
-def _never_behind(planner: Planner, plan: Plan, usual: Scored | None) -> Plan:
-    """The shortest of a planner's candidates that no model finds behind a plan.
-
-    The planner takes the one with the least regret, beside which another may be longer
-    by the likeliest model, and by none longer than the step as it is written.
-    """
-    finished = planner.finished
-    if finished is None or usual is None or finished.scored is None:
-        return plan
-    steady = [w for w in finished.ways if nowhere_behind(w.scored, usual)]
-    if nowhere_behind(finished.scored, usual) or not steady:
-        return plan
-    way = min(steady, key=lambda one: one.scored.seconds)
-    taken = dataclasses.replace(way.trial, view=way.view)
-    planner.finished = dataclasses.replace(finished, taken=taken, scored=way.scored)
-    return finished.plan_of(way)
 
 
 def _behind(planner: Planner, usual: Scored | None) -> str:

@@ -89,6 +89,7 @@ class PlannerRun:
             self._limit,
             orders="order" in request.levers,
             say=request.progress,
+            not_behind=request.not_behind,
         )
 
     def plan(self) -> tuple[Plan, Finished]:

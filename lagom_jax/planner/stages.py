@@ -68,6 +68,7 @@ def search(
             ).ideas
 
         sweep.off_rings(ways)
+    sweep.answer()
 
 
 def reserved(compiles: int, *, costs: bool, orders: bool) -> int:

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
-from lagom_jax.order.streams import meet_and_clash
-from lagom_jax.plan.order import APPLIED, ScheduleEdit
+from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
     BETTER,
@@ -37,18 +36,18 @@ from lagom_jax.planner.comparison import (
 )
 from lagom_jax.planner.decide import Taken, Timing, decide
 from lagom_jax.planner.judge import Judge, View
-from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together
+from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together, untried
 from lagom_jax.planner.pace import Pace
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
-from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of
-from lagom_jax.units import counted, in_bytes
+from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of, plain_of
+from lagom_jax.planner.why_not import why_not
+from lagom_jax.units import in_bytes
 
 _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
 _AT_A_TIME = 2
 """Candidates between two decisions, on any machine, so that all decide alike."""
-_MENTIONED = 4
-"""Candidates that are listed although nobody tried them."""
 
 
 class Sweep:
@@ -63,6 +62,7 @@ class Sweep:
         *,
         orders: bool,
         say: Callable[[str], None],
+        not_behind: Scored | None = None,
     ) -> None:
         """Sets it up.
 
@@ -73,6 +73,7 @@ class Sweep:
             memory_limit: Bytes on a device that no candidate may exceed.
             orders: Whether another order of instructions may be used.
             say: Called with a line for each thing that is done.
+            not_behind: Times that the step's should by no model be behind.
         """
         self._compiler = compiler
         # What is compiled is decided as coarser controls would: finer ones then only
@@ -82,6 +83,7 @@ class Sweep:
         self.memory_limit = memory_limit
         self._orders = orders
         self._say = say
+        self._not_behind = not_behind
         self._begun = time.monotonic()
         self._most = budget.compiles
         # Once it is there, the judge stays the finest one.
@@ -141,7 +143,9 @@ class Sweep:
                     chosen.append(asked)
             room = self._budget.compiles - reserve - self.compiles
             if not chosen or room <= 0 or self._out_of_time():
-                self._not_tried(queue)
+                why = "out of time" if self._out_of_time() else "out of compiles"
+                for asked in untried(queue, self.trials):
+                    self._kept(Trial(asked, "not tried", why, 0.0))
                 return best
             queue = []
             for trial in self._compile(chosen[:room], best):
@@ -188,9 +192,8 @@ class Sweep:
         if not more or self._out_of_time():
             return
         self._most = self.compiles + more
-        options = self._decided().trial.asked.options
-        same = (t for t in self.trials if t.view and t.asked.options == options)
-        usual = next(trial for trial in same if not trial.ordered)
+        options = decide(self.trials, self._timed()).trial.asked.options
+        usual = plain_of(options, self.trials)
         assert usual.view is not None
         ideas = sorted(derive(usual.view), key=lambda idea: -idea.most_seconds)
         asked = [
@@ -203,6 +206,21 @@ class Sweep:
         if found := [trial for trial in tried if shows_a_gain(trial, usual)]:
             self._in_order(min(found, key=lambda trial: trial.seconds))
 
+    def answer(self) -> None:
+        """Tries another order of what a single model keeps from being taken.
+
+        Another is looked for by that model, and compiled beyond the budget's.
+        """
+        more = self._budget.answers
+        if not (more and self._orders) or self._out_of_time():
+            return
+        refused = self._decided().refused
+        if refused is None:
+            return
+        self._most = self.compiles + more
+        plain = plain_of(refused.trial.asked.options, self.trials)
+        self._in_order(plain, refused.model)
+
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
         decision = self._decided()
@@ -214,9 +232,12 @@ class Sweep:
         return dataclasses.replace(decision, trial=self._restated(taken, why))
 
     def _decided(self) -> Taken:
+        return decide(self.trials, self._timed(), self._not_behind)
+
+    def _timed(self) -> Timing:
         self._say("timing the candidates under all models")
         self._timing = self._timing or Timing(self._judge)
-        return decide(self.trials, self._timing)
+        return self._timing
 
     def _refined(self, best: Trial) -> Trial:
         """Looks again at what was compiled, with all that can be set."""
@@ -234,7 +255,7 @@ class Sweep:
         self.trials[trial.number] = trial
         return trial
 
-    def _in_order(self, best: Trial) -> None:
+    def _in_order(self, best: Trial, member: int | None = None) -> None:
         room = self.compiles < self._most and not self._out_of_time()
         if not self._orders or not best.captured or not room:
             return
@@ -251,11 +272,13 @@ class Sweep:
             spare_bytes=self._spare(best),
             evaluations=self._budget.evaluations,
             policy=best.view.policy,
+            member=member,
         )
         if not (ordering.sequences or ordering.on_second_stream):
             return
         edit = edit_of(best.schedule, ordering)
-        asked = dataclasses.replace(best.asked, title=f"{best.label} in another order")
+        by = "" if member is None else ", by the model that finds it behind"
+        asked = best.asked.titled(f"{best.label} in another order{by}")
         self.compiles += 1
         made = self._looked_at(self._attempt(asked, edit, capture=True))
         # Beside what was compiled, not beside what an order had promised.
@@ -350,24 +373,10 @@ class Sweep:
             order_bytes=lost_in_an_order(made.compiled),
             ordered=ordered,
         )
-        peak = trial.peak_bytes
-        if peak is not None and peak > self.memory_limit:
-            reason = f"takes {in_bytes(peak)}, and may {in_bytes(self.memory_limit)}"
-            if outside := view.scheduled.symmetric_bytes:
-                reason += f"; {in_bytes(outside)} of it symmetric memory"
-            return dataclasses.replace(trial, status="over memory", reason=reason)
-        if ordered and made.compiled.order_outcome != APPLIED:
-            reason = f"the order was not taken: {made.compiled.order_outcome}"
-            return dataclasses.replace(trial, status="failed", reason=reason)
-        if ordered and meet_and_clash(view.program):
-            reason = "collectives with devices in common meet on different streams"
-            return dataclasses.replace(trial, status="failed", reason=reason)
-        if ordered and (lacking := self._judge.sms_lacking(view)):
-            reason = (
-                f"collectives of both streams hold up to {counted(lacking, 'SM')} more "
-                "than the GPU has: a circle of devices could wait for each other"
-            )
-            return dataclasses.replace(trial, status="failed", reason=reason)
+        outcome = made.compiled.order_outcome if ordered else None
+        if found := why_not(trial, outcome, self.memory_limit, self._judge):
+            status, reason = found
+            return dataclasses.replace(trial, status=status, reason=reason)
         if trial.captured and self._may_be_ordered(trial):
             ordering = self._judge.order(
                 captured_module(trial),
@@ -386,15 +395,6 @@ class Sweep:
         """Bytes that another order may take more than XLA's; None where unknown."""
         peak = trial.peak_bytes
         return None if peak is None else self.memory_limit - peak - trial.order_bytes
-
-    def _not_tried(self, queue: Iterable[Asked]) -> None:
-        why = "out of time" if self._out_of_time() else "out of compiles"
-        tried = {key_of(trial.asked) for trial in self.trials}
-        listed = set(tried)
-        for asked in queue:
-            if key_of(asked) not in listed and len(listed) < len(tried) + _MENTIONED:
-                listed.add(key_of(asked))
-                self._kept(Trial(asked, "not tried", why, 0.0))
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lagom_jax.hlo import Module, read_module
@@ -78,6 +78,10 @@ class Asked:
         """With one idea less."""
         others = tuple(other for other in self.ideas if other is not idea)
         return Asked(others, title=f"{base} without {idea.name}")
+
+    def titled(self, title: str) -> Asked:
+        """The same under another name."""
+        return dataclasses.replace(self, title=title)
 
     def with_costs(self, costs: str, base: str) -> Asked:
         """With a profile for XLA's scheduler."""
@@ -164,6 +168,12 @@ def edit_of(schedule: str, ordering: Ordering) -> ScheduleEdit:
         ordering: What was found.
     """
     return ScheduleEdit(schedule, ordering.sequences, ordering.on_second_stream)
+
+
+def plain_of(options: Mapping[str, OptionValue], trials: Iterable[Trial]) -> Trial:
+    """The candidate with some options, in XLA's own order."""
+    same = (trial for trial in trials if trial.asked.options == options)
+    return next(trial for trial in same if trial.view and not trial.ordered)
 
 
 def captured_module(trial: Trial) -> Module:

@@ -1,8 +1,11 @@
 """Settings that all models choose, in a decision among programs."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from lagom_jax.planner.decide import Timing
+from lagom_jax.planner.decide import Timing, decide
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.trial import Asked, Trial
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.doubt import Doubt
@@ -36,3 +39,48 @@ def test_settings_must_not_drown_where_nothing_else_is_changed(
     untouched = timing.untouched(trial)
     timing.taken([untouched, timing.way(trial, view)], untouched)
     assert set(asked) == {alone}
+
+
+@pytest.mark.parametrize(
+    ("steady", "taken", "refused"),
+    [(0.95, "busy", 0), (1.05, "fast", 0)],
+)
+def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
+    monkeypatch, steady, taken, refused
+):
+    """Another has less regret, and the first model finds it behind."""
+    by_model = {
+        "usual": (2.0,) * 20,
+        "fast": (1.01, *(0.5,) * 19),
+        "busy": (steady, *(0.8,) * 19),
+    }
+    timed = {MODULES[kind]: times for kind, times in by_model.items()}
+
+    class Told(Remembering):
+        def doubt(self, stage, policy):
+            times = timed[stage.program.module]
+            return SimpleNamespace(
+                step_seconds=lambda choice: times, decided=lambda found, alone: found
+            )
+
+    judge = Told()
+    trials = [
+        Trial(
+            Asked(given=((letter, True),)),
+            "ok",
+            "",
+            1.0,
+            judge.look(Scheduled(MODULES[kind], H100, "step")),
+            number=number,
+        )
+        for number, (letter, kind) in enumerate(zip("abc", by_model, strict=True))
+    ]
+    monkeypatch.setattr("lagom_jax.planner.decide._IN_REACH", 10.0)
+    limit = Scored(10.0, (1.0,) * 20, 0)
+    found = decide(trials, Timing(judge), limit)
+    assert found.trial.view.program.module is MODULES[taken]
+    assert found.refused.trial.view.program.module is MODULES["fast"]
+    assert found.refused.model == refused
+    without = decide(trials, Timing(judge))
+    assert without.trial.view.program.module is MODULES["fast"]
+    assert without.refused is None

@@ -8,15 +8,17 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.options.off_rings import ON, SYMMETRIC, off_rings
+from lagom_jax.order import Ordering
 from lagom_jax.plan.transport import CTA_POLICY
 from lagom_jax.planner.judge import Judge
 from lagom_jax.planner.process_share import needs_of, reasons, variables_of
 from lagom_jax.program.build import build_program
+from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
 
 from ..texts import parse
-from .fakes import MODULES, Compiler, Remembering, idea, searched, statuses
+from .fakes import MODULES, Compiler, Remembering, idea, searched, statuses, sweep
 
 H100 = Cluster.parse("h100:1x8")
 GROUPS = "replica_groups={{0,1,2,3,4,5,6,7}}"
@@ -186,9 +188,17 @@ def test_compiles_off_the_rings_are_beside_all_others(compiles):
 class OfTwoMinds(Remembering):
     """By one of twenty models a program off the rings takes so long."""
 
-    def __init__(self, seconds):
-        super().__init__()
-        self._by_model = {MODULES["faster"]: (*(0.5,) * 19, seconds)}
+    def __init__(self, seconds, in_order=1.0, orders=None):
+        super().__init__(orders=orders)
+        self._by_model = {
+            MODULES["faster"]: (*(0.5,) * 19, seconds),
+            MODULES["huge"]: (*(0.6,) * 19, in_order),
+        }
+        self.members = []
+
+    def order(self, module, *, member=None, **more):
+        self.members.append(member)
+        return super().order(module, **more)
 
     def doubt(self, stage, policy):
         times = next(
@@ -210,3 +220,43 @@ def test_nothing_off_the_rings_that_a_model_finds_behind_what_stays_on_them(
     made.off_rings(lambda view: [idea("w")])
     assert statuses(made)["w"] == "ok"
     assert (made.decided().trial.number == 1) == taken
+
+
+def an_order(module, evaluations):
+    """Another order, which is not said to be any shorter."""
+    length = len(module.entry.instructions)
+    return Ordering(
+        sequences={0: tuple(range(length))},
+        on_second_stream={},
+        program=Program("p", (), 8),
+        before_seconds=1.0,
+        after_seconds=1.0,
+        live_bytes_change=0,
+        evaluations=evaluations,
+        displacements=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_xlas", "in_order", "taken", "members"),
+    [
+        # All find it ahead, and nobody is asked for more.
+        (0.99, 0.99, "faster", {None}),
+        # The last finds it behind; in the order that it asks for it no longer does.
+        (1.01, 0.99, "huge", {None, 19}),
+        (1.01, 1.01, "usual", {None, 19}),
+    ],
+)
+def test_the_model_that_refuses_a_step_is_asked_for_an_order(
+    in_xlas, in_order, taken, members
+):
+    judge = OfTwoMinds(in_xlas, in_order, an_order)
+    compiler = Compiler({"w": "faster"}, peaks={"huge": 1}, in_order="huge")
+    made, _ = sweep(compiler, judge, orders=True)
+    made.first()
+    made.off_rings(lambda view: [idea("w")])
+    # What the likeliest asks for is as it was.
+    made.trials = [trial for trial in made.trials if not trial.ordered]
+    made.answer()
+    assert set(judge.members) == members
+    assert made.decided().trial.view.program.module is MODULES[taken]

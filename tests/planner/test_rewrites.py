@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -54,18 +53,14 @@ class Known:
 
     outcome: Plan
     by_model: tuple[float, ...] | None = None
-    others: tuple[Known, ...] = ()
-    """Candidates that it did not take."""
 
     def __post_init__(self):
-        ways = [SimpleNamespace(known=one, scored=one.scored) for one in self.others]
-        for way in ways:
-            way.trial, way.view = Held(None), None
         default = self.outcome.evidence.default.step_seconds
-        trial = Held(SimpleNamespace(default_seconds=default))
-        self.finished = Finishing(
-            self.scored, tuple(ways), None, lambda way: way.known.outcome, (trial,)
+        view = SimpleNamespace(default_seconds=default)
+        self.finished = SimpleNamespace(
+            scored=self.scored, trials=(SimpleNamespace(view=view),)
         )
+        self.asked = None
 
     @property
     def scored(self):
@@ -76,25 +71,8 @@ class Known:
         assert request.budget.compiles in (1, Budget().compiles // 2)
         (apart,) = request.begin_with
         assert set(apart.options.values()) == {0}
+        self.asked = request
         return self.outcome
-
-
-@dataclasses.dataclass(frozen=True)
-class Held:
-    """A candidate's program."""
-
-    view: object
-
-
-@dataclasses.dataclass(frozen=True)
-class Finishing:
-    """What a planner keeps of its candidates."""
-
-    scored: Scored
-    ways: tuple[object, ...]
-    taken: object
-    plan_of: Callable[[object], Plan]
-    trials: tuple[Held, ...] = ()
 
 
 FORMS = (
@@ -186,16 +164,11 @@ def test_no_rewrite_that_a_model_finds_behind_the_plan_without_it():
     assert behind.reason.endswith("by 1 of 1 models")
 
 
-def test_of_its_candidates_one_is_taken_that_no_model_finds_behind():
-    """Although the planner has taken another, which is shorter by the likeliest."""
+def test_a_rewritten_step_is_planned_so_as_to_be_behind_by_no_model():
+    known = Known(planned_in(0.07))
+    rewritten({EXACT: known})
     usual = PLAN.evidence.tuned.step_seconds
-    steady = Known(planned_in(0.085), (usual,))
-    unsteady = Known(planned_in(0.08), (usual * 1.001,))
-    taken = Known(planned_in(0.07), (usual * 1.001,), (unsteady, steady))
-    plan = rewritten({EXACT: taken})
-    assert plan.evidence.tuned.step_seconds == 0.085
-    assert plan.rewrite.call == "sliced(step, slices=2)"
-    assert taken.finished.scored == steady.scored
+    assert known.asked.not_behind.by_model == (usual,)
 
 
 def test_rings_are_tried_and_named():
