@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ from hypothesis import settings
 from lagom_jax.compile import Compiler, Store, deviceless
 
 # Playwright runs once in a process: tests of all rooms share one browser.
-from .kept_programs import kept_in
 from .report.browsers import chromium as chromium
 
 # One store for all tests and their processes; it lasts as long as the checkout.
@@ -50,6 +50,14 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish():
+    """Leaves all that was collected and imported out of searches for garbage.
+
+    It lasts as long as the process, and is most of what each search would look at.
+    """
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def shared_compiler():
     """Processes that compile for all tests of a worker."""
@@ -67,15 +75,6 @@ def tests_share_processes_that_compile(request, monkeypatch):
         return contextlib.nullcontext(request.getfixturevalue("shared_compiler"))
 
     monkeypatch.setattr(deviceless, "Compiler", compiler)
-
-
-@pytest.fixture(scope="session")
-def kept_programs(tmp_path_factory):
-    """What processes need in their environment to compile a program but once.
-
-    Where several train the same model, jax would compile it for the CPU in each.
-    """
-    return kept_in(tmp_path_factory.mktemp("programs"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Docstrings name the thing first, and no two things have one name."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,8 +10,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "lagom_jax"
 RIDDLE = re.compile(r"(What|Whether|Who|Whose|Where|How|Which|That|Why|When)\b")
-TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache
+def trees():
+    """The modules' trees; every worker imports this file, and one runs it."""
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def docstrings(tree):
@@ -40,7 +46,7 @@ def test_a_riddle_is_seen_wherever_it_stands(text):
 def test_no_docstring_opens_with_a_question():
     found = {
         str(path.relative_to(PACKAGE)): lines
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if (lines := riddles(tree))
     }
     assert not found
@@ -49,7 +55,7 @@ def test_no_docstring_opens_with_a_question():
 def test_no_two_classes_have_one_name():
     names = Counter(
         node.name
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     )

@@ -1,7 +1,6 @@
 """The training binary: it learns, resumes, works in several processes, and explains."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -19,17 +18,14 @@ import pytest
 from absl import flags
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.kept_programs import kept_programs
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 STEPS, WARMUP = 40, 30
 SIZE = (f"--steps={STEPS}", "--batch=16", "--sequence=32", f"--warmup={WARMUP}")
 
 
-@pytest.fixture(scope="module")
-def start(kept_programs):
-    return functools.partial(_start, kept_programs)
-
-
-def _start(kept_programs: dict, out: Path, *words: str) -> subprocess.Popen:
+def start(out: Path, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [
             sys.executable,
@@ -39,7 +35,7 @@ def _start(kept_programs: dict, out: Path, *words: str) -> subprocess.Popen:
             *words,
             "--log_every=1",
         ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -71,7 +67,7 @@ def results(out: Path) -> list[tuple]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, start):
+def whole(tmp_path_factory):
     """A run from the first step to the last: its folder, and what it printed."""
     out = tmp_path_factory.mktemp("whole")
     return out, finish(start(out, "--devices=4"))
@@ -93,7 +89,7 @@ def test_it_learns(whole):
 
 
 @pytest.mark.slow
-def test_interrupted_and_resumed_it_is_the_same_run(whole, start, tmp_path):
+def test_interrupted_and_resumed_it_is_the_same_run(whole, tmp_path):
     process = start(tmp_path, "--devices=4")
     wait_for_step(process, 15)
     process.send_signal(signal.SIGINT)
@@ -109,7 +105,7 @@ def test_interrupted_and_resumed_it_is_the_same_run(whole, start, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_and_stop_together(whole, start, tmp_path):
+def test_two_processes_train_as_one_and_stop_together(whole, tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept_programs import kept_programs
 from tests.scripts.test_train import SCRIPTS
 
 pytestmark = pytest.mark.slow
@@ -19,10 +20,10 @@ WORDS = (
 )
 
 
-def train(kept_programs, *words):
+def train(*words):
     return subprocess.Popen(
         [sys.executable, "-u", SCRIPTS / "train.py", *WORDS, *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -34,8 +35,8 @@ def rows(out: Path, region: int) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def test_two_regions_train_one_model(kept_programs, tmp_path):
-    process = train(kept_programs, "--steps=12", f"--out={tmp_path}")
+def test_two_regions_train_one_model(tmp_path):
+    process = train("--steps=12", f"--out={tmp_path}")
     printed, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     assert "2 regions of 1 devices, cocodc over 1gbps,10ms" in printed
@@ -49,8 +50,8 @@ def test_two_regions_train_one_model(kept_programs, tmp_path):
 
 # `tests/regions/test_processes.py` kills one, too, without the training binary.
 @pytest.mark.nightly
-def test_a_region_that_is_killed_is_started_again_and_returns(kept_programs, tmp_path):
-    process = train(kept_programs, "--steps=60", f"--out={tmp_path}")
+def test_a_region_that_is_killed_is_started_again_and_returns(tmp_path):
+    process = train("--steps=60", f"--out={tmp_path}")
     try:
         for line in process.stdout:
             if re.match(r" *5  ", line):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept_programs import kept_programs
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 # While it warms up, the step is the same program however many steps follow.
 SIZE = ("--batch=16", "--sequence=16", "--model=phi-2", "--warmup=300")
@@ -19,9 +21,8 @@ FEW = 5
 
 
 class Runs:
-    def __init__(self, folder, kept_programs):
+    def __init__(self, folder):
         self.folder = folder
-        self.kept_programs = kept_programs
 
     def start(self, steps, *words):
         return subprocess.Popen(
@@ -42,7 +43,7 @@ class Runs:
                 },
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 "XLA_FLAGS": "",
-                **self.kept_programs,
+                **kept_programs(),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -95,8 +96,8 @@ class Runs:
         ("together", 10),
     ],
 )
-def test_the_same_losses(tmp_path, kept_programs, processes, steps):
-    run = getattr(Runs(tmp_path, kept_programs), processes)
+def test_the_same_losses(tmp_path, processes, steps):
+    run = getattr(Runs(tmp_path), processes)
     usual, last, logged = run("off", steps)
     assert len(usual) == steps
     assert "lagom" not in logged.replace("lagom_", "")
