@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -35,3 +37,17 @@ def write_whole(path: str | Path, content: bytes) -> None:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+
+
+@functools.cache
+def digest_of_code(folder: Path) -> str:
+    """A hash of the Python files of a folder: what they decide, they decide by these.
+
+    Example:
+        >>> len(digest_of_code(Path(__file__).parent))
+        64
+    """
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import hashlib
 import logging
 import threading
@@ -19,6 +18,7 @@ from lagom_jax.compile.partitioning import PartitioningRule
 from lagom_jax.compile.store import Store
 from lagom_jax.compile.toolchain import Toolchain
 from lagom_jax.errors import CompileError, ToolchainError
+from lagom_jax.files import digest_of_code
 
 LOG = logging.getLogger("lagom_jax")
 
@@ -122,7 +122,8 @@ class Compiler:
         """
         if self.store is None or store.depends_on_files(request["options"]):
             return None
-        versions = {**self.toolchain.versions, "lagom_jax": _code()}
+        ours = digest_of_code(Path(__file__).parent)
+        versions = {**self.toolchain.versions, "lagom_jax": ours}
         if self.toolchain.ptxas is not None:
             versions["ptxas"] = str(self.toolchain.ptxas.stat().st_size)
         return store.key_of(request, program, versions)
@@ -204,12 +205,3 @@ class Compiler:
                     file = self.store.folder / f"{name}.kernels"
                 self._kernels[name] = KernelCache(file)
             return self._kernels[name]
-
-
-@functools.cache
-def _code() -> str:
-    """A digest of the code that takes part in a compile."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -14,6 +14,7 @@ import lagom_jax
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Toolchain
 from lagom_jax.errors import PlanError, TunerError
+from lagom_jax.files import digest_of_code
 from lagom_jax.nccl_plugin.installed import CONTROL, PLUGIN, is_ours
 from lagom_jax.nccl_plugin.library import built as built_plugin
 from lagom_jax.nccl_plugin.process_here import ProcessHere
@@ -54,11 +55,13 @@ class Case:
         """Properties that must be the same in all processes, by name."""
         planner, options = self.planner, self.options
         versions = sorted(Toolchain.probe().versions.items())
+        # What it would decide, lagom_jax decides by its code.
+        code = digest_of_code(Path(lagom_jax.__file__).parent)[:12]
         return {
             "program": planner.fingerprint,
             "cluster": f"{planner.cluster.name} {_content(planner.cluster)}",
             "versions": ", ".join(f"{n} {v}" for n, v in versions),
-            "lagom_jax": f"{lagom_jax.__version__} {code()}",
+            "lagom_jax": f"{lagom_jax.__version__} {code}",
             "pinned": ", ".join(map(str, filter(_changes_program, planner.pinned))),
             "levers": ", ".join(options.levers),
             "deterministic": str(options.deterministic),
@@ -143,13 +146,3 @@ def _changes_program(pinned: Pinned) -> bool:
 
 def _content(cluster: Cluster) -> str:
     return hashlib.sha256(repr(cluster).encode()).hexdigest()[:12]
-
-
-@functools.cache
-def code() -> str:
-    """A digest of lagom_jax itself: what it would decide, it decides by its code."""
-    digest = hashlib.sha256()
-    root = Path(lagom_jax.__file__).parent
-    for file in sorted(root.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
