@@ -60,10 +60,10 @@ def every(seconds: float, work: Callable[[], None]) -> threading.Event:
         work: The function to call.
 
     Example:
-        >>> calls = []
-        >>> over = every(0.001, lambda: calls.append(1) or over.set())
-        >>> over.wait(60), calls
-        (True, [1])
+        >>> called = threading.Event()
+        >>> over = every(0.001, called.set)
+        >>> called.wait(60), over.set()
+        (True, None)
     """
     over = threading.Event()
 
