@@ -20,7 +20,7 @@ from typing import Final
 from lagom_jax.errors import InDoubtError, LagomError, PlanError, RefusedError
 from lagom_jax.nccl_plugin import Rules, pack, rules_by_size, rules_of
 from lagom_jax.online.belief import StepCandidate
-from lagom_jax.plan import Plan, Setting, load, to_json
+from lagom_jax.plan import Plan, Setting, to_json
 from lagom_jax.planner import Request
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import say
@@ -29,6 +29,7 @@ from lagom_jax.runtime.cache import Cache, digest_of, was_faster
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import Talk
 from lagom_jax.runtime.offer import Choice, OfferedPlan, PlanOffer
+from lagom_jax.runtime.options import plan_given
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import Built
 from lagom_jax.runtime.protocol import Word
@@ -213,15 +214,6 @@ def offered(case: Case, one: OfferedPlan, controls: str) -> OfferedPlan:
     tells = case.nccl is not None and controls == "tuner"
     rules = rules_image(case, one.plan) if tells else ""
     return dataclasses.replace(one, rules=rules)
-
-
-def plan_given(plan: Plan | str | Path) -> Plan:
-    """The plan that a user gives, itself or the name of its file.
-
-    Raises:
-        PlanError: The file cannot be read, or is no plan.
-    """
-    return plan if isinstance(plan, Plan) else load(plan)
 
 
 def _given(

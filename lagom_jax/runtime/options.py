@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import LagomError
 from lagom_jax.hlo.stated_kernels import StatedKernel, kernels_of
-from lagom_jax.plan import Plan
+from lagom_jax.plan import Plan, load
 from lagom_jax.planner import LEVERS, Budget
 from lagom_jax.scheduled import cluster_named
 
@@ -130,6 +130,15 @@ def resolve(
     elif limits:
         chosen["budget"] = Budget(**limits)
     return Options(**chosen)
+
+
+def plan_given(plan: Plan | str | Path) -> Plan:
+    """The plan that a user gives, itself or the name of its file.
+
+    Raises:
+        PlanError: The file cannot be read, or is no plan.
+    """
+    return plan if isinstance(plan, Plan) else load(plan)
 
 
 def _words(text: str) -> tuple[str, ...]:

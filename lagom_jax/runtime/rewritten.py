@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from lagom_jax.errors import LagomError
-from lagom_jax.plan import Plan, SiteForm, load
+from lagom_jax.plan import Plan
+from lagom_jax.planner.rewrites import RewriteWay
 from lagom_jax.runtime import say
 from lagom_jax.runtime.function_wrapper import FunctionWrapper
-from lagom_jax.runtime.options import OptionError
+from lagom_jax.runtime.options import OptionError, plan_given
 
 
-class Transformation(NamedTuple):
-    """A transformation of `lagom_jax.decompose`, and how it is asked for."""
-
-    name: str
-    slices: int
-    whole_sums: bool = True
-    forms: tuple[SiteForm, ...] = ()
-    only: tuple[str, ...] = ()
-
-
-AS_WRITTEN: Final = Transformation("sliced", 1)
-"""One slice changes nothing."""
-
-
-def transformation_of(
-    rewrite: bool | int, plan: Plan | str | Path | None
-) -> Transformation:
-    """The transformation that was asked for.
+def way_of(rewrite: bool | int, plan: Plan | str | Path | None) -> RewriteWay | None:
+    """The change of a step that was asked for; None for none.
 
     Args:
         rewrite: A number of slices, or True for what the plan names.
@@ -39,47 +24,42 @@ def transformation_of(
         OptionError: Nothing says into how many.
 
     Example:
-        >>> transformation_of(4, None).slices, transformation_of(False, None).slices
-        (4, 1)
+        >>> way_of(4, None).slices, way_of(False, None)
+        (4, None)
     """
-    if rewrite is False or (rewrite is not True and rewrite == 1):
-        return AS_WRITTEN
+    if rewrite is False:
+        return None
     if rewrite is not True:
         if rewrite < 1:
             raise OptionError(f"rewrite={rewrite}: slices are 1 or more")
-        return Transformation("sliced", rewrite)
+        # One slice changes nothing.
+        return RewriteWay("sliced", rewrite, True, True) if rewrite > 1 else None
     if plan is None:
         raise OptionError(
             "rewrite=True does what a plan names: give the plan that `lagom tune "
             "--rewrite` wrote (plan=), or a number of slices (rewrite=2)"
         )
-    found = (plan if isinstance(plan, Plan) else load(plan)).rewrite
+    found = plan_given(plan).rewrite
     if found is None:
-        return AS_WRITTEN
-    return Transformation(
-        found.transformation,
-        found.slices,
-        found.whole_sums,
-        found.forms,
-        found.only,
-    )
+        return None
+    made = (found.transformation, found.slices, found.whole_sums)
+    # Nobody asks here whether sums are rounded as before.
+    return RewriteWay(*made, keeps_order=False, forms=found.forms, only=found.only)
 
 
-def rewritten(function: Any, asked: Transformation) -> Any:
+def rewritten(function: Any, way: RewriteWay | None) -> Any:
     """The function transformed, or as it is where nothing can be cut.
 
     Args:
         function: A function, jitted or not.
-        asked: The transformation.
+        way: The change that was asked for.
     """
     import jax
 
-    from lagom_jax.decompose import transformed
-
-    if asked == AS_WRITTEN or isinstance(function, jax.stages.Lowered):
+    if way is None or isinstance(function, jax.stages.Lowered):
         return function
     jitted = function if hasattr(function, "lower") else jax.jit(function)
-    return RewrittenStep(jitted, transformed(jitted, *asked))
+    return RewrittenStep(jitted, way.of(jitted))
 
 
 class RewrittenStep(FunctionWrapper):

@@ -13,7 +13,7 @@ from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget
 from lagom_jax.runtime import say
 from lagom_jax.runtime.options import Mode, OptionError, Verify, resolve
-from lagom_jax.runtime.rewritten import rewritten, transformation_of
+from lagom_jax.runtime.rewritten import rewritten, way_of
 
 
 def tune(
@@ -96,9 +96,9 @@ def tune(
         return functools.partial(tune, **given)
     rewrite = given.pop("rewrite")
     options = resolve(given)
-    asked = transformation_of(rewrite, options.plan)
+    way = way_of(rewrite, options.plan)
     try:
-        function = rewritten(function, asked)
+        function = rewritten(function, way)
         # Here and not above, so that importing lagom_jax does not import jax.
         from lagom_jax.runtime.wrapper import Tuned
 

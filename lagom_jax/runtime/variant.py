@@ -17,14 +17,14 @@ from lagom_jax.runtime.agenda import Guide
 from lagom_jax.runtime.cache import Cache
 from lagom_jax.runtime.case import Case
 from lagom_jax.runtime.coordination import ProcessGroup, Talk
-from lagom_jax.runtime.decision import Decision, plan_given
+from lagom_jax.runtime.decision import Decision
 from lagom_jax.runtime.dispatch import NOT_KNOWN, Answer, answer_of, asked_of
 from lagom_jax.runtime.executables import Executables
 from lagom_jax.runtime.guard import Turns
 from lagom_jax.runtime.offer import Choice
 from lagom_jax.runtime.online import OnlineGuide
 from lagom_jax.runtime.online_plans import OnlinePlans
-from lagom_jax.runtime.options import Options
+from lagom_jax.runtime.options import Options, plan_given
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from lagom_jax.runtime.programs import Built, Stages, StepCall
 from lagom_jax.runtime.say import LOG
