@@ -21,8 +21,6 @@ class OfferedPlan:
     """The plan as JSON."""
     timed: StepCandidate
     """Its step by all models."""
-    number: int = -1
-    """The number by which a process that planned beside the job knows it."""
     rules: str = ""
     """Its rules for NCCL's tuner plugin, as base64 text; empty where it has none."""
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 from lagom_jax import processes
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.child import Child, environment
+from lagom_jax.compile.store import Store
 from lagom_jax.errors import PlanError
-from lagom_jax.plan import Plan, from_json
+from lagom_jax.plan import Plan, from_json, to_json
 from lagom_jax.planner import Planner
 from lagom_jax.planner.request import Request
 from lagom_jax.runtime.offer import OfferedPlan
@@ -38,8 +39,6 @@ class PlannerBeside(Planner):
 
     timed: tuple[OfferedPlan, ...] = ()
     """The alternatives of the last plan, the step as it is first."""
-    store: str | bool = True
-    """The place of compiled steps, as `Compiler` takes it."""
     profile: Path | None = None
     """The folder of a profile of the step as it is, with its program; None without."""
     calibrated: str = ""
@@ -76,14 +75,11 @@ class PlannerBeside(Planner):
         Raises:
             PlanError: The process could not, or is gone.
         """
-        known = [one for one in self.timed if plan is None or one.plan == plan]
-        child = self._child
-        if child is None or not known or known[0].number < 0:
+        if self._child is None:
             return ()
-        found = child.ask({"around": known[0].number}, b"", lambda line: None)
-        more = typed(tuple[OfferedPlan, ...], found["around"])
-        self.timed = (*self.timed, *more)
-        return more
+        around = "" if plan is None else to_json(plan)
+        found = self._child.ask({"around": around}, b"", lambda line: None)
+        return typed(tuple[OfferedPlan, ...], found["around"])
 
     def close(self) -> None:
         """Ends the process."""
@@ -105,6 +101,7 @@ class PlannerBeside(Planner):
             )
         header, stablehlo = packed_step(step)
         budget = dataclasses.replace(request.budget, at_once=cores)
+        store = Store.usual() if self._compiler is None else self._compiler.store
         asked = {
             "step": header,
             "cluster": self.cluster.name,
@@ -113,7 +110,7 @@ class PlannerBeside(Planner):
             "budget": dataclasses.asdict(budget),
             "kernels": [dataclasses.asdict(one) for one in self.kernels],
             "deterministic": request.deterministic,
-            "store": self.store,
+            "store": store is not None and str(store.folder),
             "profile": str(self.profile or ""),
         }
         return asked, stablehlo

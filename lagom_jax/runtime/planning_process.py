@@ -106,7 +106,7 @@ class _Known:
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._finished: Finished | None = None
-        self._ways: list[TimedWay] = []
+        self._ways: dict[str, TimedWay] = {}
         self._rounds: set[int] = set()
 
     def planned(self, asked: Mapping[str, Any], stablehlo: bytes) -> dict[str, Any]:
@@ -150,12 +150,14 @@ class _Known:
             "calibrated": calibrated,
         }
 
-    def around(self, number: int) -> dict[str, Any]:
-        """Settings around those of a candidate."""
-        assert self._finished is not None
-        program = self._ways[number].trial.number
+    def around(self, document: str) -> dict[str, Any]:
+        """Settings around those of a plan; of none, around the step as it was."""
+        way = self._ways.get(document or next(iter(self._ways), ""))
+        if self._finished is None or way is None:
+            return {"around": []}
+        program = way.trial.number
         start, self._rounds = program not in self._rounds, self._rounds | {program}
-        found = settings_around(self._finished, self._ways[number], start=start)
+        found = settings_around(self._finished, way, start=start)
         offered = [
             self._offered(
                 one.name, one.way, Purchase(0, one.saved_seconds, one.added_seconds)
@@ -168,10 +170,10 @@ class _Known:
         self, name: str, way: TimedWay, purchase: Purchase | None = None
     ) -> OfferedPlan:
         assert self._finished is not None
-        scored, number = way.scored, len(self._ways)
-        self._ways.append(way)
+        scored, document = way.scored, to_json(self._finished.plan_of(way))
+        self._ways[document] = way
         timed = StepCandidate(name, scored.seconds, scored.by_model, purchase)
-        return OfferedPlan(to_json(self._finished.plan_of(way)), timed, number)
+        return OfferedPlan(document, timed)
 
 
 def _calibration(folder: Path, cluster: Cluster) -> Calibration:

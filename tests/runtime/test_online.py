@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lagom_jax
+from lagom_jax.compile import Compiler
 from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.measurements import read_profile
@@ -25,6 +26,7 @@ from lagom_jax.program.build import build_program
 from lagom_jax.runtime import (
     nccl,
     online,
+    planned_beside,
     programs,
     say,
     step_profile,
@@ -593,17 +595,44 @@ def test_planning_in_another_process_finds_what_planning_here_finds(tmp_path):
     """The real compiler, in a child process, beside a planner in this one."""
     x = jax.ShapeDtypeStruct((256, 256), "float32")
     traced = jax.jit(lambda a, b: (a @ b).sum()).trace(x, x)
-    there = PlannerBeside(traced, cluster="h100:1x1")
-    there.store = str(tmp_path)
+    compiler = Compiler(store=tmp_path)
+    there = PlannerBeside(traced, cluster="h100:1x1", compiler=compiler)
     here = Planner(traced, cluster="h100:1x1")
     assert there.plan().levers == here.plan().levers
     assert there.timed[0].timed.seconds > 0
     assert len(there.timed[0].timed.by_model) == 20
+    assert any(tmp_path.iterdir()), "steps are kept where the planner keeps them"
+    # It knows its own plans, and has no settings where nothing is communicated.
+    assert there.around(None) == there.around(there.timed[-1].plan) == ()
+    there.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_that_keeps_nothing_keeps_no_compiles_of_another_process(
+    kept, tmp_path, monkeypatch
+):
+    asked = []
+
+    class NoChild:
+        def __init__(self, cores):
+            pass
+
+        def ask(self, header, payload, progress):
+            asked.append(header)
+            raise PlanError("it is only asked")
+
+        def end(self):
+            pass
+
+    monkeypatch.setattr(planned_beside, "PlanningChild", NoChild)
+    traced = jax.jit(lambda x: x).trace(jax.ShapeDtypeStruct((8,), "float32"))
+    compiler = Compiler(store=tmp_path if kept else False)
+    with pytest.raises(PlanError, match="only asked"):
+        PlannerBeside(traced, cluster="h100:1x1", compiler=compiler).plan()
+    assert asked[0]["store"] == (str(tmp_path) if kept else False)
 
 
 def test_planning_that_takes_too_much_memory_is_ended(monkeypatch):
-    from lagom_jax.runtime import planned_beside
-
     monkeypatch.setattr(planned_beside, "MEMORY", 1e-9)
     monkeypatch.setattr(planned_beside, "_LOOKS_SECONDS", 0.05)
     x = jax.ShapeDtypeStruct((8,), "float32")
