@@ -87,18 +87,15 @@ class Stages:
         """Traces and lowers a function.
 
         Args:
-            function: What has `lower`, or what `lower` has returned.
+            function: What has `lower`.
             args: Arguments of the call.
             kwargs: The same by keyword.
             rest: All of them without static ones; None for a wrapper, of which nobody
                 knows what is static.
         """
-        if isinstance(function, jax.stages.Lowered):
-            traced = lowered = function
-        else:
-            # Some, as eqx.filter_jit, have no stage before this.
-            traced = getattr(function, "trace", function.lower)(*args, **kwargs)
-            lowered = traced.lower() if hasattr(traced, "lower") else traced
+        # Some, as eqx.filter_jit, have no stage before this.
+        traced = getattr(function, "trace", function.lower)(*args, **kwargs)
+        lowered = traced.lower() if hasattr(traced, "lower") else traced
         devices = _devices(lowered, (args, kwargs))
         facts, kind = None, object()
         if rest is not None:
@@ -228,7 +225,7 @@ def text_of(compiled: Any) -> str:
 
 def first_step(
     plan: Plan,
-    program: Built,
+    run: Callable[[], Any],
     call: StepCall,
     usual: Callable[..., Any] | None,
     cache: Cache,
@@ -237,7 +234,7 @@ def first_step(
 
     Args:
         plan: The plan.
-        program: Its program.
+        run: Runs its program.
         call: What it is called with.
         usual: The step as it was, which runs instead where the program fails at once;
             None where it must not.
@@ -248,7 +245,7 @@ def first_step(
     """
     cache.mark(plan)
     try:
-        result = call.of(program)
+        result = run()
         # What fails on a device is not known before.
         jax.block_until_ready(result)
     except (LagomError, jax.errors.JaxRuntimeError) as error:

@@ -62,6 +62,8 @@ class Steps:
         self._goes_back = not (programs.several or strict)
         self._lock = threading.RLock()
         self._number = 0
+        self._lost = False
+        """True if nobody can know whether a step has run here."""
         self._agenda = guide.first()
         self._ran = USUAL
         self._tried: set[int] = {USUAL}
@@ -121,28 +123,51 @@ class Steps:
         Raises:
             InDoubtError: What other processes run cannot be known.
         """
+        if self._lost:
+            raise InDoubtError(
+                "a step whose programs are measured failed here or was called away "
+                "from, so that nobody can know whether it has run: the other processes "
+                "may run another program by now, and this one must stop. Start the job "
+                "again"
+            )
         with self._lock:
             if self._number == self._agenda.next and not self.over:
                 self._meet()
             number, candidate = self._number, self._agenda.candidate(self._number)
             self._number += 1
+        ready = begun = False
         try:
             candidate = self._switched(candidate)
-        except BaseException:
-            # It makes this step when it comes back.
-            with self._lock:
-                self._number -= 1
-            raise
-        run = functools.partial(self._run, candidate, stages, call)
-        try:
+            program = self._program(stages, candidate)
+            ready = True
+
+            def begin() -> Any:
+                nonlocal begun
+                if program is None:
+                    result = self._usual(*call.args, **call.kwargs)
+                else:
+                    result = call.of(program)
+                begun = True
+                return result
+
+            candidate = USUAL if program is None else candidate
+            run = functools.partial(self._run, candidate, call, begin)
             if self.over:
                 return run()
             return self._guide.timed(number, candidate, call, run)
-        except REFUSALS:
-            # Nothing has run: it was no step.
-            with self._lock:
-                self._number -= 1
+        except BaseException as error:
+            if not begun:
+                self._not_begun(nothing=not ready or isinstance(error, REFUSALS))
             raise
+
+    def _not_begun(self, *, nothing: bool) -> None:
+        """Counts what may have been no step, for the others may not have made it."""
+        with self._lock:
+            if nothing:
+                # It makes this step when it comes back.
+                self._number -= 1
+            elif self._programs.several and not self.over:
+                self._lost = True
 
     def _switched(self, candidate: int) -> int:
         """Lets a candidate's rules of NCCL hold, or goes on with what ran before."""
@@ -166,15 +191,12 @@ class Steps:
             raise error
         return self._ran
 
-    def _run(self, candidate: int, stages: Stages, call: StepCall) -> Any:
+    def _run(self, candidate: int, call: StepCall, begin: Callable[[], Any]) -> Any:
         choice = self._guide.candidates[candidate]
-        program = self._program(stages, candidate)
-        if program is None or choice is None:
-            return self._usual(*call.args, **call.kwargs)
-        if candidate in self._tried:
-            return call.of(program)
+        if choice is None or candidate in self._tried:
+            return begin()
         usual = self._usual if self._goes_back else None
-        result, error = first_step(choice.plan, program, call, usual, self._marks)
+        result, error = first_step(choice.plan, begin, call, usual, self._marks)
         self._tried.add(candidate)
         if error is not None:
             self._leave(error)

@@ -95,7 +95,6 @@ class Tuned(FunctionWrapper):
 
     def _dispatched(self) -> Callable[..., Any]:
         """Calls the program of arguments that are known, and returns `UNKNOWN`."""
-        self._settled = False
         if self._alone:
             return self._jitted
         if not self._own:
@@ -131,7 +130,7 @@ class Tuned(FunctionWrapper):
 
     def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
         """The answer to jax's dispatcher, which does not know these arguments."""
-        if not self._settled or not trace_is_clean():
+        if not trace_is_clean():
             return NOT_KNOWN
         _, known = self._look_up(args, kwargs)
         if known is None:
@@ -153,7 +152,7 @@ class Tuned(FunctionWrapper):
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lowers the function; what `compile` then returns has its plan, if any."""
         lowered = self._jitted.lower(*args, **kwargs)
-        if self._left_to_jax() or isinstance(self._function, jax.stages.Lowered):
+        if self._left_to_jax():
             return lowered
         return LoweredWithPlan(lowered, functools.partial(self._ahead, args, kwargs))
 
@@ -206,7 +205,7 @@ class Tuned(FunctionWrapper):
             return self._jitted(*args, **kwargs)
         variant, stages = known
         try:
-            result = variant.run_step(stages, self._call(args, kwargs))
+            return variant.run_step(stages, self._call(args, kwargs))
         except REFUSALS:
             # What is static for a wrapper, as a value or that two models are one, no
             # look at its arguments can tell. Nothing has run yet.
@@ -214,8 +213,6 @@ class Tuned(FunctionWrapper):
             if variant.plan is None or not wraps:
                 raise
             return self._jitted(*args, **kwargs)
-        self._settled |= variant.settled
-        return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         return StepCall(args, kwargs, *self._statics.divided(args, kwargs)[1:])
@@ -248,7 +245,7 @@ class Tuned(FunctionWrapper):
             _tuned.add(self)
             _watch_caches()
             rest = self._call(args, kwargs)[2:] if self._own else None
-            stages = Stages.of(self._function_to_lower, args, kwargs, rest)
+            stages = Stages.of(self._jitted, args, kwargs, rest)
             program = (stages.digest, stages.devices)
             others = self._different
             same = (other for other in others if other.serves(stages))
@@ -279,11 +276,6 @@ class Tuned(FunctionWrapper):
         self._alone = alone
         if alone:
             self._calls = self._dispatched()
-
-    @property
-    def _function_to_lower(self) -> Any:
-        stage = isinstance(self._function, jax.stages.Lowered)
-        return self._function if stage else self._jitted
 
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The compiled program for arguments that may be shapes only."""
@@ -347,3 +339,6 @@ class _Once(FunctionWrapper):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        return self.__wrapped__
