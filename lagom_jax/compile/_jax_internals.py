@@ -89,11 +89,16 @@ def equations(jaxpr: Any, *, outside: str = "") -> Iterator[Any]:
         yield equation
         if equation.primitive.name == outside:
             continue
-        for parameter in equation.params.values():
-            inner = parameter if isinstance(parameter, (tuple, list)) else [parameter]
-            for candidate in inner:
-                if hasattr(getattr(candidate, "jaxpr", candidate), "eqns"):
-                    yield from equations(candidate, outside=outside)
+        for inner in jaxprs_in(equation):
+            yield from equations(inner, outside=outside)
+
+
+def jaxprs_in(equation: Any) -> Iterator[Any]:
+    """The jaxprs directly inside of an equation, as the body of a loop."""
+    for parameter in equation.params.values():
+        for one in parameter if isinstance(parameter, (tuple, list)) else [parameter]:
+            if hasattr(getattr(one, "jaxpr", one), "eqns"):
+                yield one
 
 
 def lower_for_gpu(traced: Any, *, without_debug_prints: bool) -> Any:

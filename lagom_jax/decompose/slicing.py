@@ -10,6 +10,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from lagom_jax.compile._jax_internals import equations
 from lagom_jax.decompose.collective_forms import (
     in_its_form,
     leave_waiting,
@@ -177,7 +178,7 @@ def _run_whole(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:
     if slicing.forms and not slicing.local and name == "dot_general":
         return in_chunks(step, values, slicing) or run_step(step, values)
     key = _BODIES.get(name)
-    if key is None or not _has_sites(step.equation.params[key], slicing):
+    if key is None or not _has_sites(step.equation.params[key]):
         return run_step(step, values)
     return _CONTAINERS[name](step, values, slicing)
 
@@ -186,17 +187,9 @@ def _closed(jaxpr: Any) -> Any:
     return jaxpr if hasattr(jaxpr, "consts") else core.ClosedJaxpr(jaxpr, ())
 
 
-def _has_sites(jaxpr: Any, slicing: Slicing) -> bool:
-    inner = jaxpr.jaxpr if hasattr(jaxpr, "consts") else jaxpr
-    for equation in inner.eqns:
-        if equation.primitive.name in (*COMMUNICATING, "dot_general"):
-            return True
-        for value in equation.params.values():
-            for one in value if isinstance(value, tuple | list) else (value,):
-                found = hasattr(one, "eqns") or hasattr(one, "consts")
-                if found and _has_sites(one, slicing):
-                    return True
-    return False
+def _has_sites(jaxpr: Any) -> bool:
+    sites = (*COMMUNICATING, "dot_general")
+    return any(one.primitive.name in sites for one in equations(jaxpr))
 
 
 def _in_shards(step: Step, values: list[Any], slicing: Slicing) -> list[Any]:

@@ -94,11 +94,12 @@ class Steps:
         """The plan that runs, or is on trial."""
         return self._guide.candidates[self._spoken_of]
 
-    def program(self, stages: Stages) -> Built | None:
-        """The program that runs, compiled if that is still to be done.
+    def program(self, stages: Stages, candidate: int | None = None) -> Built | None:
+        """A program of these steps, compiled if that is still to be done.
 
         Args:
             stages: The kind of its arguments.
+            candidate: The candidate; by default what runs, or is on trial.
 
         Returns:
             None where the step runs as it was.
@@ -106,7 +107,16 @@ class Steps:
         Raises:
             InDoubtError: It cannot be built again, and other processes run it.
         """
-        return self._program(stages, self._spoken_of)
+        number = self._spoken_of if candidate is None else candidate
+        choice = self._guide.candidates[number]
+        try:
+            return None if choice is None else self._programs.planned(stages, choice)
+        except InDoubtError:
+            raise
+        except Exception as error:
+            # No reason to stop a training that has come so far, strict or not.
+            self._leave(error)
+            return None
 
     @property
     def _spoken_of(self) -> int:
@@ -138,7 +148,7 @@ class Steps:
         ready = begun = False
         try:
             candidate = self._switched(candidate)
-            program = self._program(stages, candidate)
+            program = self.program(stages, candidate)
             ready = True
 
             def begin() -> Any:
@@ -201,17 +211,6 @@ class Steps:
         if error is not None:
             self._leave(error)
         return result
-
-    def _program(self, stages: Stages, candidate: int) -> Built | None:
-        choice = self._guide.candidates[candidate]
-        try:
-            return None if choice is None else self._programs.planned(stages, choice)
-        except InDoubtError:
-            raise
-        except Exception as error:
-            # No reason to stop a training that has come so far, strict or not.
-            self._leave(error)
-            return None
 
     def _meet(self) -> None:
         """Goes through a round; who is called away meanwhile comes back to it."""

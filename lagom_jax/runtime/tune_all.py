@@ -203,6 +203,8 @@ def operations(jaxpr: Any) -> float:
         >>> operations(jax.make_jaxpr(step)(jnp.ones((10, 10)))) == 5 * 2 * 10**3
         True
     """
+    from lagom_jax.compile._jax_internals import jaxprs_in
+
     total = 0.0
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if equation.primitive.name == "dot_general":
@@ -211,13 +213,7 @@ def operations(jaxpr: Any) -> float:
             summed = math.prod(lhs[dimension] for dimension in contracted)
             total += 2.0 * summed * math.prod(equation.outvars[0].aval.shape)
         times = equation.params.get("length", 1)
-        for parameter in equation.params.values():
-            inner = parameter if isinstance(parameter, (tuple, list)) else [parameter]
-            total += times * sum(
-                operations(part)
-                for part in inner
-                if hasattr(getattr(part, "jaxpr", part), "eqns")
-            )
+        total += times * sum(map(operations, jaxprs_in(equation)))
     return total
 
 

@@ -52,7 +52,8 @@ class Variant:
         """Sets it up for all devices that it runs on; nothing happens yet."""
         self._name, self._options, self._cache = name, options, cache
         self._usual, self._devices = usual, devices
-        self._programs = Executables(devices)
+        self.programs = Executables(devices)
+        """What is compiled for it; what was decided outlasts that."""
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._steps = self._guided(Guide())
         self._work = Interruptible()
@@ -67,7 +68,7 @@ class Variant:
         """The steps as a guide says what they run."""
         options = self._options
         return Steps(
-            *(self._programs, self._usual, self._talk, guide, self._cache),
+            *(self.programs, self._usual, self._talk, guide, self._cache),
             strict=options.strict and options.verify != "online",
         )
 
@@ -80,13 +81,13 @@ class Variant:
     @property
     def open(self) -> bool:
         """True if others may know more of it than this process."""
-        return (self._work.under_way and self._programs.several) or bool(self._doubt)
+        return (self._work.under_way and self.programs.several) or bool(self._doubt)
 
     @property
     def lasts(self) -> bool:
         """True if what came of it holds for later calls: others go by it."""
         return self.open or (
-            self._programs.several and (self._decided or not self._options.strict)
+            self.programs.several and (self._decided or not self._options.strict)
         )
 
     def _raise_in_doubt(self) -> None:
@@ -108,7 +109,7 @@ class Variant:
         choice = self._steps.running
         if choice is None:
             return asked_of(self._usual)(*call.args, **call.kwargs)
-        built = self._programs.built(stages, choice)
+        built = self.programs.built(stages, choice)
         if built is None:
             return NOT_KNOWN
         return answer_of(built.run)(*call.rest, **call.named)
@@ -116,10 +117,6 @@ class Variant:
     def program(self, stages: Stages) -> Built | None:
         """The program of the plan, as `Steps.program` has it."""
         return self._steps.program(stages)
-
-    def clear_cache(self) -> None:
-        """Forgets what was compiled; what was decided stays."""
-        self._programs.clear()
 
     def decide(self, stages: Stages, others: Iterable[Variant]) -> None:
         """Looks for a plan and builds its program; nothing is executed.
@@ -134,7 +131,7 @@ class Variant:
         """
         self._raise_in_doubt()
         # Those that ran once were for a first step; NCCL can forget them.
-        gone = [one._programs for one in others if one.runs < 2 and one is not self]
+        gone = [one.programs for one in others if one.runs < 2 and one is not self]
         # Without a place for decisions nothing that is compiled is kept, either.
         compiler = Compiler(store=self._cache.folder is not None)
 
@@ -148,7 +145,7 @@ class Variant:
         if isinstance(error, InDoubtError):
             self._doubt = str(error)
             raise error
-        self._programs.keep(self._steps.running)
+        self.programs.keep(self._steps.running)
         if error is None:
             return
         if self._options.strict and isinstance(error, LagomError):
@@ -161,7 +158,7 @@ class Variant:
     def _decide(
         self, stages: Stages, gone: list[Executables], compiler: Compiler
     ) -> None:
-        options, on_gpus = self._options, self._programs.on_gpus
+        options, on_gpus = self._options, self.programs.on_gpus
         cluster = place.cluster_asked(options.cluster, self._devices)
         if cluster is None:
             self._leave_alone()
@@ -177,7 +174,7 @@ class Variant:
                 tell(report, options.html, options.trace)
             return
         budget = place.budget_here(options.budget, self._devices if on_gpus else ())
-        self._programs.most_bytes = budget.memory(cluster.gpu.memory_bytes)
+        self.programs.most_bytes = budget.memory(cluster.gpu.memory_bytes)
         online, cache = options.verify == "online", self._cache
         told = nccl.HERE if on_gpus else None
 
@@ -192,8 +189,8 @@ class Variant:
 
         label = f"{self._name} before" if online else self._name
         self._talk = talk = group.begin(label, options.patience)
-        build = functools.partial(self._programs.build, stages)
-        tells = functools.partial(nccl.HERE.tell, self._programs, talk=talk, gone=gone)
+        build = functools.partial(self.programs.build, stages)
+        tells = functools.partial(nccl.HERE.tell, self.programs, talk=talk, gone=gone)
         decision = Decision(talk, functools.partial(case_of, compiler), build, tells)
         if not online:
             self._take(decision.choices())
@@ -204,7 +201,7 @@ class Variant:
 
     def _leave_alone(self) -> None:
         # The first batch may lie on the CPU where the next ones do not.
-        self.leaves_all_alone = not self._programs.on_gpus and not place.any_gpus()
+        self.leaves_all_alone = not self.programs.on_gpus and not place.any_gpus()
         if self._options.plan is not None and self.leaves_all_alone:
             made_for = plan_given(self._options.plan).holds_for.cluster
             raise LagomError(
@@ -221,8 +218,8 @@ class Variant:
         talk = group.begin(self._name, patience)
         self._talk = group.begin(f"{self._name} steps", patience)
         self._talk.returned = returned
-        profile, cache = profile_for(on_gpus=self._programs.on_gpus), self._cache
-        source = OnlinePlans(talk, cache, case_of, self._programs, stages, profile)
+        profile, cache = profile_for(on_gpus=self.programs.on_gpus), self._cache
+        source = OnlinePlans(talk, cache, case_of, self.programs, stages, profile)
         guide = OnlineGuide(self._name, source, cache, profile, leads=group.leads)
         self._steps = self._guided(guide)
 
@@ -235,18 +232,14 @@ class Variant:
             self._steps = self._guided(guide)
             if self._talk.group.leads:
                 how = choice.how
-                if not self._programs.on_gpus:
+                if not self.programs.on_gpus:
                     how += "; here, without GPUs, it changes nothing"
                 say.visibly(summary(choice.plan, how))
-
-    def known(self, stages: Stages) -> Stages:
-        """Arguments of the same kind that were there first."""
-        return self._programs.known(stages)
 
     def serves(self, stages: Stages) -> bool:
         """True if other arguments need no decision, and no program, of their own."""
         known = self._decided and not self.open and stages.devices == self._devices
-        return known and self._programs.serve(stages)
+        return known and self.programs.serve(stages)
 
     def run_step(self, stages: Stages, call: StepCall) -> Any:
         """Runs the step."""

@@ -111,7 +111,7 @@ class Tuned(FunctionWrapper):
         self._known = {}
         self._calls = self._dispatched()
         for variant in self._different:
-            variant.clear_cache()
+            variant.programs.clear()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the step."""
@@ -258,7 +258,7 @@ class Tuned(FunctionWrapper):
                 )
             self._variants[program] = variant
             # The same program may come from other arguments, as numpy arrays.
-            stages = variant.known(stages)
+            stages = variant.programs.known(stages)
             if new or variant.open:
                 try:
                     variant.decide(stages, others)

@@ -139,7 +139,7 @@ class TestKey:
 
     def test_lagom_itself(self, monkeypatch):
         before = self.case().compared
-        monkeypatch.setattr(case, "code", lambda: "another")
+        monkeypatch.setattr(case, "digest_of_code", lambda folder: "another")
         assert self.case().compared["lagom_jax"] != before["lagom_jax"]
 
     def test_what_belongs_to_one_host_or_to_virtual_cpus(self):
