@@ -326,12 +326,13 @@ def expert_slices(framework: Framework) -> int:
     return 2 if framework.name == "xla" else 1
 
 
-def _of_experts(
+def slot_bytes(
     shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
-) -> Iterator[Flow]:
+) -> int:
+    """Bytes of a micro batch's tokens on their way to the experts of a layer."""
     experts = shape.experts
-    if experts is None or sizes.expert == 1:
-        return
+    if experts is None:
+        return 0
     tokens, parts = micro_tokens(sizes, batch), expert_slices(framework)
     if framework.name == "xla":
         rows = experts.slots(tokens // parts) * experts.count * parts
@@ -339,7 +340,16 @@ def _of_experts(
         # Without slots each token goes to those that it chose, and nothing is lost.
         cut = sizes.tensor if sizes.tensor_sequence else 1
         rows = tokens * experts.top_k // cut
-    nbytes = rows * shape.width * COMPUTE_BYTES // parts
+    return rows * shape.width * COMPUTE_BYTES
+
+
+def _of_experts(
+    shape: ModelShape, sizes: MeshSizes, batch: StepBatch, framework: Framework
+) -> Iterator[Flow]:
+    if shape.experts is None or sizes.expert == 1:
+        return
+    parts = expert_slices(framework)
+    nbytes = slot_bytes(shape, sizes, batch, framework) // parts
     times = parts * 2 * layers_here(shape, sizes) * turns(sizes, batch, framework)
     axis: Axes = ("expert",)
     phases: tuple[Phase, Phase] = ("forward", "backward")

@@ -9,6 +9,7 @@ from lagom_jax.mesh.flows import (
     COMPUTE_BYTES,
     layers_here,
     micro_tokens,
+    slot_bytes,
     turns,
 )
 from lagom_jax.mesh.frameworks import Framework
@@ -94,12 +95,20 @@ def mesh_memory(
         if framework.recomputes == "feed-forward":
             inner = (shape.width + 2 * shape.kv_width) / sizes.tensor
             each = edge + tokens * inner * COMPUTE_BYTES
-    if sizes.remat == "full" and framework.name == "xla" and sizes.tensor > 1:
-        # What came over the tensor axis is kept: sending it again costs more.
-        each += edge * (1 if shape.parallel_block else 2)
+    exchanged = 0.0
+    if sizes.remat == "full" and framework.name == "xla":
+        # What came over an axis is kept: sending it again costs more. The last sum of
+        # a layer is in no gradient.
+        sums = 1 if shape.parallel_block else 2
+        each += (sums - 1) * edge if sizes.tensor > 1 else 0.0
+        if sizes.expert > 1:
+            exchanged = 2 * slot_bytes(shape, sizes, batch, framework)
     flights = _flights(sizes, batch, framework)
-    activations = flights * layers * each
+    activations = flights * (layers * each + layers_here(shape, sizes) * exchanged)
     working = _working(shape, sizes, tokens, layer, framework)
+    if sizes.pipeline == 1:
+        # There and back for each half of a batch, put into another order one by one.
+        working += layers * exchanged / 4
     if framework.looped_pipeline and sizes.pipeline > 1:
         activations += 4 * (batch.micro_batches(sizes) + sizes.pipeline) * edge
         inner, _ = weights_here(shape, sizes)
