@@ -11,21 +11,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from lagom_jax.hlo.work import Work
 from lagom_jax.mesh.flows import Flow, Reason, expert_slices, flows, layers_here, turns
 from lagom_jax.mesh.frameworks import Framework
-from lagom_jax.mesh.layer_work import (
-    ends_work,
-    layer_work,
-    optimizer_work,
+from lagom_jax.mesh.layer_seconds import (
+    filling,
+    generation_of,
+    layer_seconds,
+    stage_seconds,
 )
+from lagom_jax.mesh.layer_work import optimizer_work
 from lagom_jax.mesh.mesh_memory import MeshMemory, held_weights, mesh_memory
 from lagom_jax.mesh.mesh_prices import MeshPrices
-from lagom_jax.mesh.messages import LayerGathers, Message, largest_of
-from lagom_jax.mesh.model_shape import ModelShape
+from lagom_jax.mesh.messages import Message, combined, largest_of, seconds_of
+from lagom_jax.mesh.model_shape import PLACES, ModelShape
 from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
+from lagom_jax.mesh.windows import (
+    late_again,
+    late_behind_chain,
+    late_forward,
+)
 
 _OF_WEIGHTS = frozenset({"weights", "gradients"})
 _SCATTER = "reduce-scatter"
@@ -97,98 +103,9 @@ def kernel_bound(
     prices: MeshPrices,
 ) -> float:
     """Seconds of a step's kernels and bubbles alone: no estimate is below it."""
-    kernels = _kernels(shape, sizes, batch, framework, prices)
-    busy, bubble = _kernel_seconds(kernels, shape, sizes, framework)
+    kernels = layer_seconds(shape, sizes, batch, framework, prices)
+    busy, bubble = stage_seconds(kernels, shape, sizes, framework)
     return framework.level * (batch.micro_batches(sizes) * busy + bubble)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _LayerSeconds:
-    """Seconds of kernels for one micro batch: of one layer, and of the ends."""
-
-    entering: float
-    forward: float
-    backward: float
-    """With what is computed again."""
-    products: float
-    """Of the backward pass."""
-    ends: float
-    works: tuple[Work, ...]
-    """Of all kernels of a layer."""
-    key: Hashable
-    """The sizes and dimensions that they follow from."""
-
-
-def _kernels(
-    shape: ModelShape,
-    sizes: MeshSizes,
-    batch: StepBatch,
-    framework: Framework,
-    prices: MeshPrices,
-) -> _LayerSeconds:
-    framework = framework.on(_generation(prices))
-    key = (
-        *(shape, framework, batch.length, batch.products, sizes.tensor, sizes.sequence),
-        *(sizes.expert, sizes.micro_batch, sizes.remat, sizes.tensor_sequence),
-        *(sizes.pipeline > 1, sizes.sharded),
-    )
-    known = prices.layers.get(key)
-    if known is None:
-        known = prices.layers[key] = _priced_layer(
-            shape, sizes, batch, framework, prices, key
-        )
-    return known
-
-
-def _generation(prices: MeshPrices) -> int:
-    """Of the cluster's GPUs, as in compute capability 9.0."""
-    return int(prices.cluster.gpu.compute_capability.partition(".")[0])
-
-
-def _priced_layer(
-    shape: ModelShape,
-    sizes: MeshSizes,
-    batch: StepBatch,
-    framework: Framework,
-    prices: MeshPrices,
-    key: Hashable,
-) -> _LayerSeconds:
-    work = layer_work(shape, sizes, batch, framework)
-    ends = prices.kernels(ends_work(shape, sizes, batch, framework))
-    if shape.dense_layers:
-        dense = layer_work(shape, sizes, batch, framework, dense=True)
-        every = (*dense.forward, *dense.backward, *dense.again)
-        ends += shape.dense_layers * prices.kernels(every)
-    return _LayerSeconds(
-        entering=prices.kernels(work.entering),
-        forward=prices.kernels(work.forward),
-        backward=prices.kernels((*work.backward, *work.again)),
-        products=prices.kernels(one for one in work.backward if one.matmuls),
-        ends=ends,
-        works=(*work.forward, *work.backward, *work.again),
-        key=key,
-    )
-
-
-def _kernel_seconds(
-    kernels: _LayerSeconds, shape: ModelShape, sizes: MeshSizes, framework: Framework
-) -> tuple[float, float]:
-    """Of one micro batch on the slowest stage, and of all bubbles."""
-    layers = layers_here(shape, sizes)
-    stage = layers * (kernels.forward + kernels.backward)
-    stages = sizes.pipeline
-    if framework.looped_pipeline:
-        return stage + kernels.ends / stages, (stages - 1) * stage
-    # The last stage has the head, and the others wait for it; where layers do not
-    # divide, it has one less.
-    spared = layers * stages > shape.mixture_layers
-    last = stage * (1 - spared / layers) + kernels.ends
-    return max(stage, last), _fill(sizes) * (stage + kernels.ends / stages)
-
-
-def _fill(sizes: MeshSizes) -> float:
-    """Turns of a stage, forward and backward, in which a pipeline fills and drains."""
-    return (sizes.pipeline - 1) / sizes.interleave
 
 
 class _MeshStep:
@@ -205,17 +122,17 @@ class _MeshStep:
         self.shape, self.sizes, self.batch = shape, sizes, batch
         self.framework, self.prices = framework, prices
         self.flows = flows(shape, sizes, batch, framework)
-        self.kernels = _kernels(shape, sizes, batch, framework, prices)
+        self.kernels = layer_seconds(shape, sizes, batch, framework, prices)
         self.layers = layers_here(shape, sizes)
         self.count = batch.micro_batches(sizes)
         self.rounds = turns(sizes, batch, framework)
         self.exposed: defaultdict[str, float] = defaultdict(float)
         self.sent: defaultdict[str, float] = defaultdict(float)
         self.lost = 0.0
-        self.overlaps = _generation(prices) >= framework.overlaps_from
+        self.overlaps = generation_of(prices) >= framework.overlaps_from
 
     def estimate(self) -> MeshEstimate:
-        busy, bubble = _kernel_seconds(
+        busy, bubble = stage_seconds(
             self.kernels, self.shape, self.sizes, self.framework
         )
         busy *= self.count
@@ -223,7 +140,7 @@ class _MeshStep:
         self._activations()
         if not self.framework.looped_pipeline:
             # A turn of a stage lasts as long as what it waits for, too.
-            bubble += _fill(self.sizes) * sum(self.exposed.values()) / self.count
+            bubble += filling(self.sizes) * sum(self.exposed.values()) / self.count
         self._weights(backward)
         self._once(self.kernels.forward + backward)
         _, states = held_weights(self.shape, self.sizes, self.framework)
@@ -275,10 +192,13 @@ class _MeshStep:
                 free = executed * gradients / 2 - hidden["backward"]
                 hidden["backward"] += min(max(0.0, free), seconds)
             if flow.axes == ("expert",) and expert_slices(self.framework) > 1:
-                # One part's tokens travel while the other's are worked on, but for
-                # the first to leave or the last to come back.
-                one = getattr(self.kernels, flow.phase)
-                free = min(executed * one, seconds * 3 / 4)
+                # One half's tokens travel while the experts work on the other's, but
+                # for the first to leave; and for the second, where weights are
+                # brought together before the experts begin.
+                forward = flow.phase == "forward"
+                fed = self.kernels.fed if forward else self.kernels.fed_back
+                each = min(seconds / (4 * executed), fed / 2)
+                free = executed * each * (2 if self.sizes.sharded else 3)
             left = seconds - max(0.0, free)
             self._pays(flow.reason, seconds, left, Message.of(flow))
 
@@ -291,26 +211,23 @@ class _MeshStep:
         layer = [flow for flow in weights if flow.phase in ("forward", "backward")]
         loops = max((flow.times for flow in layer), default=0)
         forward, again = (
-            self._gathers(f for f in layer if _gathers(f) and f.phase == phase)
+            self._combined(f for f in layer if _gathers(f) and f.phase == phase)
             for phase in ("forward", "backward")
         )
-        sums = self._messages(f for f in layer if not _gathers(f))
+        sums = self._sums(f for f in layer if not _gathers(f))
         if self.framework.prefetches:
-            late = max(0.0, forward.seconds - self.kernels.forward)
-            room = backward - again.seconds
+            late = max(0.0, seconds_of(forward) - self.kernels.forward)
+            room = backward - seconds_of(again)
             late += max(0.0, -room)
             scattered = sum(one.seconds for one in sums if one.kind == _SCATTER)
             rooms = {_SCATTER: room, "all-reduce": room - scattered}
         else:
-            first = self.kernels.entering
-            waits = [gathers.late(first) for gathers in (forward, again)]
-            late = sum(waits)
-            # XLA moves a reduce-scatter into the loop's next turn. An all-reduce stays,
-            # and after it there is the backward of attention: twice its forward.
-            room = backward - (again.seconds - waits[-1])
-            rooms = {_SCATTER: room, "all-reduce": 2 * first}
-        if gathers := [*forward.messages, *again.messages]:
-            seconds = forward.seconds + again.seconds
+            late = self._late(forward, again)
+            # XLA moves a reduce-scatter into the loop's next turn. An all-reduce stays
+            # behind the gradient that it adds up, beside those that follow.
+            rooms = {_SCATTER: self._scatter_room(), "all-reduce": self.kernels.aside}
+        if gathers := [*forward, *again]:
+            seconds = seconds_of(gathers)
             self._pays("weights", loops * seconds, loops * late, largest_of(gathers))
         for kind in rooms:
             if same := [message for message in sums if message.kind == kind]:
@@ -322,30 +239,48 @@ class _MeshStep:
                 seconds = flow.times * self.prices.flow(flow, self.sizes)
                 self._pays(flow.reason, seconds, seconds, Message.of(flow))
 
-    def _gathers(self, found: Iterable[Flow]) -> LayerGathers:
-        """Weights of one layer, as the compiler combines them: in order, up to a limit.
+    def _late(self, forward: list[Message], again: list[Message]) -> float:
+        """Seconds for which a layer waits for its weights, in both passes."""
+        kernels, sizes = self.kernels, self.sizes
+        summed = sizes.tensor > 1 and not self.shape.parallel_block
+        if sizes.expert > 1:
+            half = kernels.windows.feeding / 2
+            windows = kernels.windows._replace(feeding=half)
+            repeated = kernels.again._replace(feeding=half)
+            late = late_behind_chain(forward, windows)
+            return late + late_behind_chain(again, repeated)
+        if summed and self.shape.experts is not None:
+            late = late_behind_chain(forward, kernels.windows)
+        else:
+            late = late_forward(forward, kernels.windows, chained=summed)
+        if summed:
+            return late + late_behind_chain(again, kernels.again)
+        return late + late_again(again, kernels.again)
+
+    def _scatter_room(self) -> float:
+        """Seconds of a backward pass beside which gradients are added up and cut."""
+        kernels = self.kernels
+        if self.sizes.tensor > 1 and not self.shape.parallel_block:
+            # Sums of activations stand before everything else.
+            return kernels.aside
+        room = kernels.backward - kernels.computed_again
+        return room - (kernels.fed_back / 2 if self.sizes.expert > 1 else 0.0)
+
+    def _combined(self, found: Iterable[Flow]) -> list[Message]:
+        """Flows of one layer, as the compiler combines them: up to a limit.
 
         Flat buffers hold all of a layer in one array.
         """
         limit = self.framework.combined_gather_bytes or math.inf
-        bundles: list[list[Flow]] = []
-        last: dict[Axes, list[Flow]] = {}
-        for flow in found:
-            bundle = last.get(flow.axes)
-            if bundle is None or sum(f.nbytes for f in bundle) + flow.nbytes > limit:
-                bundle = last[flow.axes] = []
-                bundles.append(bundle)
-            bundle.append(flow)
-        messages = [self._message(bundle) for bundle in bundles]
-        early = [any(flow.attention for flow in bundle) for bundle in bundles]
-        return LayerGathers(messages, sum(early))
+        return [self._message(bundle) for bundle in combined(list(found), limit)]
 
-    def _messages(self, found: Iterable[Flow]) -> list[Message]:
-        """The flows of one layer, those over the same axes combined."""
-        together: defaultdict[tuple[str, Axes], list[Flow]] = defaultdict(list)
+    def _sums(self, found: Iterable[Flow]) -> list[Message]:
+        """Gradients of one layer: those that are cut go at once over the same axes."""
+        cut: defaultdict[Axes, list[Flow]] = defaultdict(list)
+        whole: list[Flow] = []
         for flow in found:
-            together[flow.kind, flow.axes].append(flow)
-        return [self._message(flows) for flows in together.values()]
+            (cut[flow.axes] if flow.kind == _SCATTER else whole).append(flow)
+        return [*map(self._message, cut.values()), *self._combined(whole)]
 
     def _message(self, flows: list[Flow]) -> Message:
         """Flows that go at once; flat buffers are one array."""
@@ -356,7 +291,8 @@ class _MeshStep:
         )
         nbytes = sum(sizes)
         seconds = self.prices.collective(kind, nbytes, axes, self.sizes, arrays)
-        return Message(kind, nbytes, axes, seconds)
+        place = min((flow.place for flow in flows), key=PLACES.index)
+        return Message(kind, nbytes, axes, seconds, place)
 
     def _gradients_once(self, weights: list[Flow], backward: float) -> None:
         """All weights' gradients, sent once: behind the last micro batch's backward."""

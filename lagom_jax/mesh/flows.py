@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from lagom_jax.mesh.frameworks import Framework
-from lagom_jax.mesh.model_shape import ModelShape, WeightShape
+from lagom_jax.mesh.model_shape import ModelShape, Place, WeightShape
 from lagom_jax.mesh.sizes import AXES, Axes, Axis, MeshSizes, StepBatch
 
 Phase: TypeAlias = Literal["forward", "backward", "ends", "once"]
@@ -65,8 +65,8 @@ class Flow:
     phase: Phase
     """In each layer forward or backward, before and after the layers, or once."""
     reason: Reason
-    attention: bool = False
-    """Of a weight of attention, which a layer needs first."""
+    place: Place = "inside"
+    """Of a weight, the part of its layer that needs it."""
 
     @property
     def total(self) -> int:
@@ -213,8 +213,8 @@ def _of_weight(
     if sizes.sharded:
         cut = _without(replicas, "data")
         for phase in (forward, backward) if again else (forward,):
-            first = weight.attention
-            yield Flow("all-gather", cut, whole, times, phase, "weights", first)
+            place = weight.place
+            yield Flow("all-gather", cut, whole, times, phase, "weights", place)
         if gradient:
             yield Flow("reduce-scatter", cut, summed, times, backward, "gradients")
     if not gradient:

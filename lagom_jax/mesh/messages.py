@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lagom_jax.mesh.flows import Flow
+from lagom_jax.mesh.model_shape import Place
 from lagom_jax.mesh.sizes import Axes
 
 
@@ -16,6 +17,8 @@ class Message(NamedTuple):
     axes: Axes
     seconds: float = 0.0
     """Alone, where they are asked for."""
+    place: Place = "inside"
+    """Of weights, the first part of their layer that needs one of them."""
 
     @classmethod
     def of(cls, flow: Flow) -> Message:
@@ -28,28 +31,32 @@ def largest_of(messages: list[Message]) -> Message:
     return max(messages, key=lambda message: message.nbytes)
 
 
-class LayerGathers(NamedTuple):
-    """Weights of one layer on their way, one message after the other."""
+def seconds_of(messages: list[Message]) -> float:
+    """Seconds of all, one after the other."""
+    return sum(message.seconds for message in messages)
 
-    messages: list[Message]
-    early: int
-    """Messages with weights of attention."""
 
-    @property
-    def seconds(self) -> float:
-        """Of all, one after the other."""
-        return sum(message.seconds for message in self.messages)
+def combined(flows: list[Flow], limit: float) -> list[list[Flow]]:
+    """Flows of one layer as a compiler combines them: each with the last that has room.
 
-    def late(self, entering: float) -> float:
-        """Seconds for which a layer waits, all asked for at its start.
+    Args:
+        flows: In the order of their use.
+        limit: Most bytes of what goes at once.
 
-        Args:
-            entering: Seconds of attention, behind which the other weights travel.
-
-        Example:
-            >>> one = Message("all-gather", 1, ("fsdp",), 1.0)
-            >>> LayerGathers([one, one, one], early=1).late(0.5)
-            2.5
-        """
-        early = sum(message.seconds for message in self.messages[: self.early])
-        return max(early, self.seconds - entering)
+    Example:
+        >>> sizes = (8, 8, 1)
+        >>> found = [Flow("all-gather", ("fsdp",), n, 1, "forward", "weights")
+        ...          for n in sizes]
+        >>> [[flow.nbytes for flow in one] for one in combined(found, 9)]
+        [[8], [8, 1]]
+    """
+    bundles: list[list[Flow]] = []
+    for flow in flows:
+        for bundle in reversed(bundles):
+            room = limit - sum(one.nbytes for one in bundle)
+            if bundle[0].axes == flow.axes and flow.nbytes <= room:
+                bundle.append(flow)
+                break
+        else:
+            bundles.append([flow])
+    return bundles

@@ -8,7 +8,7 @@ import functools
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from lagom_jax.errors import LagomError
 from lagom_jax.typed_json import FormError, parse_object, typed
@@ -40,6 +40,13 @@ class ExpertShape:
         return -(-int(tokens * self.top_k * self.capacity_factor) // self.count)
 
 
+Place = Literal["entering", "inside", "feeding", "leaving"]
+"""Parts of a layer in their order, each of which waits for the one before: queries,
+keys and values; attention's output and what stands beside the feed-forward; the
+feed-forward; and its last product."""
+PLACES: Final[tuple[Place, ...]] = ("entering", "inside", "feeding", "leaving")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class WeightShape:
     """One weight of a layer, or of what stands before and after the layers."""
@@ -57,8 +64,8 @@ class WeightShape:
     """A bias that nothing else in its layer depends on: not read to recompute."""
     merged: bool = False
     """Its gradient equals that of another bias, and is sent once for both."""
-    attention: bool = False
-    """Needed by attention, with which a layer begins."""
+    place: Place = "inside"
+    """The part of the layer that needs it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +96,8 @@ class ModelShape:
     tied: bool = False
     """The head is the embedding."""
     qk_norm: bool = False
+    linear_biases: bool = False
+    """A bias for each distance between tokens is added to attention's scores."""
     experts: ExpertShape | None = None
     dense_layers: int = 0
     """Layers without experts, of a mixture."""
@@ -157,24 +166,26 @@ class ModelShape:
         """
         width, kv = self.width, self.kv_width
         found = [
-            *self._norm("norm", attention=True),
-            WeightShape("query", width * width, tensor=True, attention=True),
-            WeightShape("key", width * kv, tensor=True, attention=True),
-            WeightShape("value", width * kv, tensor=True, attention=True),
-            WeightShape("out", width * width, tensor=True, attention=True),
+            *self._norm("norm", place="entering"),
+            WeightShape("query", width * width, tensor=True, place="entering"),
+            WeightShape("key", width * kv, tensor=True, place="entering"),
+            WeightShape("value", width * kv, tensor=True, place="entering"),
+            WeightShape("out", width * width, tensor=True),
         ]
         if self.bias:
             sizes = {"query_bias": width, "key_bias": kv, "value_bias": kv}
             found += [
-                WeightShape(n, size, tensor=True, attention=True)
+                WeightShape(n, size, tensor=True, place="entering")
                 for n, size in sizes.items()
             ]
             side = self.parallel_block
             found.append(WeightShape("attention_bias", width, last=side, merged=side))
             found.append(WeightShape("forward_bias", width, last=True))
         if self.qk_norm:
-            found.append(WeightShape("query_norm", width, tensor=True, attention=True))
-            found.append(WeightShape("key_norm", kv, tensor=True, attention=True))
+            found.append(
+                WeightShape("query_norm", width, tensor=True, place="entering")
+            )
+            found.append(WeightShape("key_norm", kv, tensor=True, place="entering"))
         if not self.parallel_block:
             found += self._norm("forward_norm")
         if dense or self.experts is None:
@@ -182,27 +193,32 @@ class ModelShape:
         experts = self.experts
         each = experts.count * width * experts.hidden
         found.append(WeightShape("router", width * experts.count, inside=True))
-        names = ("gate", "up", "down")
-        found += [WeightShape(n, each, tensor=True, expert=True) for n in names]
+        found += [
+            WeightShape("gate", each, tensor=True, expert=True, place="feeding"),
+            WeightShape("up", each, tensor=True, expert=True, place="feeding"),
+            WeightShape("down", each, tensor=True, expert=True, place="leaving"),
+        ]
         if experts.shared:
             found += self._feed_forward(
                 experts.shared * experts.hidden, bias=self.bias, prefix="shared_"
             )
         return tuple(found)
 
-    def _norm(self, name: str, *, attention: bool = False) -> list[WeightShape]:
+    def _norm(self, name: str, *, place: Place = "inside") -> list[WeightShape]:
         shift = self.layer_norm and self.bias
         names = (name, f"{name}_shift") if shift else (name,)
-        return [WeightShape(n, self.width, attention=attention) for n in names]
+        return [WeightShape(n, self.width, place=place) for n in names]
 
     def _feed_forward(
         self, hidden: int, *, bias: bool, prefix: str = ""
     ) -> list[WeightShape]:
-        names = ("gate", "up", "down") if self.gated else ("up", "down")
-        found = [
-            WeightShape(f"{prefix}{name}", self.width * hidden, tensor=True)
-            for name in names
-        ]
+        # Beside experts it is needed by nothing that waits.
+        first: Place = "inside" if prefix else "feeding"
+        last: Place = "inside" if prefix else "leaving"
+        size = self.width * hidden
+        names = ("gate", "up") if self.gated else ("up",)
+        found = [WeightShape(prefix + n, size, tensor=True, place=first) for n in names]
+        found.append(WeightShape(f"{prefix}down", size, tensor=True, place=last))
         if bias:
             found.append(WeightShape(f"{prefix}up_bias", hidden, tensor=True))
         return found
