@@ -137,10 +137,10 @@ def score(path: Path) -> None:
             cases[row["model"], row["cluster"]].append(row)
     print(
         "| case | meshes | of | chosen / best | of three / best | rank "
-        "| closed form, CPU "
-        "| compiles, wall | times less | step, median error | memory, median error |"
+        "| closed form, CPU | compiles, wall | times less | step, median error "
+        "| memory, median error | fit | wrongly said to | wrongly said not to |"
     )
-    print("| --- |" + 10 * " --: |")
+    print("| --- |" + 13 * " --: |")
     for (model, cluster), rows in cases.items():
         where = Cluster.parse(cluster)
         prices = MeshPrices(Ensemble.of(where, members=0).likeliest)
@@ -154,21 +154,23 @@ def score(path: Path) -> None:
         seconds = time.process_time() - began
         real = np.array([row["step_seconds"] for row in rows])
         said = np.array([one.seconds for one in found])
-        error = np.median(np.abs(said / real - 1))
-        memory = np.median(
-            [
-                abs(one.memory.total / row["memory_bytes"] - 1)
-                for one, row in zip(found, rows, strict=True)
-            ]
-        )
+        held = np.array([row["memory_bytes"] for row in rows])
+        memory = np.array([one.memory.total for one in found])
+        room = asked().memory_fraction * where.gpu.memory_bytes
+        fits, said_to_fit = held <= room, memory <= room
         wall = sum(row["wall_seconds"] for row in rows)
-        by_choice = real[said.argsort()] / real.min()
+        # What does not fit is no choice; to choose it is as bad as can be.
+        taken = np.where(fits, real, np.inf)[said_to_fit][said[said_to_fit].argsort()]
+        by_choice = taken / real[fits].min()
         rank = f"{rank_correlation(real, said):.2f}" if len(rows) > 2 else "-"
         print(
             f"| {model} on {cluster} | {len(rows)} | {len(all_of_it)} "
             f"| {by_choice[0]:.3f} | {by_choice[:3].min():.3f} "
             f"| {rank} | {seconds:.2f} s "
-            f"| {wall:.0f} s | {wall / seconds:.0f} | {error:.1%} | {memory:.1%} |"
+            f"| {wall:.0f} s | {wall / seconds:.0f} "
+            f"| {np.median(np.abs(said / real - 1)):.1%} "
+            f"| {np.median(np.abs(memory / held - 1)):.1%} | {fits.sum()} "
+            f"| {(said_to_fit & ~fits).sum()} | {(fits & ~said_to_fit).sum()} |"
         )
 
 

@@ -34,6 +34,7 @@ from lagom_jax.mesh.windows import (
 )
 
 _OF_WEIGHTS = frozenset({"weights", "gradients"})
+_GATHERED = frozenset({"entering matrices", "backward of leaving"})
 _SCATTER = "reduce-scatter"
 
 
@@ -182,6 +183,14 @@ class _MeshStep:
         gradients = self.kernels.products
         hidden = {"forward": 0.0, "backward": 0.0}
         executed = max(1, self.layers * self.rounds)
+        # Where nothing else is sent, weights are cast and sliced while activations are
+        # gathered, and backward products that are computed again hide more of them.
+        again = self.kernels.again
+        beside = {
+            "forward": executed * self.kernels.cast,
+            "backward": executed * (again.projecting + again.feeding),
+            "ends": 0.0,
+        }
         for flow in self.flows:
             if flow.reason in _OF_WEIGHTS or flow.phase == "once":
                 continue
@@ -199,8 +208,17 @@ class _MeshStep:
                 fed = self.kernels.fed if forward else self.kernels.fed_back
                 each = min(seconds / (4 * executed), fed / 2)
                 free = executed * each * (2 if self.sizes.sharded else 3)
+            if flow.reason in _GATHERED and self._only_activations():
+                free = beside[flow.phase]
+                beside[flow.phase] -= min(free, seconds)
             left = seconds - max(0.0, free)
             self._pays(flow.reason, seconds, left, Message.of(flow))
+
+    def _only_activations(self) -> bool:
+        """Whether a layer has no collectives but those of a cut sequence."""
+        sizes = self.sizes
+        alone = sizes.pipeline > 1 or not sizes.sharded
+        return self.framework.name == "xla" and sizes.tensor_sequence and alone
 
     def _weights(self, backward: float) -> None:
         """Weights that are brought together, and gradients that are added up."""
@@ -234,8 +252,12 @@ class _MeshStep:
                 seconds = sum(message.seconds for message in same)
                 left = loops * max(0.0, seconds - max(0.0, rooms[kind]))
                 self._pays("gradients", loops * seconds, left, largest_of(same))
+        stacked = self.framework.looped_pipeline and self.sizes.pipeline > 1
         for flow in weights:
             if flow.phase == "ends":
+                if stacked:
+                    # All layers of a stage are one array.
+                    flow = dataclasses.replace(flow, nbytes=flow.total, times=1)
                 seconds = flow.times * self.prices.flow(flow, self.sizes)
                 self._pays(flow.reason, seconds, seconds, Message.of(flow))
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from lagom_jax.hlo.work import Work
 from lagom_jax.mesh.flows import layers_here
 from lagom_jax.mesh.frameworks import Framework
-from lagom_jax.mesh.layer_work import ends_work, layer_work
+from lagom_jax.mesh.layer_work import ends_work, layer_work, weights_cast
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import ModelShape
 from lagom_jax.mesh.sizes import MeshSizes, StepBatch
@@ -36,6 +36,8 @@ class LayerSeconds:
     """The feed-forward, forward."""
     fed_back: float
     """The feed-forward, backward, but for its weights' gradients."""
+    cast: float
+    """Of weights, once."""
     ends: float
     works: tuple[Work, ...]
     """Of all kernels of a layer."""
@@ -119,6 +121,7 @@ def _priced_layer(
         aside=seconds(work.aside),
         fed=feeding + seconds(work.leaving) + around / 2,
         fed_back=seconds(work.fed_back) + feeding + around,
+        cast=prices.kernel(weights_cast(shape, sizes)),
         ends=ends,
         works=(*work.forward, *work.backward, *work.again),
         key=key,

@@ -307,6 +307,12 @@ def _around_weights(
         yield moved("transpose", 52.0 * tokens * shape.width)
 
 
+def weights_cast(shape: ModelShape, sizes: MeshSizes) -> Work:
+    """A layer's weights, read and written in 16 bits."""
+    weights, _, _ = _cut_weights(shape, sizes.tensor, sizes.expert)
+    return moved("copy", 4.0 * weights)
+
+
 def weights_here(shape: ModelShape, sizes: MeshSizes) -> tuple[float, float]:
     """Weights of the fullest stage's layers, and of the ends, that a replica has."""
     repeated, dense, outer = _cut_weights(shape, sizes.tensor, sizes.expert)

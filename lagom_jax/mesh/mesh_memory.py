@@ -112,8 +112,9 @@ def mesh_memory(
     if framework.looped_pipeline and sizes.pipeline > 1:
         activations += 4 * (batch.micro_batches(sizes) + sizes.pipeline) * edge
         inner, _ = weights_here(shape, sizes)
-        # Brought together once for all micro batches, and so are their gradients.
-        working += inner * 8 if sizes.sharded else 0.0
+        # In float32 a turn's gradients, added to those of the turns before; weights
+        # that are cut are brought together once for all turns, and so are the sums.
+        working += inner * (12 if sizes.sharded else 4)
     return MeshMemory(state, activations, working, framework.reserved_bytes)
 
 
