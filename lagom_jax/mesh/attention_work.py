@@ -39,8 +39,8 @@ _PASSES: Final = {
     10: _ScorePasses(_FORWARD, {"reduction": 12.0}, {"reduction": 6.0, "fusion": 10.0}),
 }
 _FUSED_PASSES: Final = _ScorePasses({"fusion": 8.0}, {"fusion": 8.0}, {"fusion": 14.0})
-# Products of heads that need no padding are kernels of XLA's own, which convert what
-# they read: gradients of scores (4), and probabilities on the newest GPUs (6).
+# Products of heads that need no padding are kernels of XLA's own, which read gradients
+# of scores in float32 (4); the newest GPUs convert probabilities by themselves (6).
 _CONVERTED: Final = {"fusion": 4.0}
 _CONVERTED_AGAIN: Final = {10: {"fusion": 6.0}}
 # A bias for each pair of positions and head, written and read.
@@ -101,6 +101,7 @@ def attention_work(
     pairs = max(1, shape.kv_heads // sizes.tensor) * sizes.micro_batch
     rows = length // sizes.sequence * (shape.heads // shape.kv_heads)
     wide = BF16 if framework.fused_norms else F32
+    back = wide if _unpadded(head) else BF16
     mixed = product(Matmul(pairs, head, rows, length, BF16, BF16, BF16))
     products = (product(Matmul(pairs, rows, length, head, BF16, BF16, wide)), mixed)
     gradients = map(
@@ -108,8 +109,8 @@ def attention_work(
         (
             Matmul(pairs, rows, length, head, BF16, BF16, BF16),
             mixed.matmuls[0],
-            Matmul(pairs, rows, head, length, wide, wide, wide),
-            Matmul(pairs, length, head, rows, wide, wide, wide),
+            Matmul(pairs, rows, head, length, back, back, back),
+            Matmul(pairs, length, head, rows, back, back, back),
         ),
     )
     passes = _passes(generation, framework, head)
@@ -145,13 +146,18 @@ def _passes(
     backward: dict[str, float] = {}
     if not framework.fused_norms:
         found = _PASSES[known]
-        if head & (head - 1) == 0:
+        if _unpadded(head):
             again, backward = _CONVERTED_AGAIN.get(known, {}), _CONVERTED
     return {
         "forward": list(found.forward.items()),
         "again": [*found.again.items(), *again.items()],
         "backward": [*found.backward.items(), *backward.items()],
     }
+
+
+def _unpadded(head: int) -> bool:
+    """Whether XLA's own kernels take a head as wide as it is: a power of two."""
+    return head & (head - 1) == 0
 
 
 def _moved(passes: Mapping[str, float], count: float) -> Iterator[Work]:

@@ -308,9 +308,10 @@ class _MeshStep:
         """Flows that go at once; flat buffers are one array."""
         kind, axes = flows[0].kind, flows[0].axes
         sizes = [flow.nbytes for flow in flows]
-        arrays = (
-            tuple(map(float, sizes)) if self.framework.combined_gather_bytes else ()
-        )
+        arrays: tuple[float, ...] = ()
+        if self.framework.combined_gather_bytes and kind != "all-reduce":
+            # What is added up whole is made one array first.
+            arrays = tuple(map(float, sizes))
         nbytes = sum(sizes)
         seconds = self.prices.collective(kind, nbytes, axes, self.sizes, arrays)
         place = min((flow.place for flow in flows), key=PLACES.index)

@@ -38,10 +38,11 @@ _SLOTS_CUT: Final = {
 }
 _SLOTS_FUSED: Final = {"scatter": 1.0, "fusion": 2.0}
 # Kernels of a layer and micro batch that hardly move anything: sums of rows, indices,
-# places in stacks of layers; those of biases; and those that choose experts and slots.
+# places in stacks of layers; those of biases; and those that choose experts and slots,
+# once and for each part of a micro batch.
 _SMALL: Final = 36
 _SMALL_OF_BIASES: Final = 44
-_SMALL_OF_EXPERTS: Final = 92
+_SMALL_OF_EXPERTS: Final = 46
 _SMALL_BYTES: Final = 1 << 16
 # Times that norms and residuals pass over the activations of a layer.
 _NORM_PASSES: Final = 8.0
@@ -107,13 +108,13 @@ def layer_work(
     around = _around(shape, sizes, tokens, framework, dense=dense)
     first, *fed, last = map(product, (*projections, *feeding))
     out, *fed = fed
-    attending = (*attention.forward, out)
+    attending, leaving = (*attention.forward, out), (last,)
     attending_again = (*attention.again, out)
     matmuls = (*projections, *feeding)
     narrow = batch.products != BF16
     if narrow:
         attending += (_narrowed([(one.m, one.k, one.batch) for one in projections]),)
-        fed.append(_narrowed([(one.m, one.k, one.batch) for one in feeding]))
+        leaving += (_narrowed([(one.m, one.k, one.batch) for one in feeding]),)
     back, aside = zip(*map(_gradients, matmuls), strict=True)
     backward = (*map(product, (*back, *aside)), *attention.backward, *around, *around)
     if narrow:
@@ -127,30 +128,32 @@ def layer_work(
         again = (*attention.again, *around) if not framework.fused_attention else around
         if framework.recomputes == "feed-forward":
             again = (*map(product, feeding[:-1]), *around)
-    small = tuple(_small(shape, framework, dense=dense))
+    small = tuple(_small(shape, framework, parts, dense=dense))
     weights = tuple(_around_weights(shape, sizes, parts * tokens, framework))
     needless = attention.needless if sizes.remat == "full" else ()
     return LayerWork(
         projecting=parts * (first,),
         attending=parts * attending,
         feeding=parts * tuple(fed),
-        leaving=parts * (last,),
-        around=parts * (*around, *small),
+        leaving=parts * leaving,
+        around=parts * around + small,
         attending_again=parts * attending_again,
-        again=parts * (*again, *(small if again else ())),
-        backward=(*(parts * (*backward, *small, *small)), *weights),
+        again=parts * again + (small if again else ()),
+        backward=(*(parts * backward), *small, *small, *weights),
         aside=parts * (*map(product, aside), *needless),
         fed_back=parts * tuple(map(product, back[len(projections) :])),
     )
 
 
-def _small(shape: ModelShape, framework: Framework, *, dense: bool) -> Iterator[Work]:
+def _small(
+    shape: ModelShape, framework: Framework, parts: int, *, dense: bool
+) -> Iterator[Work]:
     """Kernels that take no longer than their start, in each of four passes."""
     if framework.name != "xla":
         return
     count = _SMALL + (_SMALL_OF_BIASES if shape.bias else 0)
     if shape.experts is not None and not dense:
-        count += _SMALL_OF_EXPERTS
+        count += _SMALL_OF_EXPERTS * (1 + parts)
     yield from count // 4 * (moved("fusion", _SMALL_BYTES),)
 
 
@@ -304,7 +307,8 @@ def _around_weights(
     if sizes.tensor_sequence:
         # Sequences are not the first dimension: each gather and each scatter over them
         # needs another order.
-        yield moved("transpose", 52.0 * tokens * shape.width)
+        sides = 1 if shape.parallel_block else 2
+        yield moved("transpose", 26.0 * sides * tokens * shape.width)
 
 
 def weights_cast(shape: ModelShape, sizes: MeshSizes) -> Work:

@@ -170,22 +170,21 @@ class ModelShape:
             WeightShape("query", width * width, tensor=True, place="entering"),
             WeightShape("key", width * kv, tensor=True, place="entering"),
             WeightShape("value", width * kv, tensor=True, place="entering"),
-            WeightShape("out", width * width, tensor=True),
         ]
+        sizes: dict[str, int] = {}
         if self.bias:
             sizes = {"query_bias": width, "key_bias": kv, "value_bias": kv}
-            found += [
-                WeightShape(n, size, tensor=True, place="entering")
-                for n, size in sizes.items()
-            ]
+        if self.qk_norm:
+            sizes |= {"query_norm": width, "key_norm": kv}
+        found += [
+            WeightShape(n, size, tensor=True, place="entering")
+            for n, size in sizes.items()
+        ]
+        found.append(WeightShape("out", width * width, tensor=True))
+        if self.bias:
             side = self.parallel_block
             found.append(WeightShape("attention_bias", width, last=side, merged=side))
             found.append(WeightShape("forward_bias", width, last=True))
-        if self.qk_norm:
-            found.append(
-                WeightShape("query_norm", width, tensor=True, place="entering")
-            )
-            found.append(WeightShape("key_norm", kv, tensor=True, place="entering"))
         if not self.parallel_block:
             found += self._norm("forward_norm")
         if dense or self.experts is None:
