@@ -41,6 +41,7 @@ _PASSES: Final = {
 _FUSED_PASSES: Final = _ScorePasses({"fusion": 8.0}, {"fusion": 8.0}, {"fusion": 14.0})
 # Products of heads that need no padding are kernels of XLA's own, which read gradients
 # of scores in float32 (4); the newest GPUs convert probabilities by themselves (6).
+_TAKES_ANY_WIDTH: Final = 9
 _CONVERTED: Final = {"fusion": 4.0}
 _CONVERTED_AGAIN: Final = {10: {"fusion": 6.0}}
 # A bias for each pair of positions and head, written and read.
@@ -101,7 +102,7 @@ def attention_work(
     pairs = max(1, shape.kv_heads // sizes.tensor) * sizes.micro_batch
     rows = length // sizes.sequence * (shape.heads // shape.kv_heads)
     wide = BF16 if framework.fused_norms else F32
-    back = wide if _unpadded(head) else BF16
+    back = wide if _own(head, generation) else BF16
     mixed = product(Matmul(pairs, head, rows, length, BF16, BF16, BF16))
     products = (product(Matmul(pairs, rows, length, head, BF16, BF16, wide)), mixed)
     gradients = map(
@@ -146,7 +147,7 @@ def _passes(
     backward: dict[str, float] = {}
     if not framework.fused_norms:
         found = _PASSES[known]
-        if _unpadded(head):
+        if _own(head, known):
             again, backward = _CONVERTED_AGAIN.get(known, {}), _CONVERTED
     return {
         "forward": list(found.forward.items()),
@@ -155,9 +156,9 @@ def _passes(
     }
 
 
-def _unpadded(head: int) -> bool:
-    """Whether XLA's own kernels take a head as wide as it is: a power of two."""
-    return head & (head - 1) == 0
+def _own(head: int, generation: int) -> bool:
+    """Whether products of heads are kernels of XLA's own, which need no padding."""
+    return head & (head - 1) == 0 or generation == _TAKES_ANY_WIDTH
 
 
 def _moved(passes: Mapping[str, float], count: float) -> Iterator[Work]:

@@ -314,7 +314,7 @@ class _MeshStep:
             arrays = tuple(map(float, sizes))
         nbytes = sum(sizes)
         seconds = self.prices.collective(kind, nbytes, axes, self.sizes, arrays)
-        place = min((flow.place for flow in flows), key=PLACES.index)
+        place = PLACES[min(PLACES.index(flow.place) for flow in flows)]
         return Message(kind, nbytes, axes, seconds, place)
 
     def _gradients_once(self, weights: list[Flow], backward: float) -> None:
