@@ -113,6 +113,7 @@ class ModelConfig:
             parallel_block=self.parallel_block,
             tied=self.tied,
             qk_norm=self.qk_norm,
+            linear_biases=self.rotary is None,
             experts=experts
             and ExpertShape(
                 *(experts.count, experts.top_k, experts.hidden, experts.shared),
