@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Hashable
 
 from lagom_jax.hlo.work import Work
@@ -39,8 +40,8 @@ class LayerSeconds:
     cast: float
     """Of weights, once."""
     ends: float
-    works: tuple[Work, ...]
-    """Of all kernels of a layer."""
+    works: tuple[tuple[Work, int], ...]
+    """Of all kernels of a layer: each with how many there are of it."""
     key: Hashable
     """The sizes and dimensions that they follow from."""
 
@@ -123,7 +124,7 @@ def _priced_layer(
         fed_back=seconds(work.fed_back) + feeding + around,
         cast=prices.kernel(weights_cast(shape, sizes)),
         ends=ends,
-        works=(*work.forward, *work.backward, *work.again),
+        works=tuple(Counter((*work.forward, *work.backward, *work.again)).items()),
         key=key,
     )
 

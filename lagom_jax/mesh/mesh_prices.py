@@ -103,7 +103,7 @@ class MeshPrices:
 
     def slowdown(
         self,
-        works: Iterable[Work],
+        works: Iterable[tuple[Work, int]],
         key: Hashable,
         kind: str,
         nbytes: int,
@@ -113,7 +113,7 @@ class MeshPrices:
         """Slowdown of kernels, one after the other, beside a collective.
 
         Args:
-            works: Of the kernels.
+            works: Of the kernels, and how many there are of each.
             key: What they follow from.
             kind: Of the collective, as HLO spells it.
             nbytes: Of its larger side.
@@ -130,9 +130,11 @@ class MeshPrices:
             load = terms.load(terms.price())
             gpu, constants = self.cluster.gpu, self.model.constants.sharing
             alone = beside = 0.0
-            for kernel in map(self._load, works):
-                alone += kernel.seconds
-                beside += kernel.seconds * slowdown(kernel, [load], gpu, constants)
+            for work, count in works:
+                kernel = self._load(work)
+                seconds = count * kernel.seconds
+                alone += seconds
+                beside += seconds * slowdown(kernel, [load], gpu, constants)
             known = self._slowdowns[place] = beside / alone if alone else 1.0
         return known
 
