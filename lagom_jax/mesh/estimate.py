@@ -28,6 +28,7 @@ from lagom_jax.mesh.messages import Message, combined, largest_of, seconds_of
 from lagom_jax.mesh.model_shape import PLACES, ModelShape
 from lagom_jax.mesh.sizes import Axes, MeshSizes, StepBatch
 from lagom_jax.mesh.windows import (
+    Windows,
     late_again,
     late_behind_chain,
     late_forward,
@@ -172,11 +173,14 @@ class _MeshStep:
         self.sent[reason] += seconds
         self.exposed[reason] += exposed
         if exposed < seconds:
-            slowdown = self.prices.slowdown(
-                *(self.kernels.works, self.kernels.key, largest.kind),
-                *(largest.nbytes, largest.axes, self.sizes),
-            )
-            self.lost += (seconds - exposed) * (1 - 1 / slowdown)
+            self.lost += (seconds - exposed) * (1 - 1 / self._slowdown(largest))
+
+    def _slowdown(self, message: Message) -> float:
+        """Of a layer's kernels beside a message."""
+        return self.prices.slowdown(
+            *(self.kernels.works, self.kernels.key, message.kind),
+            *(message.nbytes, message.axes, self.sizes),
+        )
 
     def _activations(self) -> None:
         """Communication between kernels that wait for it."""
@@ -250,8 +254,12 @@ class _MeshStep:
         for kind in rooms:
             if same := [message for message in sums if message.kind == kind]:
                 seconds = sum(message.seconds for message in same)
-                left = loops * max(0.0, seconds - max(0.0, rooms[kind]))
-                self._pays("gradients", loops * seconds, left, largest_of(same))
+                largest, room = largest_of(same), max(0.0, rooms[kind])
+                if not self.framework.prefetches:
+                    # Kernels beside a message are slower, and hide that much more.
+                    room *= self._slowdown(largest)
+                left = loops * max(0.0, seconds - room)
+                self._pays("gradients", loops * seconds, left, largest)
         stacked = self.framework.looped_pipeline and self.sizes.pipeline > 1
         for flow in weights:
             if flow.phase == "ends":
@@ -263,21 +271,29 @@ class _MeshStep:
 
     def _late(self, forward: list[Message], again: list[Message]) -> float:
         """Seconds for which a layer waits for its weights, in both passes."""
-        kernels, sizes = self.kernels, self.sizes
+        gathers = [*forward, *again]
+        if not gathers or not self.overlaps:
+            return seconds_of(gathers)
+        sizes = self.sizes
         summed = sizes.tensor > 1 and not self.shape.parallel_block
+        slower = self._slowdown(largest_of(gathers))
+        windows, repeated = (
+            Windows(*(slower * one for one in windows))
+            for windows in (self.kernels.windows, self.kernels.again)
+        )
         if sizes.expert > 1:
-            half = kernels.windows.feeding / 2
-            windows = kernels.windows._replace(feeding=half)
-            repeated = kernels.again._replace(feeding=half)
+            windows, repeated = (
+                one._replace(feeding=one.feeding / 2) for one in (windows, repeated)
+            )
             late = late_behind_chain(forward, windows)
             return late + late_behind_chain(again, repeated)
         if summed and self.shape.experts is not None:
-            late = late_behind_chain(forward, kernels.windows)
+            late = late_behind_chain(forward, windows)
         else:
-            late = late_forward(forward, kernels.windows, chained=summed)
+            late = late_forward(forward, windows, chained=summed)
         if summed:
-            return late + late_behind_chain(again, kernels.again)
-        return late + late_again(again, kernels.again)
+            return late + late_behind_chain(again, repeated)
+        return late + late_again(again, repeated)
 
     def _scatter_room(self) -> float:
         """Seconds of a backward pass beside which gradients are added up and cut."""
