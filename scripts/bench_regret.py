@@ -250,9 +250,10 @@ model* is the same without what replays under the other models took.
 Made by `python scripts/score_coverage.py`: constants fitted without the rows in
 question, and of those rows the share that lies within the interval that the ensemble
 around these constants states. Matmuls are kept out by shape, NCCL alone row by row,
-networks whole. Of the A100's step only the matmuls are a test: other kernels are fitted
-to it, the width of single ones (`one_kernel`) and a form of collectives of many arrays
-were stated with it in view.
+networks whole. A table's matmuls are priced as its loop leaves them in the cache. Of
+the A100's step only the matmuls are a test: other kernels are fitted to it, the width
+of single ones (`one_kernel`) and a form of collectives of many arrays were stated with
+it in view.
 
 {covered(coverage)}
 """
