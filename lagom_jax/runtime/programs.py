@@ -194,15 +194,15 @@ def build(
     if not on_gpus:
         options.pop(COSTS, None)
         order = None
-    with scheduler_pass(order, capture=False) as seen:
-        try:
+    try:
+        # A jax that takes no order of others has that in common with one that takes
+        # another: the plan can do without.
+        with scheduler_pass(order, capture=False) as seen:
             compiled = stages.compile(options)
-        except LagomError:
-            raise
-        except Exception as error:
-            raise PlanError(
-                f"the program of the plan cannot be compiled: {error}"
-            ) from error
+    except Exception as error:
+        raise PlanError(
+            f"the program of the plan cannot be compiled: {error}"
+        ) from error
     if order is not None and seen.outcome != APPLIED:
         raise PlanError(
             f"the plan's order of instructions was not taken: {seen.outcome}"

@@ -15,7 +15,7 @@ from lagom_jax.runtime.offer import OfferedPlan
 from lagom_jax.runtime.planned_beside import PlannerBeside
 from tests.runtime.planned import OPTION, made
 
-OTHER = "xla_gpu_enable_pipelined_all_gather"
+OTHER = "xla_gpu_enable_latency_hiding_scheduler"
 """Another option that the CPU takes and ignores."""
 NAMES = ("as it was", "the plan", "another plan")
 PREDICTED = (0.100, 0.090, 0.092)

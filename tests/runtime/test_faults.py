@@ -123,7 +123,8 @@ class TestLevers:
         order = ScheduleEdit("a1" * 32, {0: (1, 0)})
         usual = plans.make
         plans.make = lambda planner: with_lever(planner, ORDER, order=order)
-        falls_back("order of instructions was not taken: ")
+        # jax 0.12 says so where it has not loaded the compiler for GPUs.
+        falls_back("order of instructions was not taken: |PJRT_Api is not initialized")
         # The same without an order.
         plans.make = lambda planner: (
             usual(planner) if plans.made % 2 == 0 else ordered(planner)

@@ -20,7 +20,7 @@ from lagom_jax.errors import InDoubtError, LagomError, PlanError
 from lagom_jax.measurements import read_profile
 from lagom_jax.measurements.overlay import match
 from lagom_jax.online.search import Search, SearchLimits
-from lagom_jax.plan import MeasuredSteps
+from lagom_jax.plan import MeasuredSteps, to_json
 from lagom_jax.planner import Planner
 from lagom_jax.program.build import build_program
 from lagom_jax.runtime import (
@@ -602,7 +602,8 @@ def test_planning_in_another_process_finds_what_planning_here_finds(tmp_path):
     assert there.timed[0].timed.seconds > 0
     assert len(there.timed[0].timed.by_model) == 20
     assert any(tmp_path.iterdir()), "steps are kept where the planner keeps them"
-    # It knows its own plans, and has no settings where nothing is communicated.
+    # It knows its plans by what they say, and has no settings where nothing travels.
+    assert all(to_json(one.plan) == one.document for one in there.timed)
     assert there.around(None) == there.around(there.timed[-1].plan) == ()
     there.close()
 
