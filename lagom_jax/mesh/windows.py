@@ -60,7 +60,6 @@ def late_forward(
             place = place if last else max(place, 1)
             if place < len(room):
                 left = max(0.0, left - room[place])
-                room[place] = 0.0
             for other in range(place + 1, 1 if last and chained else len(room)):
                 taken = min(left, room[other])
                 room[other] -= taken

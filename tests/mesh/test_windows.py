@@ -63,6 +63,13 @@ def test_a_chain_hides_no_more(messages, windows):
     assert late_again(messages, windows) <= late_behind_chain(messages, windows) + 1e-9
 
 
+def test_the_last_weights_pass_attention_only_where_nothing_stands_between():
+    sent = [Message("all-gather", 1, ("fsdp",), 4.0, "leaving")]
+    windows = Windows(1.0, 2.0, 1.0)
+    assert late_forward(sent, windows) == 0.0
+    assert late_forward(sent, windows, chained=True) == 3.0
+
+
 @given(st.lists(st.integers(1, 40), max_size=12), st.integers(1, 60))
 def test_what_is_combined_is_everything_once(sizes, limit):
     flows = [Flow("all-gather", ("fsdp",), n, 1, "forward", "weights") for n in sizes]
