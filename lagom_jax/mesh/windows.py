@@ -1,4 +1,4 @@
-"""What XLA's scheduler hides of the weights that a layer gathers.
+"""Windows of a layer: kernels behind which XLA's scheduler hides gathers of weights.
 
 It has one collective under way at a time, and puts each as late as its result allows,
 from the end of the layer to its beginning. So every gather has a window, the kernels
