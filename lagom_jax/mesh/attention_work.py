@@ -157,7 +157,7 @@ def _passes(
 
 
 def _own(head: int, generation: int) -> bool:
-    """Whether products of heads are kernels of XLA's own, which need no padding."""
+    """True where products of heads are kernels of XLA's own, which need no padding."""
     return head & (head - 1) == 0 or generation == _TAKES_ANY_WIDTH
 
 

@@ -219,7 +219,7 @@ class _MeshStep:
             self._pays(flow.reason, seconds, left, Message.of(flow))
 
     def _only_activations(self) -> bool:
-        """Whether a layer has no collectives but those of a cut sequence."""
+        """True if a layer has no collectives but those of a cut sequence."""
         sizes = self.sizes
         alone = sizes.pipeline > 1 or not sizes.sharded
         return self.framework.name == "xla" and sizes.tensor_sequence and alone
