@@ -53,7 +53,7 @@ class Variant:
         self._name, self._options, self._cache = name, options, cache
         self._usual, self._devices = usual, devices
         self.programs = Executables(devices)
-        """What is compiled for it; what was decided outlasts that."""
+        """Its compiled programs; what was decided outlasts them."""
         self._talk = Talk(ProcessGroup(0, (0,)), "", 0.0)
         self._steps = self._guided(Guide())
         self._work = Interruptible()
