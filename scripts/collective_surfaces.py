@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from fit_scores import LARGE
 from never_falling import never_falling
+from smooth_corrections import Residuals, Smoothness, smooth, told_apart
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import default_of
-from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts, numbers_of
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.structure import EXCHANGED_KINDS, Exchanged, Form, Streamed
@@ -30,6 +30,8 @@ LAUNCHED = {"h100-sxm", "b200"}
 """GPUs whose rows of collectives.csv include the launch. A rack's are as NCCL alone."""
 # How far apart, in logs, the two rates of a permute must be to tell which it had.
 TOLD = 0.2
+TWINS = {"b200": "gb200-nvl72"}
+"""GPUs with the same chip and links: hosts of 4 tell what 4 of 8 take."""
 LOG2_BYTES = range(8, 37)
 PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -49,6 +51,8 @@ class Rows:
     """Whether the time includes the host's launch."""
     version: np.ndarray
     """A number for each version of NCCL, see `VERSIONS`."""
+    own: np.ndarray
+    """False for rows of a twin."""
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -60,20 +64,6 @@ class Rows:
 VERSIONS: list[str] = []
 
 
-@dataclasses.dataclass(frozen=True)
-class Smoothness:
-    """Of the correction: how much it varies, and over how many octaves."""
-
-    together: float
-    """Standard deviation of the part that all group sizes share."""
-    apart: float
-    """Standard deviation of the part that may differ between them."""
-    octaves_of_bytes: float
-    octaves_of_ranks: float
-    slant: float
-    """0: similar where the bytes are, 1: where the bytes per rank are."""
-
-
 STREAMED = Smoothness(0.15, 0.15, 5.0, 3.0, 0.5)
 EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 # Permutes were measured at every power of two, so more can be told apart. A host has 4
@@ -81,24 +71,6 @@ EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
 # Over PCIe eight GPUs go through the processors: another thing than two.
 PCIE = Smoothness(0.3, 0.8, 3.0, 2.0, 0.0)
-# Correlation of what one protocol's form leaves with what another's does.
-BETWEEN_PROTOCOLS = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Residuals:
-    """What a form leaves: logs of measured over form."""
-
-    nbytes: np.ndarray
-    ranks: np.ndarray
-    logs: np.ndarray
-    noise: np.ndarray
-    protocol: np.ndarray
-    """Its place in `PROTOCOLS`."""
-
-    def __getitem__(self, chosen: np.ndarray) -> Residuals:
-        fields = dataclasses.fields(self)
-        return Residuals(*(getattr(self, f.name)[chosen] for f in fields))
 
 
 def smoothness(kind: str, cluster: Cluster) -> Smoothness:
@@ -131,14 +103,15 @@ def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
     for name in ("collectives.csv", "nccl_alone.csv"):
         text = (COST / "measured" / name).read_text()
         for row in read_collectives(text).rows:
-            if row.gpu != gpu:
+            own = row.gpu == gpu
+            if not own and (row.gpu != TWINS.get(gpu) or name == "collectives.csv"):
                 continue
             ranks = row.group_size or row.devices
             job = cluster.gpus_per_host * math.ceil(row.devices / cluster.gpus_per_host)
             launched = name == "collectives.csv" and gpu in LAUNCHED
             values = (row.devices, ranks, job, row.tensor_bytes, row.microseconds)
             found.setdefault(row.op, []).append(
-                (*values, launched, numbered(row.nccl or TABLE_NCCL))
+                (*values, launched, numbered(row.nccl or TABLE_NCCL), own)
             )
     return {kind: Rows(*np.array(v, float).T) for kind, v in sorted(found.items())}
 
@@ -286,7 +259,14 @@ def left(kind: str, form: Form, rows: Rows, cluster: Cluster) -> Residuals:
     where = placed(kind, rows, cluster)
     told = rates_told(kind, form, rows, cluster, where)
     logs = np.log(rows.microseconds / form_times(kind, form, rows, cluster, told))
-    return Residuals(rows.nbytes, rows.ranks, logs, noise(rows), protocols(where))
+    return Residuals(
+        rows.nbytes, rows.ranks, logs, noise(rows), protocols(where), series(rows)
+    )
+
+
+def series(rows: Rows) -> np.ndarray:
+    """Rows that share what only they have: a version's, or a twin's."""
+    return np.where(rows.own > 0, rows.version, -1 - rows.version)
 
 
 def spans(kind: str, rows: Rows) -> list[Span]:
@@ -294,45 +274,6 @@ def spans(kind: str, rows: Rows) -> list[Span]:
         pairs = zip(rows.job, rows.ranks, strict=True)
         return [Span(int(job), 1, 1, int(n)) for job, n in pairs]
     return [Span(int(n), 1, int(n)) for n in rows.ranks]
-
-
-def _matern(distance: np.ndarray) -> np.ndarray:
-    scaled = math.sqrt(3) * np.abs(distance)
-    return (1 + scaled) * np.exp(-scaled)
-
-
-def smooth(
-    seen: Residuals, how: Smoothness
-) -> Callable[[np.ndarray, np.ndarray, int], np.ndarray]:
-    """A smooth function of bytes, ranks and protocol through what is left."""
-
-    def place(nbytes: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.log2(nbytes) - how.slant * np.log2(ranks), np.log2(ranks)
-
-    here = place(seen.nbytes, seen.ranks)
-
-    def kernel(
-        there: tuple[np.ndarray, np.ndarray], protocol: np.ndarray
-    ) -> np.ndarray:
-        along = _matern((there[0][:, None] - here[0]) / how.octaves_of_bytes)
-        across = _matern((there[1][:, None] - here[1]) / how.octaves_of_ranks)
-        same = protocol[:, None] == seen.protocol
-        between = np.where(same, 1.0, BETWEEN_PROTOCOLS)
-        return between * along * (how.together**2 + how.apart**2 * across)
-
-    base = seen.noise
-    scale, among = base, kernel(here, seen.protocol)
-    weights = np.zeros(len(base))
-    for _ in range(10):
-        weights = np.linalg.solve(among + np.diag(scale**2), seen.logs)
-        off = np.abs(seen.logs - among @ weights)
-        scale = np.minimum(base * np.sqrt(np.maximum(1, off / base / 1.5)), base * 10)
-
-    def found(nbytes: np.ndarray, ranks: np.ndarray, protocol: int) -> np.ndarray:
-        which = np.full(len(nbytes), protocol)
-        return kernel(place(nbytes, ranks), which) @ weights
-
-    return found
 
 
 Launch = dict[int, tuple[float, float]]
@@ -388,24 +329,34 @@ def fit_alone(kind: str, rows: Rows, cluster: Cluster, how: Smoothness) -> Surfa
     powers = {2**i for i in range(1, 1 + int(math.log2(rows.ranks.max())))}
     knots = sorted(powers | {int(n) for n in rows.ranks})
     sizes = 2.0 ** np.array(LOG2_BYTES)
-    tables: dict[str, np.ndarray] = {}
-    for number, protocol in enumerate(PROTOCOLS):
-        if protocol == "ll128" and kind in EXCHANGED_KINDS:
-            continue
-        table = []
-        for n in knots:
-            row = correction(sizes, np.full(len(sizes), float(n)), number)
-            if isinstance(form, Streamed):
-                row = never_falling(kind, form, row, sizes, n, peak, protocol)
-            table.append(row)
-        tables[protocol] = np.array(table, dtype=np.float64)
+
+    def tables(of_series: int) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for number, protocol in enumerate(PROTOCOLS):
+            if protocol == "ll128" and kind in EXCHANGED_KINDS:
+                continue
+            table = []
+            for n in knots:
+                ranks = np.full(len(sizes), float(n))
+                row = correction(sizes, ranks, number, of_series)
+                if isinstance(form, Streamed):
+                    row = never_falling(kind, form, row, sizes, n, peak, protocol)
+                table.append(row)
+            found[protocol] = np.array(table, dtype=np.float64)
+        return found
+
+    versions = {int(number) for number in rows.version[rows.own > 0]}
+    *older, newest = sorted(versions, key=lambda number: numbers_of(VERSIONS[number]))
+    if not told_apart(rows.ranks, series(rows)):
+        older = []
     return Surface(
         kind,
         form,
         np.log2(np.array(knots, dtype=np.float64)),
         np.array(LOG2_BYTES, dtype=float),
-        tables,
+        tables(newest),
         peak,
+        {VERSIONS[number]: tables(number) for number in older},
     )
 
 

@@ -61,14 +61,19 @@ def folds(rows: Rows) -> dict[str, list[np.ndarray]]:
     them out asks for extrapolation, which the others do not.
     """
     sizes = np.round(np.log2(rows.nbytes))
+    own = rows.own > 0
     inner = sorted(set(sizes))[1:-1]
-    ranks = sorted(set(rows.ranks))
-    jobs = sorted(set(rows.devices))
-    return {
+    ranks = sorted(set(rows.ranks[own]))
+    jobs = sorted(set(rows.devices[own]))
+    found = {
         "rows": [np.arange(len(rows)) % 7 == i for i in range(7)],
         "sizes": [sizes == size for size in inner],
         "group sizes": [rows.ranks == n for n in ranks[1:-1]],
         "job sizes": [rows.devices == n for n in jobs] if len(ranks) > 2 else [],
+    }
+    return {
+        name: [part for part in parts if own[part].any()]
+        for name, parts in found.items()
     }
 
 
@@ -86,12 +91,12 @@ def judge(
         return [*zip(part.nbytes, off, part.launched > 0, strict=True)]
 
     whole = fit(kind, rows, cluster, how)
-    found = {"fitted": scored(whole, rows)}
+    found = {"fitted": scored(whole, rows[rows.own > 0])}
     for name, parts in folds(rows).items():
         found[f"kept out: {name}"] = []
         for out in parts:
             part = fit(kind, rows[~out], cluster, how)
-            found[f"kept out: {name}"] += scored(part, rows[out])
+            found[f"kept out: {name}"] += scored(part, rows[out & (rows.own > 0)])
     return *whole, found
 
 
@@ -121,8 +126,8 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
             str(n): [round(us * 1e-6, 9) for us in pair] for n, pair in launch.items()
         }
         kinds[kind] = {
-            "source": f"fitted to {len(rows)} rows of measured/nccl_alone.csv and "
-            "collectives.csv by scripts/fit_collectives.py",
+            "source": f"fitted to {int(rows.own.sum())} rows of "
+            "measured/nccl_alone.csv and collectives.csv by scripts/fit_collectives.py",
             "form": dataclasses.asdict(surface.form),
             "correction": {
                 "ranks": [round(2**x) for x in surface.log2_ranks],
@@ -130,6 +135,13 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
                 "factors": {
                     protocol: np.exp(table).round(4).tolist()
                     for protocol, table in surface.factors.items()
+                },
+                "by_older_version": {
+                    version: {
+                        protocol: np.exp(table).round(4).tolist()
+                        for protocol, table in factors.items()
+                    }
+                    for version, factors in surface.by_older_version.items()
                 },
             },
             "errors": judged,

@@ -38,7 +38,8 @@ def alone(gpu: str, cluster: Cluster) -> dict[str, fitting.Rows]:
     """The rows of each kind as of NCCL alone."""
     return {
         kind: fitting.without_launch(rows, fitted_launch(kind, rows, cluster))
-        for kind, rows in fitting.read(gpu, cluster).items()
+        for kind, every in fitting.read(gpu, cluster).items()
+        for rows in [every[every.own > 0]]
     }
 
 
@@ -71,7 +72,9 @@ def errors(turns: Turns, how: fitting.Smoothness) -> np.ndarray:
         for protocol in np.unique(protocols):
             there = protocols == protocol
             part = asked[there]
-            smooth[there] = correction(part.nbytes, part.ranks, int(protocol))
+            smooth[there] = correction(
+                part.nbytes, part.ranks, int(protocol), fitting.series(part)
+            )
         off = np.abs(np.expm1(smooth - truth))
         found.append(off[asked.nbytes >= fitting.LARGE])
     return np.concatenate(found)

@@ -154,7 +154,7 @@ def collectives(gpus: Collection[str]) -> Iterator[Covered]:
         cluster = Cluster.parse(spelled)
         found: dict[bool, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
         for kind, rows in collective_surfaces.read(measured, cluster).items():
-            alone = rows[rows.launched == 0]
+            alone = rows[(rows.launched == 0) & (rows.own > 0)]
             if len(alone) >= TURNS:
                 for large, pair in collectives_of(kind, alone, cluster):
                     found[large].append(pair)

@@ -159,12 +159,20 @@ def _surface(known: Surface, draws: Draws) -> list[Surface]:
         * np.array(draws.normal(f"collectives {known.kind} {protocol}"))
         for protocol in known.factors
     }
+
+    def moved(factors: Mapping[str, Floats], member: int) -> dict[str, Floats]:
+        return {
+            protocol: table + by_protocol[protocol][:, member]
+            for protocol, table in factors.items()
+        }
+
     return [
         dataclasses.replace(
             known,
-            factors={
-                protocol: table + by_protocol[protocol][:, member]
-                for protocol, table in known.factors.items()
+            factors=moved(known.factors, member),
+            by_older_version={
+                version: moved(factors, member)
+                for version, factors in known.by_older_version.items()
             },
         )
         for member in range(draws.members)

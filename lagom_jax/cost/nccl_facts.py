@@ -59,6 +59,8 @@ class NcclFacts:
     p2p_chunk_bytes: int
     p2p_ll_bytes_per_channel: int
     p2p_most_chunks: int
+    p2p_least_part_bytes: int
+    """A channel's part of a send, unless the whole is shorter."""
     p2p_ll_by_channels_in_use: bool
     """True if LL depends on the channels that a message uses, or on all of them."""
     net_channels_per_peer: int
@@ -180,6 +182,7 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         p2p_chunk_bytes=chunk,
         p2p_ll_bytes_per_channel=p2p["ll_bytes_per_channel"],
         p2p_most_chunks=p2p["most_chunks_in_a_part"],
+        p2p_least_part_bytes=values["p2p_least_part_bytes"],
         p2p_ll_by_channels_in_use=values["p2p_ll_by_channels_in_use"],
         net_channels_per_peer=values["net_channels_per_peer"],
         array_bytes=values["array_bytes"],

@@ -4,8 +4,9 @@ NCCL gives each pair of GPUs a power of two of channels, as many as fit when all
 are served at once, and doubles it while a channel's part is longer than 32 chunks.
 What does not fit into the channels of the communicator waits for the next round. A
 message of at most 16 KiB per channel goes in the LL protocol: per channel of the
-communicator, or since 2.29.2 per channel that serves the pair. Where a communicator
-crosses the network all pairs have few channels, those inside a host too.
+communicator, or since 2.29.2 per channel that serves the pair, of which none has less
+than 64 KiB to carry. Where a communicator crosses the network all pairs have few
+channels, those inside a host too.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ def default_parts(
     message = nbytes / peers
     reach = most if domains == 1 else min(most, facts.net_channels_per_peer)
     longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks if domains == 1 else 1 << 17
-    per_peer = _doubled(message, min(reach, _fitting(most, ranks)), reach, longest)
+    first = min(reach, _fitting(most, ranks), _parts(message, facts))
+    per_peer = _doubled(message, first, reach, longest)
     serving = per_peer if facts.p2p_ll_by_channels_in_use else reach
     small = message <= facts.p2p_ll_bytes_per_channel * serving
     protocol = "ll" if small and domains == 1 else "simple"
-    return _laid_out(message, peers, per_peer, most, protocol)
+    return _laid_out(message, peers, per_peer, most, protocol, facts)
 
 
 def parts_on(
@@ -103,15 +105,20 @@ def parts_on(
     """
     peers = 1 if kind in POINT_TO_POINT else ranks
     message = nbytes / peers
-    per_peer = channels
+    per_peer = min(channels, _parts(message, facts))
     if peers > 1:
         longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks
-        per_peer = _doubled(message, _fitting(channels, ranks), channels, longest)
-    return _laid_out(message, peers, per_peer, channels, protocol)
+        first = min(_fitting(channels, ranks), per_peer)
+        per_peer = _doubled(message, first, channels, longest)
+    return _laid_out(message, peers, per_peer, channels, protocol, facts)
 
 
 def _fitting(channels: int, ranks: int) -> int:
     return 1 << max(0, math.floor(math.log2(max(1, channels / ranks))))
+
+
+def _parts(message: float, facts: NcclFacts) -> int:
+    return max(1, math.ceil(message / facts.p2p_least_part_bytes))
 
 
 def _doubled(message: float, per_peer: int, most: int, longest: float) -> int:
@@ -121,11 +128,17 @@ def _doubled(message: float, per_peer: int, most: int, longest: float) -> int:
 
 
 def _laid_out(
-    message: float, peers: int, per_peer: int, most: int, protocol: str
+    message: float,
+    peers: int,
+    per_peer: int,
+    most: int,
+    protocol: str,
+    facts: NcclFacts,
 ) -> Parts:
     wanted = peers * per_peer
+    least = min(message, facts.p2p_least_part_bytes)
     return Parts(
-        message / per_peer,
+        max(least, message / per_peer),
         per_peer,
         math.ceil(wanted / most),
         min(most, wanted),

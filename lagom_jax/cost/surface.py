@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from lagom_jax.cost.nccl_facts import NcclFacts
+from lagom_jax.cost.nccl_facts import NcclFacts, numbers_of
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.spread import NOTHING_MISSED, Spread, borrowed, spread_of
@@ -54,6 +54,10 @@ class Surface:
     """By protocol the log of measured over form: a row per rank knot."""
     peak: float
     """Bytes per second of the link that was measured."""
+    by_older_version: Mapping[str, Mapping[str, Floats]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, Floats]]
+    )
+    """The same for versions of NCCL that were measured, older than the newest."""
     spread: Spread = NOTHING_MISSED
     """Error left over, of collectives of 1 MiB and more and of smaller ones."""
 
@@ -78,15 +82,20 @@ class Surface:
             found = form.parted(kind, nbytes, span, peak, parts)
         # On another link, what counts is how long the bytes take, not how many.
         size = nbytes * self.peak / peak
-        factor = 1e-6 * self.correction(size, span.pairs or span.size, protocol)
+        ranks = span.pairs or span.size
+        factor = 1e-6 * self.correction(size, ranks, protocol, facts.version)
         return found[0] * factor, found[1] * factor
 
-    def correction(self, nbytes: float, ranks: int, protocol: str) -> float:
+    def correction(
+        self, nbytes: float, ranks: int, protocol: str, version: str = ""
+    ) -> float:
         """Factor of the form; outside the knots, that of the edge."""
         x = math.log2(max(nbytes, 1.0))
-        table = self.factors.get(protocol)
+        known = _measured_as(version, tuple(self.by_older_version))
+        factors = self.by_older_version.get(known, self.factors)
+        table = factors.get(protocol)
         if table is None:
-            table = self.factors["simple"]
+            table = factors["simple"]
         rows = [
             float(np.interp(x, self.log2_bytes, row))
             for row in cast("list[Floats]", list(table))
@@ -173,16 +182,15 @@ def _surface(kind: str, record: dict[str, Any]) -> Surface:
     item = record["kinds"][kind]
     form = Exchanged if kind in EXCHANGED_KINDS else Streamed
     table = item["correction"]
+    older = table.get("by_older_version", {})
     return Surface(
         kind,
         form(**item["form"]),
         np.log2(np.array(table["ranks"], dtype=float)),
         np.array(table["log2_bytes"], dtype=float),
-        {
-            protocol: np.log(np.array(rows, dtype=float))
-            for protocol, rows in table["factors"].items()
-        },
+        _logs(table["factors"]),
         item.get("peak_bytes_per_s", record["peak_bytes_per_s"]),
+        {version: _logs(factors) for version, factors in older.items()},
         spread_of(
             item.get("errors", {}),
             "1 MiB and more",
@@ -190,3 +198,22 @@ def _surface(kind: str, record: dict[str, Any]) -> Surface:
             borrowed("collectives"),
         ),
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _measured_as(version: str, measured: tuple[str, ...]) -> str:
+    """The measured version that a version is: 2.23 if it is 2.23.4-1."""
+    if version and measured:
+        numbers = numbers_of(version)
+        for known in measured:
+            short = numbers_of(known)
+            if numbers[: len(short)] == short:
+                return known
+    return ""
+
+
+def _logs(factors: Mapping[str, Any]) -> dict[str, Floats]:
+    return {
+        protocol: np.log(np.array(rows, dtype=float))
+        for protocol, rows in factors.items()
+    }

@@ -263,3 +263,17 @@ def test_parts_by_hand():
     # From 2.29.2 on it is 16 KiB for each channel that serves the pair: one of 72.
     later = nccl_facts(Cluster.parse("gb200-nvl72"), "2.29.2")
     assert default_parts("collective-permute", 17 << 10, 72, later).protocol == "simple"
+
+
+def test_no_channel_has_a_part_of_less_than_64_kib():
+    """So one channel serves a short message, and LL ends at its 16 KiB from 2.29.2."""
+    later = nccl_facts(Cluster.parse("h100"), "2.29.2")
+    for message, channels in ((1, 1), (64 << 10, 1), (65 << 10, 2), (1 << 20, 16)):
+        parts = default_parts("all-to-all", 2 * message, 2, later)
+        assert (parts.per_peer, parts.rounds) == (channels, 1)
+        assert parts.part_bytes == min(message, 64 << 10)
+        assert parts.protocol == ("ll" if message <= 16 << 10 else "simple")
+    before = nccl_facts(Cluster.parse("h100"), "2.28.9")
+    assert default_parts("all-to-all", 128 << 10, 2, before).protocol == "ll"
+    # A setting with more channels leaves the rest of them idle.
+    assert parts_on("collective-permute", 64 << 10, 2, 8, "simple", later).channels == 1
