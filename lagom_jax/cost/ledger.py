@@ -11,7 +11,7 @@ class Ledger:
     """Record of a stretch of a program.
 
     A ledger can leave out the figures of single tasks and keep only the totals; that
-    is what a search over settings needs.
+    is what a search over orders needs.
     """
 
     def __init__(self, *, detailed: bool = True) -> None:
@@ -80,3 +80,45 @@ class Ledger:
         if found is None:
             found = self.tasks[task] = TaskTime()
         return found
+
+
+class CollectiveLedger(Ledger):
+    """Record of the totals, and of no more of tasks than the time of collectives.
+
+    That is what a search over settings needs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(detailed=False)
+        self.seconds: dict[Collective, float] = {}
+        """How long each took, slowed as it was."""
+
+    def fresh(self) -> CollectiveLedger:
+        """An empty ledger of the same kind."""
+        return CollectiveLedger()
+
+    def ran(self, task: Task, seconds: float, alone: float) -> None:
+        """A task ran on the compute stream."""
+        super().ran(task, seconds, alone)
+        if isinstance(task, Collective):
+            self.seconds[task] = self.seconds.get(task, 0.0) + seconds
+
+    def launched(self, task: Task) -> None:
+        """A task was handed to another stream."""
+        if isinstance(task, Collective):
+            self.seconds.setdefault(task, 0.0)
+
+    def flew(
+        self, task: Task, seconds: float, work: float, kernel: Kernel | None
+    ) -> None:
+        """A task was under way on another stream, beside a kernel or not."""
+        if isinstance(task, Collective):
+            self.totals.communication_seconds += seconds
+            self.seconds[task] = self.seconds.get(task, 0.0) + seconds
+
+    def add(self, other: Ledger, times: float = 1) -> None:
+        """Takes over another stretch, as if it had happened so many times."""
+        super().add(other, times)
+        assert isinstance(other, CollectiveLedger)
+        for task, seconds in other.seconds.items():
+            self.seconds[task] = self.seconds.get(task, 0.0) + seconds * times

@@ -21,9 +21,9 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
@@ -35,6 +35,8 @@ from lagom_jax.program.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
 _LEAST_SHARE = 0.05
+NOTHING: Final = 0
+"""The number of the load of what takes nothing of the GPU."""
 _Loads: TypeAlias = tuple[KernelLoad | None, tuple[CollectiveLoad | None, ...]]
 
 
@@ -102,6 +104,10 @@ class RatesOfLoads:
         self._gpu = gpu
         self._constants = constants
         self._known: dict[_Loads, Rates] = {}
+        self._numbers: dict[KernelLoad | CollectiveLoad | None, int] = {None: NOTHING}
+        self._numbered: list[KernelLoad | CollectiveLoad | None] = [None]
+        self._by_numbers: dict[tuple[int, tuple[int, ...]], Rates] = {}
+        self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
         self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
 
     def of(
@@ -122,6 +128,45 @@ class RatesOfLoads:
             known = self._known[key] = self._rates(kernel, flying)
         return known
 
+    def number(self, load: KernelLoad | CollectiveLoad) -> int:
+        """The number of a load, by which speeds are found sooner; equal ones share it.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+            >>> one, same = (KernelLoad(0.5, 0.0, 0), KernelLoad(0.5, 0.0, 0))
+            >>> rates.number(one) == rates.number(same) != NOTHING
+            True
+        """
+        known = self._numbers.get(load)
+        if known is None:
+            known = self._numbers[load] = len(self._numbered)
+            self._numbered.append(load)
+        return known
+
+    def of_numbers(self, kernel: int, flying: tuple[int, ...]) -> Rates:
+        """The speeds of a kernel and of what flies, by the numbers of their loads."""
+        known = self._by_numbers.get((kernel, flying))
+        if known is None:
+            own, *others = (self._numbered[number] for number in (kernel, *flying))
+            assert not isinstance(own, CollectiveLoad)
+            loads = [one if isinstance(one, CollectiveLoad) else None for one in others]
+            known = self._by_numbers[kernel, flying] = self._rates(own, loads)
+        return known
+
+    def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
+        """Kernels that collectives run beside; equal ones share what is worked out.
+
+        Args:
+            kernels: Seconds of kernels, by what these need of the GPU.
+        """
+        key = tuple(kernels.items())
+        known = self._mixes.get(key)
+        if known is None:
+            known = self._mixes[key] = KernelMix(self, key)
+        return known
+
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
         """Slowdown of a kernel beside a collective."""
         known = self._slowdowns.get(beside)
@@ -134,7 +179,7 @@ class RatesOfLoads:
         return found
 
     def _rates(
-        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
+        self, kernel: KernelLoad | None, flying: Sequence[CollectiveLoad | None]
     ) -> Rates:
         beside = [load for load in flying if load is not None]
         kernel_slowdown = (
@@ -153,6 +198,38 @@ class RatesOfLoads:
         )
 
 
+class KernelMix:
+    """Kernels that collectives run beside, and what those lose."""
+
+    def __init__(
+        self, rates: RatesOfLoads, kernels: tuple[tuple[KernelLoad, float], ...]
+    ) -> None:
+        self._rates, self._kernels = rates, kernels
+        self._total = sum(seconds for _, seconds in kernels)
+        self._lost: dict[CollectiveLoad, float] = {}
+
+    def lost(self, load: CollectiveLoad) -> float:
+        """The part of a collective's time that the kernels lose.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.loads import NO_LOAD
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+            >>> rates.mix({KernelLoad(0.5, 0.0, 0): 1.0}).lost(NO_LOAD)
+            0.0
+        """
+        known = self._lost.get(load)
+        if known is None:
+            slowdown = self._rates.slowdown
+            known = sum(
+                seconds * (1.0 - 1.0 / slowdown(kernel, load))
+                for kernel, seconds in self._kernels
+            )
+            known = self._lost[load] = known / self._total if self._total else 0.0
+        return known
+
+
 class SharedGpu:
     """Contention on the GPUs of one cluster."""
 
@@ -162,23 +239,18 @@ class SharedGpu:
         kernels: Callable[[Kernel], KernelLoad],
         collectives: Callable[[Collective], CollectiveLoad],
     ) -> None:
-        self._rates = rates
+        self.of_loads = rates
+        """The speeds by what tasks take of the GPU."""
         self._kernels = kernels
         self._collectives = collectives
 
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
         """Slowdown of a kernel beside a collective."""
-        return self._rates.slowdown(kernel, beside)
-
-    def between(
-        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
-    ) -> Rates:
-        """The speeds of tasks by what they take of the GPU; None takes nothing."""
-        return self._rates.of(kernel, flying)
+        return self.of_loads.slowdown(kernel, beside)
 
     def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
         """The speeds of a kernel and of the tasks under way on other streams."""
-        return self._rates.of(
+        return self.of_loads.of(
             None if kernel is None else self._kernels(kernel),
             tuple(
                 self._collectives(task) if isinstance(task, Collective) else None

@@ -17,7 +17,8 @@ from typing import Final, TypeAlias
 
 from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.replay import Machine
-from lagom_jax.order.terms import NOTHING, Terms
+from lagom_jax.cost.sharing import NOTHING
+from lagom_jax.order.terms import Terms
 from lagom_jax.order.transfers import Transfer, TransferQueues
 from lagom_jax.program.program import (
     Block,

@@ -239,7 +239,7 @@ class Computations:
             if self.live_bytes(orders) > most:
                 return Candidate(orders, choice, float("inf"))
         program = self.program(orders)
-        stage = Stage(program, self.stage.space, self._model, self._correct)
+        stage = self.stage.in_order(program)
         best, settled = stage.score(choice).step_seconds, 0
         while settled < len(self._shared):
             for group in self._shared:
@@ -315,8 +315,7 @@ class Computations:
 
     def seconds(self, candidate: Candidate) -> float:
         """Seconds of the step in a candidate's orders, under its choice."""
-        program = self.program(candidate.orders)
-        stage = Stage(program, self.stage.space, self._model, self._correct)
+        stage = self.stage.in_order(self.program(candidate.orders))
         return stage.score(candidate.choice).step_seconds
 
     def on_second_stream(self) -> dict[int, tuple[int, ...]]:

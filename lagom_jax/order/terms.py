@@ -7,19 +7,14 @@ equal share one: replays in a search then look things up by small integers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
-from typing import Final
 
 from lagom_jax.cost.contention import Rates
-from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.prices import Price
+from lagom_jax.cost.sharing import NOTHING
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Kernel, Task
 from lagom_jax.settings.space import Choice
 from lagom_jax.settings.stage import Stage
-
-NOTHING: Final = 0
-"""The number of the load of what takes nothing of the GPU."""
 
 
 class Terms:
@@ -53,10 +48,6 @@ class Terms:
             for site in group.sites
         }
         self._numbers: dict[Task, int] = {}
-        self._kernels: dict[Kernel, int] = {}
-        self._ids: dict[Hashable, int] = {None: NOTHING}
-        self._of_ids: list[KernelLoad | CollectiveLoad | None] = [None]
-        self._of_sites: dict[tuple[Collective, int], tuple[Price, int]] = {}
 
     def under(self, choice: Choice) -> Terms:
         """The same under another choice; what either works out, the other knows."""
@@ -76,7 +67,8 @@ class Terms:
         for site in self._stage.space.groups[group].sites:
             number = self._numbers.get(site)
             if number is not None:
-                price, self.loads[number] = self._at(site, candidate)
+                terms = self._stage.collective_terms(site, candidate)
+                price, self.loads[number] = terms
                 self.known[site], self.seconds[number] = price, price.seconds
 
     def number(self, task: Task) -> int:
@@ -85,10 +77,11 @@ class Terms:
         if number is None:
             number = self._numbers[task] = len(self.seconds)
             if isinstance(task, Kernel):
-                price, load = Price(self._stage.kernel(task)[0], ""), NOTHING
+                price, load = self._stage.kernel_terms(task)[0], NOTHING
             else:
                 group = self._group.get(task)
-                price, load = self._at(task, 0 if group is None else self.choice[group])
+                candidate = 0 if group is None else self.choice[group]
+                price, load = self._stage.collective_terms(task, candidate)
             self.known[task] = price
             self.seconds.append(price.seconds)
             self.loads.append(load)
@@ -96,10 +89,7 @@ class Terms:
 
     def kernel_load(self, kernel: Kernel) -> int:
         """The number of the load of a kernel on the compute stream."""
-        load = self._kernels.get(kernel)
-        if load is None:
-            load = self._kernels[kernel] = self._id(self._stage.kernel(kernel)[1])
-        return load
+        return self._stage.kernel_terms(kernel)[1]
 
     def between(self, loads: tuple[int, ...]) -> tuple[float, ...]:
         """The speeds of what puts loads on the GPU at the same time.
@@ -109,10 +99,8 @@ class Terms:
         """
         speeds = self.speeds.get(loads)
         if speeds is None:
-            own, *others = (self._of_ids[number] for number in loads)
-            assert not isinstance(own, CollectiveLoad)
-            flying = tuple(o if isinstance(o, CollectiveLoad) else None for o in others)
-            rates = self._stage.between(own, flying)
+            own, *flying = loads
+            rates = self._stage.between(own, tuple(flying))
             speeds = self.speeds[loads] = (rates.kernel, *rates.flying)
         return speeds
 
@@ -132,18 +120,3 @@ class Terms:
         beside = [self.loads[self.number(task)] for task in flying]
         first, *others = self.between((own, *beside))
         return Rates(first, tuple(others))
-
-    def _at(self, site: Collective, candidate: int) -> tuple[Price, int]:
-        known = self._of_sites.get((site, candidate))
-        if known is None:
-            price = self._stage.price(site, candidate)
-            known = price, self._id(self._stage.load(site, candidate))
-            self._of_sites[site, candidate] = known
-        return known
-
-    def _id(self, load: KernelLoad | CollectiveLoad) -> int:
-        known = self._ids.get(load)
-        if known is None:
-            known = self._ids[load] = len(self._of_ids)
-            self._of_ids.append(load)
-        return known

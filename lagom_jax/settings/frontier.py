@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
+from lagom_jax.cost.loads import KernelLoad
+from lagom_jax.cost.sharing import KernelMix
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Kernel
 from lagom_jax.settings.stage import Stage
@@ -142,24 +143,21 @@ def _seconds(
 
 
 def _taken(
-    stage: Stage, sites: list[tuple[Collective, int, _Kernels]], candidate: int
+    stage: Stage, sites: list[tuple[Collective, int, KernelMix]], candidate: int
 ) -> float:
     return sum(
         times
         * stage.price(site, candidate).seconds
-        * _lost(stage, kernels, stage.load(site, candidate))
+        * kernels.lost(stage.load(site, candidate))
         for site, times, kernels in sites
     )
 
 
-_Kernels = dict[KernelLoad, float]
-
-
 def _sites(
     stage: Stage, group: int
-) -> tuple[list[tuple[Collective, int, _Kernels]], list[tuple[Collective, int]]]:
+) -> tuple[list[tuple[Collective, int, KernelMix]], list[tuple[Collective, int]]]:
     """Sites that overlap with kernels, with the times they run; and the others."""
-    beside: list[tuple[Collective, int, _Kernels]] = []
+    beside: list[tuple[Collective, int, KernelMix]] = []
     alone: list[tuple[Collective, int]] = []
     own = frozenset(stage.space.groups[group].sites)
     for position in stage.scenes_of[group]:
@@ -169,21 +167,12 @@ def _sites(
             if isinstance(task, Kernel):
                 seconds, load = stage.kernel(task)
                 kernels[load] += executions * seconds
+        mix = stage.mix(kernels)
         for task, executions, sync in scene.program.tasks():
             if isinstance(task, Collective) and task in own:
                 times = scene.times * executions
                 if sync or not kernels:
                     alone.append((task, times))
                 else:
-                    beside.append((task, times, kernels))
+                    beside.append((task, times, mix))
     return beside, alone
-
-
-def _lost(stage: Stage, kernels: _Kernels, load: CollectiveLoad) -> float:
-    """The part of a collective's time that the overlapping kernels lose."""
-    total = sum(kernels.values())
-    lost = sum(
-        seconds * (1.0 - 1.0 / stage.slowdown(kernel, load))
-        for kernel, seconds in kernels.items()
-    )
-    return lost / total if total else 0.0

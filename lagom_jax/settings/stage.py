@@ -11,16 +11,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.ledger import CollectiveLedger
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.replay import replay
+from lagom_jax.cost.replay import Machine
+from lagom_jax.cost.sharing import NOTHING, KernelMix
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.plan.setting import Setting
 from lagom_jax.program.program import (
     Block,
     Kernel,
@@ -91,24 +92,44 @@ class Stage:
             correct: What the user's own measurements make of the model's prices.
         """
         self.space = space
-        self.program, self._model, self._correct = program, model, correct
+        self._model, self._correct = model, correct
         self._untouched = correct(model)
-        self._sharing = model.contention()
+        self._loads = model.contention().of_loads
         self._place: dict[Task, tuple[int, int]] = {
             site: (number, position)
             for number, group in enumerate(space.groups)
             for position, site in enumerate(group.sites)
         }
-        self._sites: dict[tuple[Collective, int], tuple[Price, CollectiveLoad]] = {}
+        self._sites: dict[
+            tuple[Collective, int], tuple[Price, CollectiveLoad, int]
+        ] = {}
+        self._kernels: dict[Kernel, tuple[Price, int]] = {}
         self._marks: dict[Task, Hashable] = {}
-        self.scenes = self._distinct(windows(decided(program, self._untouched)))
-        self._known: list[dict[Choice, Score]] = [{} for _ in self.scenes]
+        self._by_mark: dict[Hashable, dict[Choice, Score]] = {}
         self.replays = 0
         """Windows that were replayed."""
-        self.scenes_of: list[list[int]] = [[] for _ in space.groups]
+        self._cut(program)
+
+    def _cut(self, program: Program) -> None:
+        self.program = program
+        found = self._distinct(windows(decided(program, self._untouched)))
+        self.scenes = tuple(found.values())
+        self._known = [self._by_mark.setdefault(mark, {}) for mark in found]
+        self.scenes_of: list[list[int]] = [[] for _ in self.space.groups]
         for position, scene in enumerate(self.scenes):
             for group in scene.groups:
                 self.scenes_of[group].append(position)
+
+    def in_order(self, program: Program) -> Stage:
+        """The same step in another order; what either works out, the other knows.
+
+        Args:
+            program: The same tasks.
+        """
+        other = copy.copy(self)
+        other.replays = 0
+        other._cut(program)
+        return other
 
     def with_space(self, space: Space) -> Stage:
         """The same step, of which something else can be set."""
@@ -128,8 +149,10 @@ class Stage:
         other = copy.copy(self)
         other._model, other._correct = model, correct
         other._untouched = correct(model)
-        other._sharing = model.contention()
-        other._sites, other._known = {}, [{} for _ in self.scenes]
+        other._loads = model.contention().of_loads
+        other._sites, other._kernels = {}, {}
+        other._marks, other._by_mark = {}, {}
+        other._known = [{} for _ in self.scenes]
         other.replays = 0
         return other
 
@@ -199,15 +222,36 @@ class Stage:
 
     def slowdown(self, kernel: KernelLoad, site: CollectiveLoad) -> float:
         """The factor by which a kernel takes longer while a collective runs."""
-        return self._sharing.slowdown(kernel, site)
+        return self._loads.slowdown(kernel, site)
 
-    def between(
-        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
-    ) -> Rates:
-        """The speeds of tasks by what they take of the GPU; None takes nothing."""
-        return self._sharing.between(kernel, flying)
+    def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
+        """Kernels that collectives run beside.
 
-    def _alone(self, site: Collective, candidate: int) -> tuple[Price, CollectiveLoad]:
+        Args:
+            kernels: Their seconds, by what they need of the GPU.
+        """
+        return self._loads.mix(kernels)
+
+    def between(self, kernel: int, flying: tuple[int, ...]) -> Rates:
+        """The speeds of tasks by the numbers of what they take of the GPU."""
+        return self._loads.of_numbers(kernel, flying)
+
+    def kernel_terms(self, kernel: Kernel) -> tuple[Price, int]:
+        """The price of a kernel alone, and the number of its load."""
+        known = self._kernels.get(kernel)
+        if known is None:
+            load = self._loads.number(self._model.kernel_load(kernel))
+            known = self._kernels[kernel] = self._untouched.kernel(kernel), load
+        return known
+
+    def collective_terms(self, site: Collective, candidate: int) -> tuple[Price, int]:
+        """The same of a collective under a candidate of its group."""
+        price, _, number = self._alone(site, candidate)
+        return price, number
+
+    def _alone(
+        self, site: Collective, candidate: int
+    ) -> tuple[Price, CollectiveLoad, int]:
         known = self._sites.get((site, candidate))
         if known is None:
             model = self._model
@@ -217,7 +261,8 @@ class Stage:
                 setting = group.setting(position, group.candidates[candidate])
                 model = model.under({site: setting})
             price = self._correct(model).collective(site)
-            known = price, model.collective_load(site)
+            load = model.collective_load(site)
+            known = price, load, self._loads.number(load)
             self._sites[site, candidate] = known
         return known
 
@@ -241,37 +286,34 @@ class Stage:
 
     def _replay(self, scene: Scene, choice: Choice) -> Score:
         self.replays += 1
-        settings: dict[Collective, Setting] = {}
-        for number in scene.groups:
-            group = self.space.groups[number]
-            candidate = group.candidates[choice[number]]
-            if candidate is not None:
-                for position, site in enumerate(group.sites):
-                    settings[site] = group.setting(position, candidate)
-        model = self._model.under(settings)
-        timeline = replay(scene.program, self._correct(model), model.contention())
+        terms, ledger = _Chosen(self, self._place, choice), CollectiveLedger()
+        machine = Machine(terms, terms)
+        for node in scene.program.body:
+            machine.node(node, ledger)
+        machine.streams.drain(ledger)
         own: dict[int, float] = {}
-        for task, figures in timeline.tasks.items():
-            if task in self._place:
-                group = self._place[task][0]
-                own[group] = own.get(group, 0.0) + figures.seconds
-        return Score(timeline.totals, own)
+        for site, seconds in ledger.seconds.items():
+            if site in self._place:
+                group = self._place[site][0]
+                own[group] = own.get(group, 0.0) + seconds
+        return Score(ledger.totals, own)
 
-    def _distinct(self, found: Sequence[Window]) -> tuple[Scene, ...]:
+    def _distinct(self, found: Sequence[Window]) -> dict[Hashable, Scene]:
+        """The windows that differ, by what is equal for those that replay alike."""
         blocks: dict[Hashable, Block] = {}
         times: defaultdict[Hashable, int] = defaultdict(int)
         for window in found:
             mark = self._mark(window.block, {})
             blocks.setdefault(mark, window.block)
             times[mark] += window.times
-        return tuple(
-            Scene(
+        return {
+            mark: Scene(
                 dataclasses.replace(self.program, body=block),
                 times[mark],
                 self._groups_in(block),
             )
             for mark, block in blocks.items()
-        )
+        }
 
     def _mark(self, block: Block, tokens: dict[int, int]) -> Hashable:
         """Equal for blocks that replay alike."""
@@ -309,3 +351,33 @@ class Stage:
         """The groups with collectives in a block."""
         tasks = (task for task, _, _ in tasks_in(block))
         return tuple(sorted({self._place[t][0] for t in tasks if t in self._place}))
+
+
+class _Chosen:
+    """Prices and contention of a stage's tasks under a choice, for one replay."""
+
+    def __init__(
+        self, stage: Stage, place: Mapping[Task, tuple[int, int]], choice: Choice
+    ) -> None:
+        self._stage, self._place, self._choice = stage, place, choice
+        self._numbers: dict[Task, int] = {}
+        """The loads of the collectives that were priced."""
+
+    def kernel(self, kernel: Kernel) -> Price:
+        """The price of a kernel alone."""
+        return self._stage.kernel_terms(kernel)[0]
+
+    def collective(self, collective: Collective) -> Price:
+        """The price of a collective alone, as it is set."""
+        place = self._place.get(collective)
+        candidate = 0 if place is None else self._choice[place[0]]
+        price, number = self._stage.collective_terms(collective, candidate)
+        self._numbers[collective] = number
+        return price
+
+    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of a kernel and of the tasks under way on other streams."""
+        own = NOTHING if kernel is None else self._stage.kernel_terms(kernel)[1]
+        numbers = self._numbers
+        beside = tuple([numbers.get(task, NOTHING) for task in flying])
+        return self._stage.between(own, beside)

@@ -3,18 +3,24 @@
 import dataclasses
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.cost.replay import replay
 from lagom_jax.cost.span import span_of
+from lagom_jax.cost.timeline import Totals
 from lagom_jax.plan.setting import MOST_CHANNELS, Call, Cap, Setting
 from lagom_jax.program.program import Launch, Program, Run, Stream, Wait
+from lagom_jax.program.windows import windows
+from lagom_jax.settings.arms import decided
 from lagom_jax.settings.calls import aggregated, calls_of
 from lagom_jax.settings.controls import PRESETS, ControlsError, named
 from lagom_jax.settings.neighbours import NearbyCandidates
 from lagom_jax.settings.policy import replaced
 from lagom_jax.settings.space import space_of
 
-from .programs import matmul, site, stage_of
+from .programs import matmul, model_of, programs, site, stage_of
 
 H100 = Cluster.parse("h100:2x8")
 MIB = 1 << 20
@@ -233,3 +239,36 @@ def test_a_score_of_some_scenes_is_their_part_of_the_step():
     parts = [stage.score(choice, [n]) for n in range(len(stage.scenes))]
     assert sum(p.step_seconds for p in parts) == pytest.approx(whole.step_seconds)
     assert whole.own_seconds == {**parts[0].own_seconds, **parts[1].own_seconds}
+
+
+@given(st.data())
+@settings(suppress_health_check=list(HealthCheck))
+def test_a_score_is_a_replay_of_the_windows_in_whatever_order(data):
+    """To the last bit: what is remembered of another order must not matter."""
+    step = data.draw(programs(H100))
+    stage = stage_of(step, H100.name, "sequence")
+    groups = stage.space.groups
+    parts = (st.integers(0, len(group.candidates) - 1) for group in groups)
+    choice = data.draw(st.tuples(*parts))
+    stage.score(choice)
+    blocks = [window.block for window in windows(decided(step, model_of(H100.name)))]
+    turned = tuple(node for block in (*blocks[::-1], *blocks[:1]) for node in block)
+    chosen = {
+        made: group.setting(position, group.candidates[candidate])
+        for group, candidate in zip(groups, choice, strict=True)
+        for position, made in enumerate(group.sites)
+        if candidate
+    }
+    model = model_of(H100.name).under(chosen)
+    for other in (stage, stage.in_order(Program("p", turned, H100.devices))):
+        totals, own = Totals(), {}
+        for scene in other.scenes:
+            timeline = replay(scene.program, model, model.contention())
+            totals.add(timeline.totals, scene.times)
+            for number in scene.groups:
+                of_group = groups[number].sites
+                found = [f.seconds for t, f in timeline.tasks.items() if t in of_group]
+                if found:
+                    own[number] = own.get(number, 0.0) + scene.times * sum(found)
+        score = other.score(choice)
+        assert (score.totals, score.own_seconds) == (totals, own)
