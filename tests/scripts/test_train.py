@@ -21,15 +21,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.kept_programs import kept_programs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+# The binary, whose processes all keep their programs.
+KEEPING = Path(__file__).with_name("keeping.py")
 STEPS, WARMUP = 40, 30
 SIZE = (f"--steps={STEPS}", "--batch=16", "--sequence=32", f"--warmup={WARMUP}")
 
 
-def start(out: Path, *words: str) -> subprocess.Popen:
+def start(
+    out: Path, *words: str, script: Path = SCRIPTS / "train.py"
+) -> subprocess.Popen:
     return subprocess.Popen(
         [
             sys.executable,
-            SCRIPTS / "train.py",
+            script,
             *SIZE,
             f"--out={out}",
             *words,
@@ -112,7 +116,9 @@ def test_two_processes_train_as_one_and_stop_together(whole, tmp_path):
     shared = (f"--coordinator={address}", "--processes=2", "--devices=2")
     # The rate does not depend on the number of steps before the warm-up is over.
     endless = ("--steps=100000", *shared)
-    first, second = (start(tmp_path, *endless, f"--process={n}") for n in (0, 1))
+    first, second = (
+        start(tmp_path, *endless, f"--process={n}", script=KEEPING) for n in (0, 1)
+    )
     with contextlib.ExitStack() as stack:
         for process in (first, second):
             stack.callback(process.kill)

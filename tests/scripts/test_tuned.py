@@ -13,7 +13,8 @@ import pytest
 
 from tests.kept_programs import kept_programs
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
+# The binary, whose processes all keep their programs.
+SCRIPT = Path(__file__).with_name("keeping.py")
 # While it warms up, the step is the same program however many steps follow.
 SIZE = ("--batch=16", "--sequence=16", "--model=phi-2", "--warmup=300")
 LONGEST = 600
