@@ -91,7 +91,7 @@ class CollectiveLedger(Ledger):
     def __init__(self) -> None:
         super().__init__(detailed=False)
         self.seconds: dict[Collective, float] = {}
-        """How long each took, slowed as it was."""
+        """Time of each, slowed as it was."""
 
     def fresh(self) -> CollectiveLedger:
         """An empty ledger of the same kind."""
