@@ -126,8 +126,8 @@ class MatmulConstants:
     spread: Spread = NOTHING_MISSED
     """Error left over, of kernels of 20 us and more and of shorter ones."""
     short: Correction | None = None
-    """What a member of an ensemble misses of short kernels beside what it misses of
-    all; None for nothing."""
+    """Errors of a member of an ensemble in short kernels, beside those in all; None for
+    none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

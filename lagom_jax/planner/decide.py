@@ -46,7 +46,7 @@ class Taken:
     scored: Scored | None = None
     """Its times, where all models have timed it."""
     refused: Refused | None = None
-    """What had less regret, but for a model that finds it behind."""
+    """A candidate with less regret, but for a model that finds it behind."""
 
 
 class Refused(NamedTuple):
@@ -126,7 +126,7 @@ def _best_of(ways: Sequence[TimedWay]) -> TimedWay:
 
 
 def _refused(way: TimedWay, beside: Scored) -> Refused | None:
-    """What a model keeps from being taken; None if none but the likeliest does."""
+    """A way that a model keeps from being taken; None if only the likeliest does."""
     pairs = zip(way.scored.by_model, beside.by_model, strict=True)
     behind = [own / theirs for own, theirs in pairs]
     if max(behind, default=0.0) <= 1.0:

@@ -1,4 +1,4 @@
-"""Why no plan may be made of what was compiled."""
+"""Reasons why no plan may be made of what was compiled."""
 
 from __future__ import annotations
 
