@@ -19,8 +19,8 @@ from lagom_jax.decompose.ring_slices import Ring, Slices, ring_of
 from lagom_jax.decompose.sliced_matmul import (
     Reduction,
     gathered_times,
+    gathered_times_whole,
     put_together,
-    take_apart,
     times_reduced,
     times_scattered,
 )
@@ -110,6 +110,14 @@ def all_gather_matmul(
         (4, 2)
     """
     weights = (w,) if hasattr(w, "ndim") else tuple(w)
+    if activation is None:
+        ring = _CutRows.of(x, weights, axis_name, dimension).ring(form, scattered=False)
+        biases = _several(bias, len(weights))
+        x, several = alike(axis_name, x, weights)
+        wholes = cast("Slices", gathered_times_whole(ring, x, several))
+        found = _shifted(wholes, biases)
+        return found[0] if hasattr(w, "ndim") else found
+    # An activation of slices is written where they belong, without a pass of its own.
     ring, slices = gather_matmul_slices(
         x,
         weights,
@@ -119,11 +127,7 @@ def all_gather_matmul(
         activation=activation,
         form=form,
     )
-    if hasattr(w, "ndim") or activation is not None:
-        return put_together(ring, tuple(several[0] for several in slices))
-    return tuple(
-        put_together(ring, tuple(column)) for column in zip(*slices, strict=True)
-    )
+    return put_together(ring, tuple(one[0] for one in slices))
 
 
 def gather_matmul_slices(
@@ -152,9 +156,7 @@ def gather_matmul_slices(
     results = cast("tuple[Slices, ...]", gathered_times(ring, x, several))
     made: list[Slices] = []
     for products in results:
-        shifted = tuple(
-            y if b is None else y + b for y, b in zip(products, biases, strict=True)
-        )
+        shifted = _shifted(products, biases)
         made.append(shifted if activation is None else (activation(*shifted),))
     return ring, tuple(made)
 
@@ -188,7 +190,7 @@ def matmul_reduce_scatter(
     """
     ring = _CutRows.of(x, (w,), axis_name, dimension).ring(form, scattered=True)
     x, w = alike(axis_name, x, w)
-    total = cast("jax.Array", times_scattered(ring, take_apart(ring, x), w))
+    total = cast("jax.Array", times_scattered(ring, x, w))
     return _finished(total, bias, activation)
 
 
@@ -257,9 +259,7 @@ def gathered_weight_matmul(
     flat = x.reshape(-1, x.shape[-1])
     ring = ring_of(axis_name, ranks, w.shape[1], 0, form)
     stored, rows = alike(axis_name, w.T, flat.T)
-    results = cast("tuple[Slices, ...]", gathered_times(ring, stored, (rows,)))
-    columns = tuple(several[0] for several in results)
-    whole = cast("jax.Array", put_together(ring, columns))
+    (whole,) = cast("Slices", gathered_times_whole(ring, stored, (rows,)))
     return whole.T.reshape(*x.shape[:-1], ranks * w.shape[1])
 
 
@@ -332,6 +332,12 @@ def _several(bias: Any, count: int) -> tuple[jax.Array | None, ...]:
             f"{len(biases)} biases for {count} weights: give one each, or None"
         )
     return biases
+
+
+def _shifted(products: Slices, biases: Sequence[jax.Array | None]) -> Slices:
+    return tuple(
+        y if b is None else y + b for y, b in zip(products, biases, strict=True)
+    )
 
 
 def _finished(

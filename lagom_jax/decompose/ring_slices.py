@@ -282,58 +282,6 @@ def _sent_home(
     return sums
 
 
-def assembled(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
-    """The whole, with all rows where they belong."""
-    if ring.form.by_collectives:
-        return _interleaved(ring, slices)
-    first = slices[0]
-    shape = list(first.shape)
-    shape[ring.dimension] = ring.ranks * ring.rows
-    # Type and axes of the slices, without a read of their values.
-    whole = lax.full_like(first, 0, shape=tuple(shape)) if ring.count > 1 else first
-    for piece, (start, _) in zip(slices, ring.starts(), strict=True):
-        whole = lax.dynamic_update_slice_in_dim(whole, piece, start, ring.dimension)
-    return whole
-
-
-def taken_apart(ring: Ring, whole: jax.Array) -> Slices:
-    """The slices of a whole, in the order of arrival."""
-    if not ring.form.by_collectives:
-        return tuple(ring.take(whole, start, size) for start, size in ring.starts())
-    d, shape = ring.dimension, whole.shape
-    blocks = whole.reshape(*shape[:d], ring.ranks, ring.rows, *shape[d + 1 :])
-    if ring.by_rank:
-        blocks = jnp.moveaxis(blocks, d, 0)
-        return tuple(
-            lax.slice_in_dim(blocks, start, start + size, axis=d + 1)
-            for start, size in ring.cuts
-        )
-    return tuple(
-        lax.slice_in_dim(blocks, start, start + size, axis=d + 1).reshape(
-            *shape[:d], ring.ranks * size, *shape[d + 1 :]
-        )
-        for start, size in ring.cuts
-    )
-
-
-def _interleaved(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
-    if ring.by_rank:
-        d = ring.dimension
-        blocks = lax.concatenate(slices, d + 1) if len(slices) > 1 else slices[0]
-        shape = blocks.shape[1:]
-        whole = jnp.moveaxis(blocks, 0, d)
-        return whole.reshape(*shape[:d], ring.ranks * ring.rows, *shape[d + 1 :])
-    if len(slices) == 1:
-        return slices[0]
-    d, shape = ring.dimension, slices[0].shape
-    blocks = [
-        piece.reshape(*shape[:d], ring.ranks, size, *shape[d + 1 :])
-        for piece, (_, size) in zip(slices, ring.cuts, strict=True)
-    ]
-    whole = lax.concatenate(blocks, d + 1)
-    return whole.reshape(*shape[:d], ring.ranks * ring.rows, *shape[d + 1 :])
-
-
 def ring_of(axis_name: str, ranks: int, rows: int, dimension: int, form: Form) -> Ring:
     """The ring for so many rows of each rank.
 

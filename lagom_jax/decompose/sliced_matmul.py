@@ -17,19 +17,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lagom_jax.decompose.assembly import (
+    Assembly,
+    Uncut,
+    assembled,
+    piece_of,
+    taken_apart,
+)
 from lagom_jax.decompose.ring_slices import (
     Ring,
     Slices,
     after,
-    assembled,
     gather_slices,
     in_turn,
     plus,
     scatter_slices,
-    taken_apart,
 )
 
 Several = tuple[jax.Array, ...]
+Rows = Slices | jax.Array
+"""Slices in the order of arrival, or all rows, which are cut when they are needed."""
 
 
 def times(x: jax.Array, w: jax.Array, kind: jnp.dtype | None = None) -> jax.Array:
@@ -83,6 +90,25 @@ def _joined(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
     return lax.concatenate(slices, ring.dimension)
 
 
+def _cut(ring: Ring, rows: Rows) -> Slices | Uncut:
+    return rows if isinstance(rows, tuple) else Uncut(ring, rows)
+
+
+def _summed(ring: Ring, one: Rows, other: Rows, kind: jnp.dtype) -> jax.Array:
+    """The gradient of a weight over all slices together.
+
+    What is there as one stays, and the other's slices are put where they belong.
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        x, dy = _joined(ring, one), _joined(ring, other)
+    else:
+        x, dy = (
+            assembled(ring, rows) if isinstance(rows, tuple) else rows
+            for rows in (one, other)
+        )
+    return weight_gradient(x, dy, kind)
+
+
 def _multiply(
     ring: Ring, x: jax.Array, weights: Several
 ) -> tuple[tuple[Several, ...], Slices]:
@@ -94,6 +120,22 @@ def _multiply(
 
     results, slices = gather_slices(ring, x, work)
     return tuple(cast("list[Several]", results)), tuple(slices)
+
+
+def _multiply_together(
+    ring: Ring, x: jax.Array, weights: Several
+) -> tuple[Several, Slices]:
+    wholes = [Assembly(ring) for _ in weights]
+
+    def work(piece: jax.Array) -> Several:
+        made: Several = ()
+        for w, whole in zip(weights, wholes, strict=True):
+            product = times(after(piece, made[-1] if made else None), w)
+            made = (*made, whole.put(product))
+        return made
+
+    _, slices = gather_slices(ring, x, work)
+    return tuple(whole.whole() for whole in wholes), tuple(slices)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -112,6 +154,38 @@ def _gather_forward(
 def _gather_backward(
     ring: Ring, kept: tuple[Slices, Several], dys: tuple[Several, ...]
 ) -> tuple[jax.Array, Several]:
+    return _gather_gradients(ring, kept, [*zip(*dys, strict=True)])
+
+
+gathered_times.defvjp(_gather_forward, _gather_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gathered_times_whole(ring: Ring, x: jax.Array, weights: Several) -> Several:
+    """All rows' products with each weight, put together as slices arrive."""
+    return _multiply_together(ring, x, weights)[0]
+
+
+def _whole_forward(
+    ring: Ring, x: jax.Array, weights: Several
+) -> tuple[Several, tuple[Slices, Several]]:
+    results, slices = _multiply_together(ring, x, weights)
+    return results, (slices if ring.form.keep_gathered else (x,), weights)
+
+
+def _whole_backward(
+    ring: Ring, kept: tuple[Slices, Several], dys: Several
+) -> tuple[jax.Array, Several]:
+    return _gather_gradients(ring, kept, dys)
+
+
+gathered_times_whole.defvjp(_whole_forward, _whole_backward)
+
+
+def _gather_gradients(
+    ring: Ring, kept: tuple[Slices, Several], dys: Sequence[Rows]
+) -> tuple[jax.Array, Several]:
+    """Of the rows and the weights, for the gradients of each weight's products."""
     slices, weights = kept
     if not ring.form.keep_gathered:
         # Behind a barrier, so that it is not merged with that of the forward pass.
@@ -119,15 +193,18 @@ def _gather_backward(
         slices = tuple(gather_slices(ring, again, lambda piece: None)[1])
     kind, sums = slices[0].dtype, sums_of(ring, slices[0].dtype)
     dws: list[jax.Array | None] = [None] * len(weights)
+    cut = [_cut(ring, dy) for dy in dys]
 
     def share(number: int, earlier: object, came: jax.Array | None) -> object:
         total = came
-        for dy, w in zip(dys[number], weights, strict=True):
-            total = plus(times_transposed(after(dy, earlier), w, sums), total)
+        pieces: list[jax.Array] = []
+        for rows, w in zip(cut, weights, strict=True):
+            pieces.append(piece_of(rows, number, earlier))
+            total = plus(times_transposed(pieces[-1], w, sums), total)
         assert total is not None
         if not ring.form.whole_weights:
             last = total
-            for place, dy in enumerate(dys[number]):
+            for place, dy in enumerate(pieces):
                 piece = after(slices[number], last)
                 last = dws[place] = _added(dws[place], piece, after(dy, last))
             total, *dws[:] = lax.optimization_barrier((total, *dws))
@@ -139,10 +216,8 @@ def _gather_backward(
         return dx, tuple(
             dw.astype(w.dtype) for dw, w in zip(added, weights, strict=True)
         )
-    x = _joined(ring, slices)
     return dx, tuple(
-        weight_gradient(x, _joined(ring, [dy[place] for dy in dys]), w.dtype)
-        for place, w in enumerate(weights)
+        _summed(ring, slices, dy, w.dtype) for dy, w in zip(dys, weights, strict=True)
     )
 
 
@@ -150,52 +225,55 @@ def _added(total: jax.Array | None, x: jax.Array, dy: jax.Array) -> jax.Array:
     return plus(weight_gradient(x, dy, jnp.dtype(jnp.float32)), total)
 
 
-gathered_times.defvjp(_gather_forward, _gather_backward)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def times_scattered(ring: Ring, slices: Slices, weight: jax.Array) -> jax.Array:
-    """The sum over ranks of the slices' products, where each slice belongs."""
-    kind = jnp.result_type(slices[0], weight)
+def times_scattered(ring: Ring, rows: Rows, weight: jax.Array) -> jax.Array:
+    """The sum over ranks of the rows' products, where each slice belongs."""
+    cut = _cut(ring, rows)
+    kind = jnp.result_type(rows[0] if isinstance(rows, tuple) else rows, weight)
 
     def share(number: int, earlier: object, came: jax.Array | None) -> object:
-        made = times(after(slices[number], earlier), weight, sums_of(ring, kind))
+        made = times(piece_of(cut, number, earlier), weight, sums_of(ring, kind))
         return plus(made, came), ()
 
     return scatter_slices(ring, share, kind)
 
 
 def _scatter_forward(
-    ring: Ring, slices: Slices, weight: jax.Array
-) -> tuple[jax.Array, tuple[Slices, jax.Array]]:
-    return times_scattered(ring, slices, weight), (slices, weight)
+    ring: Ring, rows: Rows, weight: jax.Array
+) -> tuple[jax.Array, tuple[Rows, jax.Array]]:
+    return times_scattered(ring, rows, weight), (rows, weight)
 
 
 def _scatter_backward(
-    ring: Ring, kept: tuple[Slices, jax.Array], dz: jax.Array
-) -> tuple[Slices, jax.Array]:
-    slices, weight = kept
-    kind = slices[0].dtype
-
+    ring: Ring, kept: tuple[Rows, jax.Array], dz: jax.Array
+) -> tuple[Rows, jax.Array]:
+    rows, weight = kept
+    apart = isinstance(rows, tuple)
+    kind = rows[0].dtype if apart else rows.dtype
+    cut, dx = _cut(ring, rows), Assembly(ring)
     dw: jax.Array | None = None
     number = 0
 
     def work(piece: jax.Array) -> Several:
         nonlocal dw, number
         made = times_transposed(piece, weight, kind)
+        if not apart:
+            made = dx.put(made)
         if ring.form.whole_weights:
             return (made,)
-        dw = _added(dw, slices[number], after(piece, made))
+        x = piece_of(cut, number, made)
+        dw = _added(dw, x, after(piece, made))
         number += 1
         both = lax.optimization_barrier((made, dw))
         dw = both[1]
         return both
 
     results, dzs = gather_slices(ring, dz, work)
-    made = tuple(several[0] for several in cast("list[Several]", results))
     if dw is None:
-        dw = weight_gradient(_joined(ring, slices), _joined(ring, dzs), weight.dtype)
-    return made, dw.astype(weight.dtype)
+        dw = _summed(ring, rows, tuple(dzs), weight.dtype)
+    found = cast("list[Several]", results)
+    drows = tuple(several[0] for several in found) if apart else dx.whole()
+    return drows, dw.astype(weight.dtype)
 
 
 times_scattered.defvjp(_scatter_forward, _scatter_backward)
@@ -244,7 +322,7 @@ def _reduced(reduction: Reduction, x: jax.Array, weight: jax.Array) -> jax.Array
         made = (times(ring.take(x, start, size), weight) for start, size in ring.cuts)
         total = functools.partial(lax.psum, axis_name=ring.axis_name)
         return _joined(ring, in_turn(total, made))
-    own = times_scattered(ring, taken_apart(ring, x), weight)
+    own = times_scattered(ring, x, weight)
     # Nothing is left to compute behind which messages could hide, and only this
     # collective says that all ranks then hold the same.
     return lax.all_gather(

@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from lagom_jax.decompose.assembly import Assembly, Uncut, assembled, piece_of
 from lagom_jax.decompose.flat_program import Step, run_step
 from lagom_jax.decompose.form import WHOLE, Form, cut_evenly
 from lagom_jax.decompose.matmul_dimensions import (
@@ -32,16 +33,17 @@ from lagom_jax.decompose.ring_slices import (
     Ring,
     Slices,
     after,
-    assembled,
     gather_slices,
     in_turn,
     plus,
     ring_of,
     scatter_slices,
-    taken_apart,
 )
 from lagom_jax.decompose.sites import REDUCTIONS
 from lagom_jax.decompose.sliced_matmul import sums_of
+
+Rows = Slices | Uncut
+"""Slices that are there, or rows that are cut when a slice is needed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class RowSum:
     operands: tuple[Any, Any]
     dimensions: tuple[int, int]
 
-    def taken_apart(self, ring: Ring) -> tuple[Slices | None, Slices | None]:
-        """The slices of its operands."""
+    def taken_apart(self, ring: Ring) -> tuple[Rows | None, Rows | None]:
+        """Its operands, for a slice of each."""
         one, other = (
             None if operand is None else _slices_of(ring, operand, d)
             for operand, d in zip(self.operands, self.dimensions, strict=True)
@@ -85,7 +87,8 @@ class RowSum:
         assert one is not None
         assert other is not None
         params = summing_ranks(self.step.equation.params)
-        return run_step(self.step, [*one, *other], params)[0]
+        given = [piece_of(rows, 0, None) for rows in (one, other)]
+        return run_step(self.step, given, params)[0]
 
     def rounded(self, total: Any) -> Any:
         """The whole sum, as the matmul has it."""
@@ -130,34 +133,35 @@ class Gathered:
         apart = [one.taken_apart(ring) for one in sums]
         totals: list[Any] = [None] * len(sums)
         number = 0
+        wholes = [
+            Assembly(ring, result_dimension(step, place, d))
+            for step, place, _ in matmuls
+        ]
 
         def work(piece: Any) -> tuple[Any, ...]:
             nonlocal number
             made: tuple[Any, ...] = ()
-            for step, place, other in matmuls:
+            for whole, (step, place, other) in zip(wholes, matmuls, strict=True):
                 rows = after(piece, made[-1] if made else None)
                 given = [rows, other] if place == 0 else [other, rows]
                 at = place if ring.by_rank else None
-                made = (*made, times_by_rank(step, given, at))
+                made = (*made, whole.put(times_by_rank(step, given, at)))
             if not sums:
                 return made
             last: Any = made or None
             for n, (one, operands) in enumerate(zip(sums, apart, strict=True)):
-                given = [piece if x is None else x[number] for x in operands]
-                given = [after(x, last) for x in given]
+                given = [
+                    after(piece, last) if x is None else piece_of(x, number, last)
+                    for x in operands
+                ]
                 last = totals[n] = one.plus(given, totals[n])
             number += 1
             made, kept = lax.optimization_barrier((made, tuple(totals)))
             totals[:] = kept
             return (*made, *kept)
 
-        results, slices = gather_slices(ring, self.rows, work)
-        products: list[Any] = []
-        for place, (step, operand, _) in enumerate(matmuls):
-            out = result_dimension(step, operand, d)
-            assert out is not None
-            pieces = [made[place] for made in results]  # type: ignore[index]
-            products.append(assembled(dataclasses.replace(ring, dimension=out), pieces))
+        _, slices = gather_slices(ring, self.rows, work)
+        products: list[Any] = [whole.whole() for whole in wholes]
         products += [one.rounded(x) for one, x in zip(sums, totals, strict=True)]
         return Arrived(ring, tuple(slices)), products
 
@@ -219,7 +223,7 @@ class Product:
         out = params["scatter_dimension"]
         kind = scatter.equation.invars[0].aval.dtype
         ring = self._ring(scatter, form)
-        parts: list[tuple[Step, tuple[Any, Any], int, Slices]] = []
+        parts: list[tuple[Step, tuple[Any, Any], int, Rows]] = []
         for step, operands in self.terms:
             place, d = rows_of(step, out)
             parts.append((step, operands, place, _slices_of(ring, operands[place], d)))
@@ -230,13 +234,13 @@ class Product:
             total: Any = came
             for step, operands, place, pieces in parts:
                 given = list(operands)
-                given[place] = after(pieces[number], earlier)
+                given[place] = piece_of(pieces, number, earlier)
                 wide = adding_in(step, sums_of(ring, kind))
                 at = place if ring.by_rank else None
                 total = plus(times_by_rank(step, given, at, wide), total)
             last = total
             for n, (one, operands) in enumerate(zip(sums, apart, strict=True)):
-                given = [after(x[number], last) for x in operands if x is not None]
+                given = [piece_of(x, number, last) for x in operands if x is not None]
                 last = totals[n] = one.plus(given, totals[n])
             if sums:
                 total, *totals[:] = lax.optimization_barrier((total, *totals))
@@ -351,17 +355,17 @@ def _by_rank(
     if ring is None:
         return given, None
     place, d = rows_of(step, ring.dimension)
-    (given[place],) = _slices_of(ring, given[place], d)
+    given[place] = piece_of(_slices_of(ring, given[place], d), 0, None)
     return given, place
 
 
-def _slices_of(ring: Ring, operand: Any, dimension: int) -> Slices:
+def _slices_of(ring: Ring, operand: Any, dimension: int) -> Rows:
     there = dataclasses.replace(ring, dimension=dimension)
     if isinstance(operand, Arrived):
         if operand.serves(there):
             return operand.slices
         operand = operand.whole()
-    return taken_apart(there, operand)
+    return Uncut(there, operand)
 
 
 def _wide(kind: Any) -> Any:
