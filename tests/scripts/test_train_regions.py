@@ -23,7 +23,13 @@ WORDS = (
 def train(*words):
     return subprocess.Popen(
         [sys.executable, "-u", SCRIPTS / "train.py", *WORDS, *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs()},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            **kept_programs(),
+            # jax keeps no program with callbacks: each region compiles its step anew.
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
