@@ -26,7 +26,7 @@ from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.decompose import PLAIN, Form, rings
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import apart, ways_of
+from lagom_jax.planner.rewrite_ways import apart, ways_of
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
 SAID = "\n## What the figures say\n"

@@ -43,12 +43,8 @@ from lagom_jax.options import bound_of
 from lagom_jax.options.off_rings import MODES, SYMMETRIC
 from lagom_jax.plan import Plan
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import (
-    RewriteWay,
-    Rewritten,
-    ways_of,
-    with_rewrites,
-)
+from lagom_jax.planner.rewrite_ways import RewriteWay, Rewritten, ways_of
+from lagom_jax.planner.rewrites import with_rewrites
 from lagom_jax.planner.run import Finished
 from lagom_jax.settings.controls import PRESETS
 

@@ -17,7 +17,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.plan import Plan
 from lagom_jax.planner import Budget, Planner
-from lagom_jax.planner.rewrites import RewriteWay, Rewritten
+from lagom_jax.planner.rewrite_ways import RewriteWay, Rewritten
 
 CASES: dict[str, Step] = {
     "fsdp": ("llama-3-8b", "h100:8x8", {"parallelism": "fsdp", "batch": 1}),

@@ -16,12 +16,8 @@ from lagom_jax.plan.order import ScheduleEdit
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.request import LEVERS, Request
-from lagom_jax.planner.rewrites import (
-    RewriteWay,
-    Rewritten,
-    ways_of,
-    with_rewrites,
-)
+from lagom_jax.planner.rewrite_ways import RewriteWay, Rewritten, ways_of
+from lagom_jax.planner.rewrites import with_rewrites
 from lagom_jax.planner.run import Finished, KnownStep, PlannerRun
 from lagom_jax.scheduled import Scheduled, cluster_named, scheduled_of
 from lagom_jax.settings.controls import Controls

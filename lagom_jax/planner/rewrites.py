@@ -10,156 +10,26 @@ the ensemble it is behind that one.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from lagom_jax.decompose.site_forms import by_all, forms_by_place, likeliest
 from lagom_jax.errors import LagomError
-from lagom_jax.options import Idea
-from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan import Plan, PlanCandidate
-from lagom_jax.plan.form import Form
-from lagom_jax.plan.rewrite import (
-    LEFT_TO_PARTITIONER,
-    NoFormError,
-    Rewrite,
-    SiteForm,
-    SiteRefusal,
-)
-from lagom_jax.planner.regret import Scored, nowhere_behind
+from lagom_jax.plan.rewrite import NoFormError, Rewrite, SiteRefusal
+from lagom_jax.planner.forms_compiled import BEHIND, CompiledForms
+from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.request import Request
-from lagom_jax.planner.shorter_alone import shorter_alone
+from lagom_jax.planner.rewrite_ways import WAYS, RewriteWay, Rewritten, apart
 from lagom_jax.units import in_bytes
 
 if TYPE_CHECKING:
     from lagom_jax.planner.make import Planner
-    from lagom_jax.planner.run import Finished
 
-
-class RewriteWay(NamedTuple):
-    """A change of a program that is tried."""
-
-    transformation: str
-    """A function of `lagom_jax.decompose`."""
-    slices: int
-    whole_sums: bool
-    """True if gradients of weights stay whole."""
-    keeps_order: bool
-    """False where sums may be rounded otherwise."""
-    forms: tuple[SiteForm, ...] = ()
-    """For `with_forms`: the form at each place."""
-    title: str = ""
-    """Its name among candidates; empty for the call that it is."""
-    only: tuple[str, ...] = ()
-    """For `sliced`: the lines that are cut; all where there are none."""
-    each_alone: bool = False
-    """True if each form is compiled alone first, and kept where that is shorter."""
-    base: tuple[SiteForm, ...] = ()
-    """Forms that places have then where their own is not kept, and beside each."""
-
-    @property
-    def name(self) -> str:
-        """Its name among candidates."""
-        return self.title or Rewrite(*self[:3], (), "", 0.0, None, (), self.only).call
-
-    def of(self, step: Callable[..., Any]) -> Any:
-        """A step rewritten so; what cannot have its form stays as it is."""
-        from lagom_jax.decompose import transformed
-
-        return transformed(step, *self[:3], self.forms, self.only)
-
-    def without(self, left: Sequence[SiteRefusal]) -> RewriteWay:
-        """The same without the places that cannot be cut so."""
-        gone = {(one.line, one.kind, one.when) for one in left if not one.partly}
-        forms = tuple(
-            one for one in self.forms if (one.line, one.kind, one.when) not in gone
-        )
-        only = tuple(line for line in self.only if (line, "", "") not in gone)
-        return self._replace(forms=forms, only=only)
-
-
-class Rewritten(NamedTuple):
-    """A step that was rewritten, and what became of its collectives."""
-
-    planner: Planner
-    lines: Sequence[str] = ()
-    """The lines that are cut."""
-    left: tuple[SiteRefusal, ...] = ()
-    """Forms that places cannot have."""
-
-
-WAYS = (
-    RewriteWay("sliced", 2, whole_sums=False, keeps_order=False),
-    RewriteWay("sliced", 2, whole_sums=True, keeps_order=True),
-    RewriteWay("sliced", 4, whole_sums=False, keeps_order=False),
-    RewriteWay("half_batch_loops", 2, whole_sums=False, keeps_order=False),
-    RewriteWay("rings", 1, whole_sums=True, keeps_order=False),
-)
-"""Slices of whole steps, along a dimension that their equations treat index by index;
-half batches of the loops over layers alone; and rings of messages."""
-Ways = tuple[RewriteWay, ...]
-_PERMUTES_APART = ("xla_gpu_collective_permute_combine_threshold_bytes",)
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
-
-
-def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
-    """All that is tried for a step whose plan is made.
-
-    Chunks have a way of their own, since messages of rings pay by copy engines alone;
-    and those that XLA's own order gains by at each place have another, since its order
-    of several collectives is not priced.
-
-    Where the partitioner made collectives that a form pays for, the step is also tried
-    with slices at these lines alone.
-
-    Args:
-        finished: Of that plan: its program says which form suits each place.
-        deterministic: Leaves out forms that may change the rounding of sums.
-    """
-    # What the plan hides by its order and options is not in sight here: a rewritten
-    # program gets a plan of its own.
-    view = None if finished is None else finished.trials[0].view
-    if finished is None or view is None:
-        return WAYS
-    savings = finished.judge.form_savings(view)
-
-    def allowed(form: Form) -> bool:
-        return not deterministic or (form.kind == "chunks" and form.whole_weights)
-
-    def chunks(form: Form) -> bool:
-        return allowed(form) and form.by_collectives
-
-    def uncut(form: Form) -> bool:
-        return allowed(form) and form.kind == "whole"
-
-    found: dict[tuple[SiteForm, ...], RewriteWay] = {}
-    for title, worth, able in (
-        ("rows in the order of ranks", likeliest, uncut),
-        ("by the likeliest model", likeliest, allowed),
-        ("chunks by the likeliest model", likeliest, chunks),
-        ("by all models", by_all, allowed),
-    ):
-        forms = forms_by_place(savings, worth, able)
-        if forms:
-            found.setdefault(forms, _formed(forms, f"with_forms, {title}"))
-    each = forms_by_place(savings, likeliest, chunks, by_pass=True)
-    if each:
-        alone = _formed(each, "with_forms, what is shorter alone")
-        base = forms_by_place(savings, likeliest, uncut, by_pass=True)
-        found[each] = alone._replace(each_alone=True, base=base)
-    left = [one for forms in found for one in forms if one.kind == LEFT_TO_PARTITIONER]
-    lines = tuple(dict.fromkeys(one.line for one in left))
-    some = RewriteWay("sliced", 2, deterministic, deterministic, only=lines)
-    return (*WAYS, *([some] if lines else []), *found.values())
-
-
-def _formed(forms: tuple[SiteForm, ...], title: str) -> RewriteWay:
-    whole = all(one.form.whole_weights for one in forms)
-    keeps = whole and all(one.form.kind == "chunks" for one in forms)
-    return RewriteWay("with_forms", 1, whole, keeps, forms, title)
+_MENDED = 2
+"""Ways that are tried once more, without the places that put them behind."""
 
 
 def with_rewrites(
@@ -192,16 +62,28 @@ def with_rewrites(
     )
     taken = ""
     done: dict[RewriteWay, str] = {}
-    for way in ways:
+    behind: list[tuple[float, RewriteWay]] = []
+    todo, mended = list(ways), 0
+    while todo or (mended < _MENDED and behind):
+        if not todo:
+            # The shortest that some model finds behind, less what it is behind by.
+            behind.sort(key=lambda one: one[0], reverse=True)
+            mended += 1
+            if (found := behind.pop())[0] < best.evidence.tuned.step_seconds:
+                todo = [found[1]]
+            continue
+        way = todo.pop(0)
         if request.deterministic and not way.keeps_order:
             continue
         name = way.name
         request.progress(f"planning for {name}")
         left: tuple[SiteRefusal, ...] = ()
         try:
-            if way.each_alone:
-                way, used = _shorter_alone(way, planner_of, share, as_written[0])
-                compiles += used
+            if way.each_alone or way.losses:
+                forms = CompiledForms(planner_of, share)
+                usually = _as_compiled(as_written[0])
+                way = forms.shorter(way, usually) if way.each_alone else forms.less(way)
+                compiles += forms.compiles
             planner, lines, left = planner_of(way)
             able = way.without(left)
             before = done.setdefault(able._replace(title="", base=()), name)
@@ -219,8 +101,13 @@ def with_rewrites(
         compiles += other.evidence.compiles
         seconds += other.evidence.seconds
         status, why = _compared(other, plan, best)
-        if status == "ok" and (behind := _behind(planner, usual)):
-            status, why = "slower", behind
+        losses = _losses(planner, usual)
+        if status == "ok" and (count := sum(loss > 0.0 for loss in losses)):
+            if len(able.forms) > 1:
+                again = able._replace(title=name + BEHIND, losses=losses)
+                behind.append((other.evidence.tuned.step_seconds, again))
+            of = f"by {count} of {len(losses)} models"
+            status, why = "slower", f"behind the plan for the step as it is {of}"
         tried.append(_candidate(name, status, why, other, left))
         if status == "ok":
             chosen, taken = planner, name
@@ -242,81 +129,20 @@ def with_rewrites(
     return chosen, dataclasses.replace(best, evidence=evidence)
 
 
-def apart(way: RewriteWay, *, deterministic: bool = False) -> Idea:
-    """The options without which XLA puts slices of one collective together again.
-
-    Args:
-        way: How the step is rewritten.
-        deterministic: Leaves out what may change the rounding of sums.
-
-    Example:
-        >>> apart(WAYS[-1]).options
-        {'xla_gpu_collective_permute_combine_threshold_bytes': 0}
-    """
-    names = tuple(COMBINED.values())
-    if way.transformation == "with_forms":
-        names = (*(() if deterministic else names), *_PERMUTES_APART)
-    elif way.transformation == "rings":
-        names = _PERMUTES_APART
-    elif deterministic:
-        names = (COMBINED["all-gather"],)
-    return Idea(
-        "slices stay apart",
-        dict.fromkeys(names, 0),
-        "XLA combines collectives that are ready together, and two slices of one would "
-        "wait for each other again",
-        0.0,
-    )
+def _as_compiled(planner: Planner) -> float:
+    """Seconds of a step in XLA's own order, with everything left to NCCL."""
+    view = None if planner.finished is None else planner.finished.trials[0].view
+    assert view is not None
+    return view.default_seconds
 
 
-def _shorter_alone(
-    way: RewriteWay,
-    planner_of: Callable[[RewriteWay], Rewritten],
-    request: Request,
-    as_written: Planner,
-) -> tuple[RewriteWay, int]:
-    """A way with those of its forms that gain by themselves, and compiles for that.
-
-    Raises:
-        NoFormError: None does.
-    """
-    finished = as_written.finished
-    assert finished is not None
-    usual = finished.trials[0].view
-    assert usual is not None
-    budget = dataclasses.replace(request.budget, compiles=1)
-    compiles = 0
-
-    def seconds_of(forms: tuple[SiteForm, ...]) -> float:
-        nonlocal compiles
-        compiles += 1
-        one = way._replace(forms=forms, base=())
-        begin = apart(one, deterministic=request.deterministic)
-        once = dataclasses.replace(
-            request, levers=("options",), budget=budget, begin_with=(begin,)
-        )
-        try:
-            planner = planner_of(one).planner
-            planner.plan(once)
-        except LagomError:
-            return math.inf
-        view = None if planner.finished is None else planner.finished.trials[0].view
-        return math.inf if view is None else view.default_seconds
-
-    kept = shorter_alone(way.forms, way.base, usual.default_seconds, seconds_of)
-    if not kept:
-        raise NoFormError("no form is shorter by itself", ())
-    return way._replace(forms=kept, each_alone=False, base=()), compiles
-
-
-def _behind(planner: Planner, usual: Scored | None) -> str:
-    """Words about the models by which a plan loses to the one without it."""
+def _losses(planner: Planner, usual: Scored | None) -> tuple[float, ...]:
+    """By each model, seconds that a plan loses to the one without it."""
     own = None if planner.finished is None else planner.finished.scored
-    if own is None or usual is None or nowhere_behind(own, usual):
-        return ""
-    pairs = [*zip(own.by_model, usual.by_model, strict=True)]
-    count = sum(new > old for new, old in pairs)
-    return f"behind the plan for the step as it is by {count} of {len(pairs)} models"
+    if own is None or usual is None:
+        return ()
+    pairs = zip(own.by_model, usual.by_model, strict=True)
+    return tuple(new - old for new, old in pairs)
 
 
 def _compared(other: Plan, plan: Plan, best: Plan) -> tuple[Any, str]:

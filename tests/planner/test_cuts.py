@@ -13,7 +13,7 @@ from lagom_jax.api import report_scheduled
 from lagom_jax.decompose.form_savings import forms_of
 from lagom_jax.plan import SiteForm
 from lagom_jax.planner import LEVERS, Budget, Planner, Request
-from lagom_jax.planner.rewrites import ways_of
+from lagom_jax.planner.rewrite_ways import ways_of
 from lagom_jax.report.plan import plan_to_text
 
 from ..cost.programs import collective

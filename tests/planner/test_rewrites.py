@@ -18,14 +18,10 @@ from lagom_jax.plan import (
     to_json,
 )
 from lagom_jax.planner import Budget, Request
+from lagom_jax.planner.forms_compiled import BEHIND
 from lagom_jax.planner.regret import Scored
-from lagom_jax.planner.rewrites import (
-    WAYS,
-    RewriteWay,
-    Rewritten,
-    apart,
-    with_rewrites,
-)
+from lagom_jax.planner.rewrite_ways import WAYS, RewriteWay, Rewritten, apart
+from lagom_jax.planner.rewrites import with_rewrites
 from lagom_jax.report.plan import plan_to_text
 from xla_flags import check_planned
 
@@ -53,12 +49,15 @@ class Known:
 
     outcome: Plan
     by_model: tuple[float, ...] | None = None
+    as_compiled: tuple[float, ...] = ()
+    """By each model, with everything left to NCCL."""
 
     def __post_init__(self):
         default = self.outcome.evidence.default.step_seconds
         view = SimpleNamespace(default_seconds=default)
+        first = SimpleNamespace(scored=Scored(default, self.as_compiled, 0))
         self.finished = SimpleNamespace(
-            scored=self.scored, trials=(SimpleNamespace(view=view),)
+            scored=self.scored, trials=(SimpleNamespace(view=view),), ways=(first,)
         )
         self.asked = None
 
@@ -264,6 +263,75 @@ def test_forms_that_gain_alone_are_tried_together():
     named = {one.name: one for one in plan.evidence.candidates}
     assert (named[each.name].status, plan.rewrite) == ("failed", None)
     assert named[each.name].reason == "no form is shorter by itself"
+
+
+def mended(whole, without, planned):
+    """A plan where forms are behind by a model, and what is compiled to see why.
+
+    Args:
+        whole: Seconds by model of the step with all forms, as it is compiled.
+        without: The same without each of them.
+        planned: The outcome without the second.
+    """
+    again = FORMED._replace(title=FORMED.title + BEHIND)
+    usual = PLAN.evidence.tuned.step_seconds
+
+    def compiled(by_model):
+        return Known(PLAN, as_compiled=by_model)
+
+    outcomes = {
+        FORMED: Known(planned_in(0.07), (0.06, usual + 0.01)),
+        again: compiled(whole),
+        again._replace(forms=FORMS[1:]): compiled(without[0]),
+        again._replace(forms=FORMS[:1]): dataclasses.replace(
+            planned, as_compiled=without[1]
+        ),
+    }
+    written = Known(PLAN, (usual, usual))
+    request = Request()
+
+    def planner_of(way):
+        if way not in outcomes:
+            raise DecomposeError("no ring can be made")
+        return Rewritten(outcomes[way])
+
+    _, plan = with_rewrites((written, PLAN), planner_of, request, [FORMED])
+    return plan, {one.name: one for one in plan.evidence.candidates}
+
+
+def test_the_form_by_which_a_plan_is_behind_is_left_out():
+    """The step is planned once more with the forms that no model loses by."""
+    usual = PLAN.evidence.tuned.step_seconds
+    plan, named = mended(
+        (0.11, 0.13),
+        [(0.115, 0.131), (0.111, 0.11)],
+        Known(planned_in(0.075), (usual, usual)),
+    )
+    assert plan.rewrite.forms == FORMS[:1]
+    assert named[FORMED.title].status == "slower"
+    assert named[FORMED.title].reason.endswith("by 1 of 2 models")
+    assert named[FORMED.title + BEHIND].status == "chosen"
+    # Two plans, and three steps that are compiled to see what each form does.
+    assert plan.evidence.compiles == 3 * PLAN.evidence.compiles + 3
+
+
+def test_what_is_behind_without_that_form_is_not_taken_either():
+    usual = PLAN.evidence.tuned.step_seconds
+    plan, named = mended(
+        (0.11, 0.13),
+        [(0.115, 0.131), (0.111, 0.11)],
+        Known(planned_in(0.075), (usual * 1.001, usual)),
+    )
+    assert plan.rewrite is None
+    assert named[FORMED.title + BEHIND].reason.endswith("by 1 of 2 models")
+    plan, named = mended(
+        (0.11, 0.13),
+        [(0.115, 0.131), (0.111, 0.14)],
+        Known(planned_in(0.075), (usual, usual)),
+    )
+    assert plan.rewrite is None
+    reason = "no form by itself is what puts it behind"
+    assert named[FORMED.title + BEHIND].reason == reason
 
 
 def test_slices_of_some_lines_are_named():
