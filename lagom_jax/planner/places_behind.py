@@ -29,7 +29,7 @@ def places_behind(
         >>> places_behind([-1.0, -2.0], {one: (-0.5, 3.0)})
         ()
     """
-    left = [*losses]
+    left: list[float] = [*losses]
     gone: list[SiteForm] = []
     while left and (most := max(left)) > 0.0:
         model = left.index(most)

@@ -17,7 +17,7 @@ OPTIONS = {
 }
 
 
-def written(function, form, cluster="h100:1x4", weights=1, options=None):
+def written(function, form, cluster="", weights=1, options=None, ranks=4):
     """As users write it, with a form for each place: rows gathered, sums scattered."""
 
     def gathers(x, *ws):
@@ -27,7 +27,7 @@ def written(function, form, cluster="h100:1x4", weights=1, options=None):
     def scatters(x, w):
         return jax.lax.psum_scatter(x @ w, "t", tiled=True)
 
-    mesh = AbstractMesh((4,), ("t",))
+    mesh = AbstractMesh((ranks,), ("t",))
     rows, columns = P("t"), P(None, "t")
     f, ins, out = {
         "gather": (gathers, (rows, *[columns] * weights), columns),
@@ -42,12 +42,12 @@ def written(function, form, cluster="h100:1x4", weights=1, options=None):
     return compile_scheduled(
         decompose.with_forms(step, lambda site: form),
         *args,
-        cluster=cluster,
+        cluster=cluster or f"h100:1x{ranks}",
         compiler_options=OPTIONS | (options or {}),
     )
 
 
-def program(function, form, cluster="h100:1x4", ranks=4, options=None):
+def program(function, form, cluster="", ranks=4, options=None):
     """The scheduled entry computation of one collective matmul, and its module."""
     mesh = AbstractMesh((ranks,), ("t",))
     rows, columns = P("t"), P(None, "t")
@@ -72,7 +72,7 @@ def program(function, form, cluster="h100:1x4", ranks=4, options=None):
     return compile_scheduled(
         jax.jit(f),
         *args,
-        cluster=cluster,
+        cluster=cluster or f"h100:1x{ranks}",
         compiler_options=OPTIONS | (options or {}),
     )
 

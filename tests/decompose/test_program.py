@@ -117,6 +117,30 @@ def test_finer_slices_in_both_directions():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("made", [program, written])
+@pytest.mark.parametrize("function", ["gather", "scatter"])
+def test_one_slice_is_sent_one_received_and_one_multiplied(function, made):
+    """No more is kept beside operands and result, but for cuBLAS's own workspace."""
+    found = made(function, Form("ring", wide_sums=False), ranks=8)
+    rows, across = 8192 // 8, 2048 // 8
+    sent = 2 * rows * (1024 if function == "gather" else 2048)
+    multiplied = 2 * rows * (across if function == "gather" else 1024 // 8)
+    arrays = {
+        "gather": (rows * 1024, 1024 * across, 8192 * across),
+        "scatter": (8192 * 1024 // 8, 1024 // 8 * 2048, rows * 2048),
+    }
+    workspace = max(
+        part.byte_size
+        for one in found.module.entry.sequence
+        for part in one.shape.elements
+        if part.type == "s8"
+    )
+    beside = found.peak_memory_bytes - 2 * sum(arrays[function])
+    scalars = 64
+    assert beside <= 2 * sent + multiplied + workspace + scalars
+
+
+@pytest.mark.slow
 def test_less_memory_than_the_plain_form():
     plain = program("gather", Form("chunks")).peak_memory_bytes
     assert program("gather", Form("ring")).peak_memory_bytes < plain
