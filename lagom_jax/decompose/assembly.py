@@ -37,7 +37,7 @@ class Assembly:
         self._made: jax.Array | None = None
 
     def put(self, piece: jax.Array) -> jax.Array:
-        """What the next slice is to wait for."""
+        """The array that the next slice waits for: this one, or the whole with it."""
         ring, number = self._ring, len(self._pieces)
         self._pieces.append(piece)
         if ring.form.by_collectives or ring.count == 1:
