@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lagom_jax.planner.run import Finished
 
 BEHIND = ", less what puts it behind"
-"""What the name of a way ends with that is tried once more."""
+"""End of the name of a way that is tried once more."""
 
 
 class CompiledForms:

@@ -186,7 +186,9 @@ def test_the_step_in_the_documents(capsys, tmp_path):
 def test_report_of_a_model(capsys):
     words = ["report", "llama-3-8b", "--tiny", "--cluster", "h100:1x8", "--json"]
     code, out, err = lagom(capsys, *words)
-    assert (code, err) == (0, "")
+    # A machine that is busy says after 20 s what it is doing.
+    assert code == 0
+    assert all(" s: compiling " in line for line in err.splitlines())
     kinds = {row["kind"] for row in json.loads(out)["collectives"]}
     assert kinds >= {"all-gather", "reduce-scatter"}
 

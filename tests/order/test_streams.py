@@ -316,11 +316,12 @@ def test_two_streams_hide_one_behind_the_other(each):
     )
     assert not one.on_second_stream
     assert two.on_second_stream == {1: (5,)}
-    assert two.after_seconds < 0.9 * one.after_seconds
-    # With Lagom's settings the step takes at least as long as its longer collective.
     timeline = replay(two.program, MODEL, MODEL.contention())
-    longest = max(figures.alone_seconds for figures in timeline.collectives().values())
-    assert timeline.step_seconds >= longest
+    alone = [figures.alone_seconds for figures in timeline.collectives().values()]
+    # Most of what the shorter one takes goes.
+    assert one.after_seconds - two.after_seconds > 0.75 * min(alone)
+    # With Lagom's settings the step takes at least as long as its longer collective.
+    assert timeline.step_seconds >= max(alone)
 
 
 @pytest.mark.parametrize("each", [10, 10_000])

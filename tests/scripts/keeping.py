@@ -20,7 +20,8 @@ def written_by_all(*arguments):
         write(*arguments)
 
 
-compiler._cache_write = written_by_all
-sys.argv[0] = str(TRAIN)
-sys.path.insert(0, str(TRAIN.parent))
-runpy.run_path(str(TRAIN), run_name="__main__")
+if __name__ == "__main__":
+    compiler._cache_write = written_by_all
+    sys.argv[0] = str(TRAIN)
+    sys.path.insert(0, str(TRAIN.parent))
+    runpy.run_path(str(TRAIN), run_name="__main__")
