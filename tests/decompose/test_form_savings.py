@@ -1,6 +1,5 @@
 """Prices of forms, beside the schedules that XLA makes of them."""
 
-
 import jax
 import jax.numpy as jnp
 import pytest
