@@ -93,7 +93,7 @@ def decide(
     if others:
         ways += timing.ways(finalists([first, *others])[1:], first)
     on_rings = timing.taken([way for way in ways if not way.off_rings], untouched)
-    off_rings = timing.settled([way for way in ways if way.off_rings])
+    off_rings = timing.settled([w for w in ways if w.off_rings], on_rings.scored)
     ahead = [w for w in off_rings if nowhere_behind(w.scored, on_rings.scored)]
     wanted, beside = _best_of([on_rings, *off_rings]), on_rings.scored
     taken = _best_of([on_rings, *ahead])
@@ -102,7 +102,12 @@ def decide(
     if not_behind is not None and not nowhere_behind(taken.scored, not_behind):
         wanted, beside = taken, not_behind
         usable = (on_rings, *(way for way in ways if not way.off_rings), *ahead)
-        steady = [way for way in usable if nowhere_behind(way.scored, not_behind)]
+        steady = [
+            way
+            for way in timing.settled(usable, not_behind)
+            if nowhere_behind(way.scored, not_behind)
+            and (not way.off_rings or nowhere_behind(way.scored, on_rings.scored))
+        ]
         taken = _best_of(steady or [taken])
     return Taken(
         dataclasses.replace(taken.trial, view=taken.view),
@@ -154,7 +159,7 @@ class Timing:
         """Takes what looked at the candidates."""
         self._judge = judge
         self._doubts: dict[tuple[Stage, str], Doubt] = {}
-        self._settled: dict[tuple[View, bool], View] = {}
+        self._settled: dict[tuple[View, bool, tuple[float, ...]], View] = {}
 
     def untouched(self, trial: Trial) -> TimedWay:
         """A candidate with everything left to NCCL."""
@@ -202,14 +207,30 @@ class Timing:
         better = asked[place].scored.is_better_than(untouched.scored)
         return asked[place] if better else untouched
 
-    def settled(self, ways: Sequence[TimedWay]) -> list[TimedWay]:
-        """Each as it is, and the best beside it with settings of all models."""
+    def settled(self, ways: Sequence[TimedWay], not_behind: Scored) -> list[TimedWay]:
+        """Each as it is, and the best beside it with settings of all models.
+
+        Where these put it behind another step by some model, there are once more
+        settings that are chosen so that they should not.
+
+        Args:
+            ways: The candidates.
+            not_behind: Times of the other step.
+        """
         found = [*map(regretted, regrets([way.scored.by_model for way in ways]))]
         least = sorted(range(len(ways)), key=found.__getitem__)[:_ASKED]
-        asked = [(ways[place], self._with_settings(ways[place])) for place in least]
-        return [*ways, *(with_ for way, with_ in asked if with_ is not way)]
+        more: list[TimedWay] = []
+        for way in (ways[place] for place in least):
+            asked = self._with_settings(way)
+            others = [asked]
+            if not nowhere_behind(asked.scored, not_behind):
+                others.append(self._with_settings(way, not_behind.by_model))
+            more += [other for other in others if other is not way]
+        return [*ways, *more]
 
-    def _with_settings(self, way: TimedWay) -> TimedWay:
+    def _with_settings(
+        self, way: TimedWay, not_behind: tuple[float, ...] = ()
+    ) -> TimedWay:
         """A candidate with what all models make of the settings found for it.
 
         Settings that drown each by itself must not take the others down with them.
@@ -219,9 +240,11 @@ class Timing:
         if way.view.policy != own.policy or way.view.found.choice != own.found.choice:
             return way
         # Beside a program that is changed anyway, settings are one more part.
-        key = own, not _changes(way.trial)
+        key = own, not _changes(way.trial), not_behind
         if key not in self._settled:
-            found = self._doubt(own).decided(own.found, alone=key[1])
+            found = self._doubt(own).decided(
+                own.found, alone=key[1], not_behind=not_behind
+            )
             self._settled[key] = self._judge.restated(own, found)
         return self.way(way.trial, self._settled[key])
 

@@ -23,7 +23,7 @@ from lagom_jax.plan.interval import (
 from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.program.program import Program
 from lagom_jax.settings.policy import Found, replaced, scenes_of
-from lagom_jax.settings.robust import robust
+from lagom_jax.settings.robust import behind, robust
 from lagom_jax.settings.space import Choice, Space
 from lagom_jax.settings.stage import Stage
 
@@ -90,13 +90,23 @@ class Doubt:
             self.step_seconds(choice),
         )
 
-    def decided(self, found: Found, *, alone: bool = True) -> Found:
+    def decided(
+        self, found: Found, *, alone: bool = True, not_behind: Sequence[float] = ()
+    ) -> Found:
         """A policy's choice, or what all models make of it where that costs less.
 
         Args:
             found: The policy's.
             alone: Settings are all that is changed: together they must not drown.
+            not_behind: By each model, seconds of another step that this one should not
+                take longer than, if there is such a one.
         """
+        if not_behind:
+            asked = robust(self._stage, self.stages, found, not_behind)
+            ways = [found, asked, self.settled(asked)]
+            lost = [behind(self.step_seconds(way.choice), not_behind) for way in ways]
+            least = [w for w, own in zip(ways, lost, strict=True) if own <= min(lost)]
+            return self._cheapest(least)
         ways = self._ways(found, outweighed)
         if alone and self._drowns(self._cheapest(ways).choice):
             # Each is worth it, and all together are not sure to be.

@@ -5,10 +5,11 @@ settings of those groups of collectives that take the most time are looked at ag
 the settings near the found one, and of those on the group's path from cheap to fast, a
 few models choose a few. All models time these, and choose for all groups together, one
 group after the other: the least regret on average, and once more what the worst has
-beyond a bound. First they choose as if no group felt what the others take, until
-nothing changes; then each group once more, beside the others as they have become. What
-one model loses in one group it may win in another, so groups that are alike may end
-with different settings.
+beyond a bound. Where the step should be behind another by no model, what any model
+loses beside it counts more than anything else. First they choose as if no group felt
+what the others take, until nothing changes; then each group once more, beside the
+others as they have become. What one model loses in one group it may win in another, so
+groups that are alike may end with different settings.
 """
 
 from __future__ import annotations
@@ -39,9 +40,17 @@ _STEPS: Final = 8
 """Of a group's path from cheap to fast, settings that are looked at."""
 _SWEEPS: Final = 8
 """Rounds over all groups, at most, while what is known of each alone decides."""
+_BEHIND: Final = 100.0
+"""Weight of what models lose beside another step, where none should: more than what
+any of them has to gain."""
 
 
-def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
+def robust(
+    likeliest: Stage,
+    members: Sequence[Stage],
+    found: Found,
+    not_behind: Sequence[float] = (),
+) -> Found:
     """A policy's choice, with the settings that all models together would take.
 
     One that is outweighed beside NCCL's own by what it may cost is not taken.
@@ -50,6 +59,8 @@ def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
         likeliest: The step under the model that the policy asked.
         members: The same under the others; without any, nothing changes.
         found: The policy's answer.
+        not_behind: By each member, seconds of another step that this one should not
+            take longer than; without any it is free.
     """
     if not members:
         return found
@@ -57,7 +68,7 @@ def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     own, least = score.own_seconds, _WORTH_A_LOOK * score.step_seconds
     largest = sorted(own, key=lambda group: (-own[group], group))[:GROUPS]
     groups = [group for group in largest if own[group] > least]
-    search = _AllAsked(likeliest, members, found.choice, groups)
+    search = _AllAsked(likeliest, members, found.choice, groups, not_behind)
     choice = search.choice()
     drowned = {
         group: search.gain(replaced(choice, group, found.choice[group]), group)
@@ -72,6 +83,21 @@ def robust(likeliest: Stage, members: Sequence[Stage], found: Found) -> Found:
     )
 
 
+def behind(times: Sequence[float], others: Sequence[float]) -> float:
+    """Shares by which a step takes longer than another, added up over models.
+
+    Args:
+        times: The step's, by each model.
+        others: The other's; without any it is behind none.
+
+    Example:
+        >>> behind([2.0, 1.0], [1.0, 2.0]), behind([2.0, 1.0], [])
+        (1.0, 0.0)
+    """
+    pairs = zip(times, others, strict=bool(others))
+    return sum((max(0.0, own / other - 1) for own, other in pairs if other), 0.0)
+
+
 class _AllAsked:
     """One step, whose settings all models are asked about."""
 
@@ -81,8 +107,10 @@ class _AllAsked:
         members: Sequence[Stage],
         begin: Choice,
         groups: Sequence[int],
+        not_behind: Sequence[float],
     ) -> None:
         self._likeliest, self._members, self._begin = likeliest, members, begin
+        self._not_behind = not_behind
         self._step = likeliest.score(begin).step_seconds
         self._times = [one.score(begin).step_seconds for one in members]
         self._scenes = {group: scenes_of(likeliest, (group,)) for group in groups}
@@ -135,7 +163,8 @@ class _AllAsked:
 
     def _regret(self, times: Sequence[float]) -> float:
         pairs = zip(times, self._least, strict=True)
-        return regretted([own / best - 1 if best else 0.0 for own, best in pairs])
+        regret = regretted([own / best - 1 if best else 0.0 for own, best in pairs])
+        return regret + _BEHIND * behind(times, self._not_behind)
 
     def _least_times(self) -> list[float]:
         """The step by each model with the settings that it would take by itself."""

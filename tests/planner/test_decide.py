@@ -27,7 +27,7 @@ def test_settings_must_not_drown_where_nothing_else_is_changed(
     """In a program that is changed they are one part of what is weighed."""
     asked = []
 
-    def decided(self, found, *, alone):
+    def decided(self, found, *, alone, not_behind=()):
         asked.append(alone)
         return found
 
@@ -60,10 +60,16 @@ def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
         def doubt(self, stage, policy):
             times = timed[stage.program.module]
             return SimpleNamespace(
-                step_seconds=lambda choice: times, decided=lambda found, alone: found
+                step_seconds=lambda choice: times, decided=lambda found, **_: found
             )
 
     judge = Told()
+    asked = []
+    monkeypatch.setattr(
+        Timing,
+        "_with_settings",
+        lambda self, way, not_behind=(): asked.append(not_behind) or way,
+    )
     trials = [
         Trial(
             Asked(given=((letter, True),)),
@@ -81,6 +87,8 @@ def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
     assert found.trial.view.program.module is MODULES[taken]
     assert found.refused.trial.view.program.module is MODULES["fast"]
     assert found.refused.model == refused
+    # What is behind is asked for settings with which it is not.
+    assert limit.by_model in asked
     without = decide(trials, Timing(judge))
     assert without.trial.view.program.module is MODULES["fast"]
     assert without.refused is None

@@ -206,7 +206,7 @@ class OfTwoMinds(Remembering):
             (1.0,) * 20,
         )
         return SimpleNamespace(
-            step_seconds=lambda choice: times, decided=lambda found, alone: found
+            step_seconds=lambda choice: times, decided=lambda found, **_: found
         )
 
 

@@ -512,7 +512,7 @@ class Settling(Remembering):
 
         return SimpleNamespace(
             step_seconds=step_seconds,
-            decided=lambda found, alone: dataclasses.replace(found, choice=SETTLED),
+            decided=lambda found, **_: dataclasses.replace(found, choice=SETTLED),
         )
 
 

@@ -15,7 +15,7 @@ from lagom_jax.settings.controls import named
 from lagom_jax.settings.doubt import Doubt, uncorrected
 from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.policy import replaced
-from lagom_jax.settings.robust import robust
+from lagom_jax.settings.robust import behind, robust
 from lagom_jax.settings.space import space_of
 from lagom_jax.settings.stage import Stage
 
@@ -166,3 +166,22 @@ def test_the_best_of_each_protocol_is_asked_about(monkeypatch):
 def protocols(stage, choice):
     pairs = zip(stage.space.groups, choice, strict=True)
     return {group.setting(0, group.candidates[one]).protocol for group, one in pairs}
+
+
+@pytest.mark.parametrize("cluster", ["a40-nvlink:2x8", "b200:2x8"])
+def test_a_model_that_may_not_be_behind_has_its_way(cluster):
+    """Settings that suit it better are taken, though others like them less."""
+    stage, doubt = doubted(cluster)
+    found = Lagom().choose(stage)
+    free = doubt.step_seconds(doubt.decided(found).choice)
+    own = [
+        one.score(robust(stage, [one], found).choice).step_seconds
+        for one in doubt.stages
+    ]
+    most = max(range(len(free)), key=lambda place: free[place] / own[place])
+    # Half of what this model could have, and all that the others may lose.
+    bound = [max(free) * 2.0] * len(free)
+    bound[most] = (own[most] + free[most]) / 2
+    asked = doubt.decided(found, not_behind=bound)
+    assert behind(free, bound) > 0.0
+    assert behind(doubt.step_seconds(asked.choice), bound) == 0.0
