@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from lagom_jax.cluster import Cluster
 from lagom_jax.cost.nccl_default import offered_by
-from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
+from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.peers import parts_on
 from lagom_jax.cost.soft import soft_maximum
 from lagom_jax.cost.span import Span, wire_bytes
@@ -58,34 +57,6 @@ class Structure:
         return self.latency + self.transfer
 
 
-def structure_seconds(
-    kind: str, nbytes: float, span: Span, cluster: Cluster, setting: Setting
-) -> float:
-    """Seconds of a collective under a setting, uncalibrated.
-
-    Args:
-        kind: The kind of collective.
-        nbytes: Bytes on the larger side of the op.
-        span: How its groups lie on the cluster.
-        cluster: What it runs on.
-        setting: How it is run.
-
-    Raises:
-        SettingError: NCCL does not have that algorithm for this collective.
-
-    Example:
-        Two channels are slower than eight.
-
-        >>> cluster, span = Cluster.parse("h100:1x8"), Span(8, 1, 8)
-        >>> def time(text):
-        ...     setting = Setting.parse(text)
-        ...     return structure_seconds("all-gather", 1e9, span, cluster, setting)
-        >>> time("ring/simple/2/544/524288") > 3 * time("ring/simple/8/544/524288")
-        True
-    """
-    return structure_of(kind, nbytes, span, nccl_facts(cluster), setting).seconds
-
-
 def structure_of(
     kind: str, nbytes: float, span: Span, facts: NcclFacts, setting: Setting
 ) -> Structure:
@@ -100,6 +71,18 @@ def structure_of(
 
     Raises:
         SettingError: NCCL does not have that algorithm for this collective.
+
+    Example:
+        Two channels are slower than eight.
+
+        >>> from lagom_jax.cluster import Cluster
+        >>> from lagom_jax.cost.nccl_facts import nccl_facts
+        >>> span, facts = Span(8, 1, 8), nccl_facts(Cluster.parse("h100:1x8"))
+        >>> def time(text):
+        ...     setting = Setting.parse(text)
+        ...     return structure_of("all-gather", 1e9, span, facts, setting).seconds
+        >>> time("ring/simple/2/544/524288") > 3 * time("ring/simple/8/544/524288")
+        True
     """
     choices = offered_by(kind, span, facts)
     if (setting.algorithm, setting.protocol) not in choices:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
@@ -122,14 +121,6 @@ def _sent(found: Iterable[Flow], sizes: MeshSizes) -> list[Flow]:
             same = axes == flow.axes
             kept.append(flow if same else dataclasses.replace(flow, axes=axes))
     return kept
-
-
-def total_bytes(found: tuple[Flow, ...]) -> dict[tuple[str, Axes], int]:
-    """Bytes per device and step, by kind of collective and axes."""
-    totals: defaultdict[tuple[str, Axes], int] = defaultdict(int)
-    for flow in found:
-        totals[flow.kind, flow.axes] += flow.total
-    return dict(totals)
 
 
 def micro_tokens(sizes: MeshSizes, batch: StepBatch) -> int:

@@ -14,7 +14,7 @@ from lagom_jax.cost.collective import CollectiveTerms, collective_seconds
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.nccl_default import default_of, nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
-from lagom_jax.cost.nccl_time import structure_seconds
+from lagom_jax.cost.nccl_time import structure_of
 from lagom_jax.cost.peers import default_parts, parts_on
 from lagom_jax.cost.span import Span
 from lagom_jax.hlo.collective import KINDS
@@ -37,7 +37,7 @@ def test_the_default_is_a_setting_that_exists(kind, nbytes, name):
     ):
         setting = nccl_default(kind, nbytes, span, cluster)
         assert (setting.algorithm, setting.protocol) in offered(kind, span, cluster)
-        seconds = structure_seconds(kind, nbytes, span, cluster, setting)
+        seconds = structure_of(kind, nbytes, span, nccl_facts(cluster), setting).seconds
         assert 0 < seconds < math.inf
 
 
@@ -157,7 +157,9 @@ def test_protocols_trade_bandwidth_for_latency():
     def time(nbytes, protocol):
         chunk = largest_chunk("ring", protocol)
         setting = Setting("ring", protocol, 24, 512, chunk)
-        return structure_seconds("all-gather", nbytes, HOST, H100, setting)
+        return structure_of(
+            "all-gather", nbytes, HOST, nccl_facts(H100), setting
+        ).seconds
 
     assert time(1 << 10, "ll") < time(1 << 10, "ll128") < time(1 << 10, "simple")
     assert time(1 << 32, "ll") > 1.5 * time(1 << 32, "simple")

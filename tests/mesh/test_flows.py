@@ -8,7 +8,7 @@ import lagom_models
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import compile_step, lower
 from lagom_jax.hlo import read_module
-from lagom_jax.mesh.flows import flows, total_bytes
+from lagom_jax.mesh.flows import flows
 from lagom_jax.mesh.frameworks import framework_named
 from lagom_jax.mesh.model_shape import published_shape
 from lagom_jax.mesh.sizes import MeshSizes, StepBatch
@@ -34,9 +34,8 @@ def compiled_bytes(name: str, sizes: MeshSizes, batch: StepBatch, **more):
 
 def closed_form(shape, sizes: MeshSizes, batch: StepBatch):
     totals: defaultdict[tuple[str, int], int] = defaultdict(int)
-    found = total_bytes(flows(shape, sizes, batch, XLA))
-    for (kind, axes), nbytes in found.items():
-        totals[kind, sizes.size(axes)] += nbytes
+    for flow in flows(shape, sizes, batch, XLA):
+        totals[flow.kind, sizes.size(flow.axes)] += flow.total
     return dict(totals)
 
 
@@ -115,7 +114,10 @@ def test_the_shape_of_a_model_is_the_published_one(name):
 
 
 def totals(name, sizes, batch):
-    return total_bytes(flows(published_shape(name), sizes, batch, XLA))
+    found: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
+    for flow in flows(published_shape(name), sizes, batch, XLA):
+        found[flow.kind, flow.axes] += flow.total
+    return dict(found)
 
 
 def test_fsdp_sends_every_weight_thrice():
