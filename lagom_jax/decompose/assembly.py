@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lagom_jax.decompose.form import WHOLE
 from lagom_jax.decompose.ring_slices import Ring, Slices, after
 
 
@@ -106,6 +107,19 @@ def piece_of(rows: Slices | Uncut, number: int, earlier: object) -> jax.Array:
     if isinstance(rows, Uncut):
         return rows.piece(number, earlier)
     return after(rows[number], earlier)
+
+
+def at_once(ring: Ring, whole: jax.Array) -> jax.Array:
+    """Rows of all ranks as one slice, in the order of ranks where the ring has them.
+
+    Example:
+        >>> ring = Ring("t", ranks=2, rows=3, dimension=1, form=WHOLE, by_rank=True)
+        >>> at_once(ring, jnp.ones((4, 6, 5))).shape
+        (2, 4, 3, 5)
+    """
+    rows = whole.shape[ring.dimension] // ring.ranks
+    uncut = Uncut(dataclasses.replace(ring, form=WHOLE, rows=rows), whole)
+    return uncut.piece(0, None)
 
 
 def taken_apart(ring: Ring, whole: jax.Array) -> Slices:

@@ -8,10 +8,12 @@ travels behind the matmul of another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast, overload
 
 import jax
+import jax.numpy as jnp
 
 from lagom_jax.decompose.form import DecomposeError, Form
 from lagom_jax.decompose.mesh_axis import alike, axis_size
@@ -127,7 +129,7 @@ def all_gather_matmul(
         activation=activation,
         form=form,
     )
-    return put_together(ring, tuple(one[0] for one in slices))
+    return put_together(ring, tuple(ring.by_itself(one[0]) for one in slices))
 
 
 def gather_matmul_slices(
@@ -143,7 +145,8 @@ def gather_matmul_slices(
     """As `all_gather_matmul`, but the slices as they arrive.
 
     What works row by row can go on with them, and give them to `scatter_matmul_slices`,
-    without ever putting them together.
+    without ever putting them together. The first dimension of a chunk counts the
+    examples of each rank, one rank after the other, where rows have another dimension.
 
     Returns:
         The ring, and for each slice the products with all weights, or in their place
@@ -154,9 +157,12 @@ def gather_matmul_slices(
     biases = _several(bias, len(weights))
     x, several = alike(axis_name, x, tuple(weights))
     results = cast("tuple[Slices, ...]", gathered_times(ring, x, several))
+    # What slices add to the gradient of a bias is added in float32.
+    wide = [b if b is None else _in_float32(b) for b in biases]
     made: list[Slices] = []
     for products in results:
-        shifted = _shifted(products, biases)
+        own = [_like(one, b) for one, b in zip(wide, biases, strict=True)]
+        shifted = tuple(map(ring.among_examples, _shifted(products, own)))
         made.append(shifted if activation is None else (activation(*shifted),))
     return ring, tuple(made)
 
@@ -188,7 +194,9 @@ def matmul_reduce_scatter(
     Raises:
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
-    ring = _CutRows.of(x, (w,), axis_name, dimension).ring(form, scattered=True)
+    cut = _CutRows.of(x, (w,), axis_name, dimension)
+    # Put into the order of ranks is what is multiplied, in place of what that makes.
+    ring = cut.ring(form, scattered=True, by_rank=w.shape[0] <= w.shape[1])
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_scattered(ring, x, w))
     return _finished(total, bias, activation)
@@ -196,7 +204,7 @@ def matmul_reduce_scatter(
 
 def scatter_matmul_slices(ring: Ring, slices: Slices, w: jax.Array) -> jax.Array:
     """As `matmul_reduce_scatter`, of slices as `gather_matmul_slices` gives them."""
-    slices, w = alike(ring.axis_name, tuple(slices), w)
+    slices, w = alike(ring.axis_name, tuple(map(ring.by_itself, slices)), w)
     return times_scattered(ring, slices, w)
 
 
@@ -231,7 +239,7 @@ def matmul_all_reduce(
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
     cut = _CutRows.of(x, (w,), axis_name, dimension)
-    ring = cut.ring(form, scattered=not form.by_collectives)
+    ring = cut.ring(form, scattered=not form.by_collectives, by_rank=False)
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_reduced(Reduction(axis_name, ring), x, w))
     return _finished(total, bias, activation)
@@ -288,6 +296,8 @@ class _CutRows(NamedTuple):
     ranks: int
     dimension: int
     rows: int
+    examples: int
+    """What stands before the rows, all dimensions together."""
 
     @classmethod
     def of(
@@ -296,14 +306,19 @@ class _CutRows(NamedTuple):
         """The rows of `x`, once shapes are known to fit."""
         ranks = axis_size(axis_name)
         dimension = _checked(x, weights, dimension)
-        return cls(axis_name, ranks, dimension, x.shape[dimension])
+        rows, examples = x.shape[dimension], math.prod(x.shape[:dimension])
+        return cls(axis_name, ranks, dimension, rows, examples)
 
-    def ring(self, form: Form, *, scattered: bool) -> Ring:
-        """The ring of all rows, or where they are scattered, of each rank's."""
+    def ring(self, form: Form, *, scattered: bool, by_rank: bool = True) -> Ring:
+        """The ring of all rows, or where they are scattered, of each rank's.
+
+        Nothing is put into the order of ranks where `by_rank` is false.
+        """
         rows = self.rows
         if scattered:
             rows = divided(rows, self.ranks, self.axis_name)
-        return ring_of(self.axis_name, self.ranks, rows, self.dimension, form)
+        examples = self.examples if by_rank else 1
+        return ring_of(self.axis_name, self.ranks, rows, self.dimension, form, examples)
 
 
 def _checked(x: jax.Array, weights: Sequence[jax.Array], dimension: int) -> int:
@@ -332,6 +347,14 @@ def _several(bias: Any, count: int) -> tuple[jax.Array | None, ...]:
             f"{len(biases)} biases for {count} weights: give one each, or None"
         )
     return biases
+
+
+def _in_float32(bias: jax.Array) -> jax.Array:
+    return bias.astype(jnp.promote_types(bias.dtype, jnp.float32))
+
+
+def _like(wide: jax.Array | None, bias: jax.Array | None) -> jax.Array | None:
+    return bias if wide is None or bias is None else wide.astype(bias.dtype)
 
 
 def _shifted(products: Slices, biases: Sequence[jax.Array | None]) -> Slices:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lagom_jax.decompose.form import DecomposeError, Form, cut_evenly
+from lagom_jax.decompose.form import PLAIN, DecomposeError, Form, cut_evenly
 
 Slices = tuple[jax.Array, ...]
 
@@ -78,6 +78,18 @@ class Ring:
     def moved_along(self) -> int:
         """The axis that collectives gather and scatter along."""
         return 0 if self.by_rank else self.dimension
+
+    def among_examples(self, x: jax.Array) -> jax.Array:
+        """A slice with the axis of ranks, if it has one, made part of the first."""
+        if not self.by_rank:
+            return x
+        return x.reshape(self.ranks * x.shape[1], *x.shape[2:])
+
+    def by_itself(self, x: jax.Array) -> jax.Array:
+        """The reverse: such a slice with an axis of ranks."""
+        if not self.by_rank:
+            return x
+        return x.reshape(self.ranks, x.shape[0] // self.ranks, *x.shape[1:])
 
     def scattered(self, x: jax.Array) -> jax.Array:
         """The sums over all ranks of a rank's own rows."""
@@ -282,12 +294,36 @@ def _sent_home(
     return sums
 
 
-def ring_of(axis_name: str, ranks: int, rows: int, dimension: int, form: Form) -> Ring:
+def ring_of(
+    axis_name: str,
+    ranks: int,
+    rows: int,
+    dimension: int,
+    form: Form,
+    examples: int = 1,
+) -> Ring:
     """The ring for so many rows of each rank.
+
+    Args:
+        axis_name: The mesh axis.
+        ranks: Ranks along it.
+        rows: Of each rank.
+        dimension: The dimension that rows are counted along.
+        form: How they are cut. Parts of collectives, and the whole, are in the order of
+            ranks; the plain form is not.
+        examples: What stands before the rows. Where that is one, they are in the order
+            of ranks as they are.
 
     Raises:
         DecomposeError: There is nothing to cut.
+
+    Example:
+        >>> two = Form("chunks", slices=2)
+        >>> [ring_of("t", 4, 5, 1, one, examples=8).by_rank for one in (PLAIN, two)]
+        [False, True]
     """
     if rows < 1:
         raise DecomposeError("there are no rows to cut: the dimension has size 0")
-    return Ring(axis_name, ranks, rows, dimension, form)
+    plain = form.kind == PLAIN.kind and form.slices == 1
+    by_rank = form.by_collectives and not plain and examples > 1
+    return Ring(axis_name, ranks, rows, dimension, form, by_rank)

@@ -6,6 +6,7 @@ Each stands in the place of the plain layer of the same name. Rows are the dimen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lagom_jax.decompose.assembly import at_once
 from lagom_jax.decompose.collective_matmul import (
     RING,
     all_gather_matmul,
@@ -162,7 +164,13 @@ def attention_output(
         attend(piece, key, value, positions)
         for piece, positions in zip(pieces, _positions(ring), strict=True)
     )
-    return times_scattered(ring, made, out)
+    # Put into the order of ranks is what attention gives, in place of its projection.
+    examples = math.prod(query.shape[:dimension])
+    pays = out.shape[0] <= out.shape[1]
+    home = ring_of(axis_name, ranks, rows, dimension, form, examples if pays else 1)
+    if home.by_rank:
+        made = tuple(at_once(home, one) for one in made)
+    return times_scattered(home, made, out)
 
 
 def _positions(ring: Ring) -> list[jax.Array]:

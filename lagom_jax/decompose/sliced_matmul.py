@@ -21,6 +21,7 @@ from lagom_jax.decompose.assembly import (
     Assembly,
     Uncut,
     assembled,
+    at_once,
     piece_of,
     taken_apart,
 )
@@ -87,7 +88,7 @@ def _joined(ring: Ring, slices: Sequence[jax.Array]) -> jax.Array:
     """All slices in the order of arrival, which is as good as any for a sum."""
     if len(slices) == 1:
         return slices[0]
-    return lax.concatenate(slices, ring.dimension)
+    return lax.concatenate(slices, ring.dimension + ring.by_rank)
 
 
 def _cut(ring: Ring, rows: Rows) -> Slices | Uncut:
@@ -97,10 +98,15 @@ def _cut(ring: Ring, rows: Rows) -> Slices | Uncut:
 def _summed(ring: Ring, one: Rows, other: Rows, kind: jnp.dtype) -> jax.Array:
     """The gradient of a weight over all slices together.
 
-    What is there as one stays, and the other's slices are put where they belong.
+    What is there as one stays, and the other's slices are put where they belong. Where
+    slices are in the order of ranks they stay, for they are what was gathered, and that
+    is the larger one.
     """
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        x, dy = _joined(ring, one), _joined(ring, other)
+    if ring.by_rank or (isinstance(one, tuple) and isinstance(other, tuple)):
+        x, dy = (
+            _joined(ring, rows) if isinstance(rows, tuple) else at_once(ring, rows)
+            for rows in (one, other)
+        )
     else:
         x, dy = (
             assembled(ring, rows) if isinstance(rows, tuple) else rows

@@ -341,10 +341,8 @@ Waiting = Gathered | Arrived | Product
 def _ring(params: Any, shape: Sequence[int], dimension: int, form: Form) -> Ring:
     """The ring of a collective, and the shape of each rank's own part."""
     (axis,) = axes_of(params)
-    ring = ring_of(axis, params["axis_size"], shape[dimension], dimension, form)
-    # Without anything before the rows they are in the order of ranks as they are.
-    by_rank = form.by_collectives and math.prod(shape[:dimension]) > 1
-    return dataclasses.replace(ring, by_rank=by_rank)
+    ranks, examples = params["axis_size"], math.prod(shape[:dimension])
+    return ring_of(axis, ranks, shape[dimension], dimension, form, examples)
 
 
 def _by_rank(

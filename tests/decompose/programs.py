@@ -77,22 +77,27 @@ def program(function, form, cluster="", ranks=4, options=None):
     )
 
 
-def layer(form, cluster="h100:1x4", ranks=4):
-    """A feed-forward layer and its gradients, scheduled."""
+def layer(form, cluster="h100:1x4", ranks=4, examples=1):
+    """A feed-forward layer and its gradients, scheduled; with examples before rows."""
     mesh = AbstractMesh((ranks,), ("t",))
-    ins = (P("t"), P(None, "t"), P("t"))
+    before = (None,) if examples > 1 else ()
+    ins = (P(*before, "t"), P(None, "t"), P("t"))
 
     def both(*args):
         y, back = jax.vjp(
             lambda x, up, down: decompose.feed_forward(
-                x, (up,), down, "t", activation=jax.nn.gelu, form=form
+                *(x, (up,), down, "t"),
+                activation=jax.nn.gelu,
+                dimension=len(before),
+                form=form,
             ),
             *args,
         )
         return y, *back(jnp.tanh(y))
 
-    f = jax.shard_map(both, mesh=mesh, in_specs=ins, out_specs=(P("t"), *ins))
-    shapes = ((8192, 1024), (1024, 2048), (2048, 1024))
+    f = jax.shard_map(both, mesh=mesh, in_specs=ins, out_specs=(ins[0], *ins))
+    rows = (examples, 8192 // examples) if before else (8192,)
+    shapes = ((*rows, 1024), (1024, 2048), (2048, 1024))
     args = [
         jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
         for shape, spec in zip(shapes, ins, strict=True)

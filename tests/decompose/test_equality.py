@@ -43,6 +43,33 @@ def test_every_form_equals_the_plain_one(devices, kind, form):
 
 
 @pytest.mark.parametrize("kind", ["gather", "scatter", "reduce"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"kind": "whole"},
+        {"kind": "chunks", "slices": 3},
+        {"kind": "chunks", "slices": 2, "keep_gathered": False},
+        {"kind": "chunks", "slices": 2, "whole_weights": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("activation", [None, "tanh"])
+def test_rows_behind_examples(devices, kind, form, activation):
+    """Chunks are then in the order of ranks; features and outputs both ways."""
+    for features, outputs in ((4, 24), (24, 4)):
+        found = devices.answer(
+            kind=kind,
+            form=form,
+            ranks=4,
+            shape=[3, 20, features],
+            dimension=1,
+            outputs=outputs,
+            activation=activation,
+        )
+        assert_equal(found)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter", "reduce"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_under_transformations(devices, kind, transform):
     found = devices.answer(
@@ -86,6 +113,7 @@ def forms():
                 "whole_weights": st.booleans(),
             }
         ),
+        st.just({"kind": "whole"}),
     )
 
 

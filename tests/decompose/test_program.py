@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from lagom_jax.decompose import Form
+from lagom_jax.program.build import build_program
+from lagom_jax.program.program import Kernel
 from tests.decompose.programs import added_to, layer, program, walk, written
 
 
@@ -144,3 +146,26 @@ def test_one_slice_is_sent_one_received_and_one_multiplied(function, made):
 def test_less_memory_than_the_plain_form():
     plain = program("gather", Form("chunks")).peak_memory_bytes
     assert program("gather", Form("ring")).peak_memory_bytes < plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "form", [Form("whole"), Form("chunks", slices=2)], ids=lambda form: form.kind
+)
+def test_nothing_that_is_gathered_or_scattered_is_transposed(form):
+    """Where examples stand before rows, chunks stay in the order of ranks."""
+    plain, cut = (layer(one, examples=8) for one in (Form("chunks"), form))
+    least = 2 * 8192 * 1024 // form.slices
+    assert _transposed(plain, least)
+    assert not _transposed(cut, least)
+
+
+def _transposed(scheduled, least):
+    """Kernels of a program that transpose so many bytes, or more."""
+    return [
+        one
+        for one, _, _ in build_program(scheduled.module).tasks()
+        if isinstance(one, Kernel)
+        and one.work.kind == "transpose"
+        and one.work.bytes_written >= least
+    ]
