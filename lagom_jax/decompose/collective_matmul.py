@@ -297,7 +297,7 @@ class _CutRows(NamedTuple):
     dimension: int
     rows: int
     examples: int
-    """What stands before the rows, all dimensions together."""
+    """The sizes of all dimensions before the rows, multiplied."""
 
     @classmethod
     def of(

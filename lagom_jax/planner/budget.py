@@ -10,6 +10,7 @@ from lagom_jax.errors import LagomError
 _MOST_AT_ONCE = 4
 _OFF_RINGS = 3
 """Two ways, and the better one in another order."""
+_REWRITES = 6
 
 
 class BudgetError(LagomError, ValueError):
@@ -31,7 +32,8 @@ class Budget:
     compiles: int = 8
     """Runs of the compiler, that of the program as it is among them; what a planner
     still has from another plan counts, too, so that plans do not depend on it. Ways
-    off the rings have `off_rings` more, and what a model refuses has `answers`."""
+    off the rings have `off_rings` more, what a model refuses has `answers`, and all
+    ways of rewriting the step together `rewrites`."""
     seconds: float = 600.0
     """After so long nothing new is begun; what is under way is waited for."""
     memory_fraction: float = 0.75
@@ -94,6 +96,26 @@ class Budget:
             [0, 0, 1, 1]
         """
         return min(1, self.compiles // 4)
+
+    @property
+    def most(self) -> int:
+        """The compiles of one plan, all together.
+
+        Example:
+            >>> Budget(compiles=8).most
+            12
+        """
+        return self.compiles + self.off_rings + self.answers
+
+    @property
+    def rewrites(self) -> int:
+        """Compiles beyond those of a plan, for all ways of rewriting its step.
+
+        Example:
+            >>> Budget(compiles=8).rewrites
+            48
+        """
+        return _REWRITES * self.compiles
 
     @property
     def workers(self) -> int:

@@ -29,18 +29,26 @@ class CompiledForms:
     """
 
     def __init__(
-        self, planner_of: Callable[[RewriteWay], Rewritten], request: Request
+        self,
+        planner_of: Callable[[RewriteWay], Rewritten],
+        request: Request,
+        most: int,
     ) -> None:
         """Compiles nothing yet.
 
         Args:
             planner_of: What plans for the program rewritten in one way.
             request: Of the plan that the forms are chosen for.
+            most: Compiles that it may take. Where it would need more, it begins none.
         """
-        self._planner_of = planner_of
+        self._planner_of, self._most = planner_of, most
         budget = dataclasses.replace(request.budget, compiles=1)
         self._request = dataclasses.replace(
-            request, levers=("options",), budget=budget, not_behind=None
+            request,
+            levers=("options",),
+            budget=budget,
+            compare_recipes=False,
+            keep=None,
         )
         self.compiles = 0
 
@@ -52,8 +60,9 @@ class CompiledForms:
             usual: Seconds of the step as it is written, compiled likewise.
 
         Raises:
-            NoFormError: None does.
+            NoFormError: None does, or there are too few compiles.
         """
+        self._check(len(way.forms) + bool(way.base))
 
         def seconds_of(forms: tuple[SiteForm, ...]) -> float:
             found = self._compiled(way, forms)
@@ -75,8 +84,9 @@ class CompiledForms:
             way: Its forms, and its losses.
 
         Raises:
-            NoFormError: No form does, or all do.
+            NoFormError: No form does, or all do, or there are too few compiles.
         """
+        self._check(1 + len(way.forms))
         whole = self._by_model(way, way.forms)
         saved: dict[SiteForm, list[float]] = {}
         for form in way.forms:
@@ -90,6 +100,11 @@ class CompiledForms:
         if not gone or not forms:
             raise NoFormError("no form by itself is what puts it behind", ())
         return way._replace(forms=forms, losses=())
+
+    def _check(self, compiles: int) -> None:
+        if compiles > self._most:
+            why = f"out of compiles: this takes {compiles}, and {self._most} are left"
+            raise NoFormError(why, ())
 
     def _by_model(
         self, way: RewriteWay, forms: tuple[SiteForm, ...]

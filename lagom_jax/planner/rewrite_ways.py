@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lagom_jax.decompose.site_forms import by_all, forms_by_place, likeliest
+from lagom_jax.decompose.site_forms import (
+    Savings,
+    by_all,
+    forms_by_place,
+    likeliest,
+)
 from lagom_jax.options import Idea
 from lagom_jax.options.combining import COMBINED
 from lagom_jax.plan.form import Form
@@ -44,6 +49,9 @@ class RewriteWay(NamedTuple):
     losses: tuple[float, ...] = ()
     """By model, seconds by which its plan was behind: it is tried once more without the
     forms that this is due to."""
+    priced: float = 0.0
+    """Seconds of a step that it saves by the prices of single collectives, where that
+    says whether it is worth a compile at all."""
 
     @property
     def name(self) -> str:
@@ -137,7 +145,19 @@ def ways_of(finished: Finished | None, *, deterministic: bool = False) -> Ways:
     left = [one for forms in found for one in forms if one.kind == LEFT_TO_PARTITIONER]
     lines = tuple(dict.fromkeys(one.line for one in left))
     some = RewriteWay("sliced", 2, deterministic, deterministic, only=lines)
-    return (*WAYS, *([some] if lines else []), *found.values())
+    whole = (
+        way._replace(priced=_of_rings(savings))
+        if way.transformation == "rings"
+        else way
+        for way in WAYS
+    )
+    return (*whole, *([some] if lines else []), *found.values())
+
+
+def _of_rings(savings: Savings) -> float:
+    """Seconds that rings save, which all gathers and scatters have then."""
+    ring = Form("ring")
+    return sum(saved[ring][0] for saved in savings.values() if ring in saved)
 
 
 def _formed(forms: tuple[SiteForm, ...], title: str) -> RewriteWay:

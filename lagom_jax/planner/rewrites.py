@@ -2,14 +2,17 @@
 
 The form of a program decides what can be hidden at all: where a collective stands
 between two matmuls that need it, no order and no setting hides it. So forms are
-candidates, too: each is planned for as any program, within the same limits of memory,
-and the shortest plan is taken, that of the program as it is among them. By no model of
+candidates, too: each is compiled once, the best are planned for as any program, within
+the same limits of memory, and the shortest plan is taken, that of the program as it is
+among them. By no model of
 the ensemble it is behind that one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +22,9 @@ from lagom_jax.plan.rewrite import NoFormError, Rewrite, SiteRefusal
 from lagom_jax.planner.forms_compiled import BEHIND, CompiledForms
 from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.request import Request
+from lagom_jax.planner.rewrite_looks import Look, look_request
 from lagom_jax.planner.rewrite_ways import WAYS, RewriteWay, Rewritten, apart
-from lagom_jax.units import in_bytes
+from lagom_jax.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from lagom_jax.planner.make import Planner
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 _BETTER = 5e-4
 """Less than this share of the step is no gain."""
 _LISTED = 6
+_PLANNED = 2
+"""Ways that are planned for, of those that were looked at."""
 _MENDED = 2
 """Ways that are tried once more, without the places that put them behind."""
 
@@ -40,93 +46,238 @@ def with_rewrites(
 ) -> tuple[Planner, Plan]:
     """The shortest of a plan and those for the program in slices, and its planner.
 
+    Each way is compiled once and looked at; a plan is made for the best of them alone.
+
     Args:
         as_written: The planner of the program as it is written, and its plan.
         planner_of: What plans for the program rewritten in one way; raises LagomError
             where there is nothing to cut.
-        request: Of the first plan; each way may take half of its compiles.
+        request: Of the first plan; each plan may take half of its compiles, and all
+            together what `Budget.rewrites` says.
         ways: What is tried.
     """
-    chosen, plan = as_written
-    usual = None if chosen.finished is None else chosen.finished.scored
-    best, tried = plan, list(plan.evidence.candidates)
-    compiles, seconds = plan.evidence.compiles, plan.evidence.seconds
-    budget = request.budget
-    share = dataclasses.replace(
-        request,
-        budget=dataclasses.replace(budget, compiles=max(2, budget.compiles // 2)),
-        compare_recipes=False,
-        # A plan for slices is of no use before it says that it is for them.
-        keep=None,
-        not_behind=usual,
-    )
-    taken = ""
-    done: dict[RewriteWay, str] = {}
-    behind: list[tuple[float, RewriteWay]] = []
-    todo, mended = list(ways), 0
-    while todo or (mended < _MENDED and behind):
-        if not todo:
-            # The shortest that some model finds behind, less what it is behind by.
-            behind.sort(key=lambda one: one[0], reverse=True)
-            mended += 1
-            if (found := behind.pop())[0] < best.evidence.tuned.step_seconds:
-                todo = [found[1]]
-            continue
-        way = todo.pop(0)
-        if request.deterministic and not way.keeps_order:
-            continue
+    search = _RewriteSearch(as_written, planner_of, request)
+    able = [way for way in ways if way.keeps_order or not request.deterministic]
+    search.number = len(able)
+    looks = [search.look(way) for way in able if not way.each_alone]
+    search.plan_best([one for one in looks if one is not None])
+    # Of a step that some model finds behind, one form may be to blame: that is known
+    # sooner than what each form does by itself.
+    search.mend()
+    for way in able:
+        if way.each_alone:
+            search.plan_alone(way)
+            search.mend()
+    return search.taken()
+
+
+class _RewriteSearch:
+    """The state of a search: the outcome of each way, and the best plan so far."""
+
+    def __init__(
+        self,
+        as_written: tuple[Planner, Plan],
+        planner_of: Callable[[RewriteWay], Rewritten],
+        request: Request,
+    ) -> None:
+        self.number = 0
+        """Ways that are tried."""
+        self._begun = time.monotonic()
+        self._written, self._plan = as_written
+        self._chosen, self._best = as_written
+        self._taken = ""
+        self._usual = _scored(self._written)
+        self._planner_of, self._request = planner_of, request
+        self._tried: list[PlanCandidate] = []
+        self._said = 0
+        self._compiles = 0
+        """Beyond those of the plan for the step as it is written."""
+        self._behind: list[tuple[float, RewriteWay]] = []
+        written = "the step as it is written"
+        self._known: dict[object, str] = {self._written.fingerprint: written}
+        self._looks: list[Look] = []
+
+    def look(self, way: RewriteWay) -> Look | None:
+        """Compiles a way once; None where it comes to nothing, which is noted."""
         name = way.name
-        request.progress(f"planning for {name}")
+        self._say(f"looking at {name}")
+        exposed = self._plan.evidence.default.exposed_seconds
+        if way.priced < -exposed:
+            why = (
+                f"priced to take {in_seconds(-way.priced)} more, and no order hides "
+                f"more than {in_seconds(exposed)}"
+            )
+            return self._noted(_candidate(name, "not tried", why, None, ()))
+        if why := self._spent(1):
+            return self._noted(_candidate(name, "not tried", why, None, ()))
         left: tuple[SiteRefusal, ...] = ()
         try:
-            if way.each_alone or way.losses:
-                forms = CompiledForms(planner_of, share)
-                usually = _as_compiled(as_written[0])
-                way = forms.shorter(way, usually) if way.each_alone else forms.less(way)
-                compiles += forms.compiles
-            planner, lines, left = planner_of(way)
+            planner, lines, left = self._planner_of(way)
             able = way.without(left)
-            before = done.setdefault(able._replace(title="", base=()), name)
-            if before != name:
-                why = f"the same as {before}"
-                tried.append(_candidate(name, "no effect", why, None, left))
-                continue
-            begin = apart(able, deterministic=request.deterministic)
-            other = planner.plan(dataclasses.replace(share, begin_with=(begin,)))
+            for key in (planner.fingerprint, able._replace(title="", base=())):
+                if (same := self._known.setdefault(key, name)) != name:
+                    why = f"the same as {same}"
+                    return self._noted(_candidate(name, "no effect", why, None, left))
+            assert self._written.finished is not None
+            self._compiles += 1
+            plan = planner.plan(
+                look_request(self._request, self._written.finished, able)
+            )
         except LagomError as error:
-            left = error.left if isinstance(error, NoFormError) else left
-            why = str(error).partition("\n")[0]
-            tried.append(_candidate(name, "failed", why, None, left))
-            continue
-        compiles += other.evidence.compiles
-        seconds += other.evidence.seconds
-        status, why = _compared(other, plan, best)
-        losses = _losses(planner, usual)
+            return self._failed(name, error, left)
+        assert planner.finished is not None
+        seconds = planner.finished.trials[0].seconds
+        look = Look(able, name, planner, tuple(lines), left, plan, seconds)
+        self._looks.append(look)
+        return look
+
+    def plan_best(self, looks: Sequence[Look]) -> None:
+        """Plans for the shortest few that may be shorter than the best so far."""
+        for place, look in enumerate(sorted(looks, key=lambda one: one.seconds)):
+            if place < _PLANNED:
+                self.plan(look)
+            else:
+                self._passed_over(look, "others are shorter at a look")
+
+    def plan_alone(self, way: RewriteWay) -> None:
+        """Plans for a way with those of its forms that gain by themselves.
+
+        Only where that is the shortest of all at a look.
+        """
+        self._say(f"looking at each form of {way.name}")
+        forms = self._forms_compiled()
+        usual = _as_compiled(self._written)
+        try:
+            kept = forms.shorter(way, usual)
+        except LagomError as error:
+            self._failed(way.name, error, ())
+            return
+        finally:
+            self._compiles += forms.compiles
+        self._said -= 1
+        shortest = min((one.seconds for one in self._looks), default=math.inf)
+        look = self.look(kept)
+        if look is not None and look.seconds < shortest:
+            self.plan(look)
+        elif look is not None:
+            self._passed_over(look, "another is shorter at a look")
+
+    def plan(self, look: Look) -> None:
+        """Plans for a step that was looked at, and takes it if that is the best."""
+        best, request = self._best.evidence.tuned.step_seconds, self._request
+        if not look.may_beat(best):
+            self._passed_over(look, "no plan for it is likely below the best")
+            return
+        budget = dataclasses.replace(
+            request.budget, compiles=max(2, request.budget.compiles // 2)
+        )
+        if why := self._spent(budget.most):
+            self._passed_over(look, why)
+            return
+        request.progress(f"planning for {look.name}")
+        way, name = look.way, look.name
+        begin = apart(way, deterministic=request.deterministic)
+        asked = dataclasses.replace(
+            request,
+            budget=budget,
+            compare_recipes=False,
+            # A plan for slices is of no use before it says that it is for them.
+            keep=None,
+            begin_with=(begin,),
+            not_behind=self._usual,
+        )
+        try:
+            other = look.planner.plan(asked)
+        except LagomError as error:
+            self._failed(name, error, look.left)
+            return
+        self._compiles += other.evidence.compiles
+        status, why = _compared(other, self._plan, self._best)
+        losses = _losses(look.planner, self._usual)
         if status == "ok" and (count := sum(loss > 0.0 for loss in losses)):
-            if len(able.forms) > 1:
-                again = able._replace(title=name + BEHIND, losses=losses)
-                behind.append((other.evidence.tuned.step_seconds, again))
+            if len(way.forms) > 1:
+                again = way._replace(title=name + BEHIND, losses=losses)
+                self._behind.append((other.evidence.tuned.step_seconds, again))
             of = f"by {count} of {len(losses)} models"
             status, why = "slower", f"behind the plan for the step as it is {of}"
-        tried.append(_candidate(name, status, why, other, left))
+        self._noted(_candidate(name, status, why, other, look.left))
         if status == "ok":
-            chosen, taken = planner, name
-            rewrite = _rewrite(able, lines, other, plan)
-            best = dataclasses.replace(other, rewrite=rewrite)
-    if best.rewrite is not None:
-        tried = [_demoted(one, taken) for one in tried]
-    evidence = dataclasses.replace(
-        best.evidence,
-        default=plan.evidence.default,
-        bound_seconds=plan.evidence.bound_seconds,
-        bound=plan.evidence.bound,
-        default_peak=plan.evidence.default_peak,
-        memory_limit=plan.evidence.memory_limit,
-        candidates=tuple(tried),
-        compiles=compiles,
-        seconds=seconds,
-    )
-    return chosen, dataclasses.replace(best, evidence=evidence)
+            self._chosen, self._taken = look.planner, name
+            rewrite = _rewrite(way, look.lines, other, self._plan)
+            self._best = dataclasses.replace(other, rewrite=rewrite)
+
+    def mend(self) -> None:
+        """Plans once more for what some model finds behind, less what it loses by."""
+        behind = sorted(self._behind, key=lambda one: one[0])
+        self._behind.clear()
+        for seconds, way in behind[:_MENDED]:
+            if seconds >= self._best.evidence.tuned.step_seconds:
+                continue
+            self._request.progress(f"looking at each form of {way.name}")
+            forms = self._forms_compiled()
+            try:
+                less = forms.less(way)
+            except LagomError as error:
+                self._failed(way.name, error, ())
+                continue
+            finally:
+                self._compiles += forms.compiles
+            self.number += 1
+            look = self.look(less)
+            if look is not None:
+                self.plan(look)
+
+    def taken(self) -> tuple[Planner, Plan]:
+        """The planner of the best, and its plan."""
+        plan, best = self._plan, self._best
+        tried = [*plan.evidence.candidates, *self._tried]
+        if best.rewrite is not None:
+            tried = [_demoted(one, self._taken) for one in tried]
+        evidence = dataclasses.replace(
+            best.evidence,
+            default=plan.evidence.default,
+            bound_seconds=plan.evidence.bound_seconds,
+            bound=plan.evidence.bound,
+            default_peak=plan.evidence.default_peak,
+            memory_limit=plan.evidence.memory_limit,
+            candidates=tuple(tried),
+            compiles=plan.evidence.compiles + self._compiles,
+            seconds=plan.evidence.seconds + time.monotonic() - self._begun,
+        )
+        return self._chosen, dataclasses.replace(best, evidence=evidence)
+
+    def _say(self, what: str) -> None:
+        self._said += 1
+        self._request.progress(f"way {self._said} of {self.number}: {what}")
+
+    def _spent(self, more: int) -> str:
+        """The reason why nothing more may be compiled; empty if something may."""
+        budget = self._request.budget
+        if time.monotonic() - self._begun > budget.seconds:
+            return "out of time"
+        return "out of compiles" if self._compiles + more > budget.rewrites else ""
+
+    def _forms_compiled(self) -> CompiledForms:
+        room = self._request.budget.rewrites - self._compiles
+        return CompiledForms(self._planner_of, self._request, room)
+
+    def _passed_over(self, look: Look, why: str) -> None:
+        why = f"{in_seconds(look.seconds)} at a look: {why}"
+        self._noted(_candidate(look.name, "slower", why, look.plan, look.left))
+
+    def _failed(
+        self, name: str, error: LagomError, left: tuple[SiteRefusal, ...]
+    ) -> None:
+        left = error.left if isinstance(error, NoFormError) else left
+        why = str(error).partition("\n")[0]
+        self._noted(_candidate(name, "failed", why, None, left))
+
+    def _noted(self, candidate: PlanCandidate) -> None:
+        self._tried.append(candidate)
+
+
+def _scored(planner: Planner) -> Scored | None:
+    return None if planner.finished is None else planner.finished.scored
 
 
 def _as_compiled(planner: Planner) -> float:
@@ -138,7 +289,7 @@ def _as_compiled(planner: Planner) -> float:
 
 def _losses(planner: Planner, usual: Scored | None) -> tuple[float, ...]:
     """By each model, seconds that a plan loses to the one without it."""
-    own = None if planner.finished is None else planner.finished.scored
+    own = _scored(planner)
     if own is None or usual is None:
         return ()
     pairs = zip(own.by_model, usual.by_model, strict=True)
