@@ -5,7 +5,9 @@ settings of those groups of collectives that take the most time are looked at ag
 the settings near the found one, and of those on the group's path from cheap to fast, a
 few models choose a few. All models time these, and choose for all groups together, one
 group after the other: the least regret on average, and once more what the worst has
-beyond a bound. Where the step should be behind another by no model, what any model
+beyond a bound. The model that has the most says what it would choose by itself, and all
+choose once more: what a few others name may be far from it, and its regret beside these
+less than the truth. Where the step should be behind another by no model, what any model
 loses beside it counts more than anything else. First they choose as if no group felt
 what the others take, until nothing changes; then each group once more, beside the
 others as they have become. What one model loses in one group it may win in another, so
@@ -21,8 +23,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lagom_jax.plan.interval import SAME, Interval, outweighed
-from lagom_jax.plan.regret import regretted
+from lagom_jax.plan.regret import WORST_REGRET, regretted
 from lagom_jax.settings.frontier import path, points, rungs
+from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.neighbours import NearbyCandidates
 from lagom_jax.settings.policy import Found, replaced, scenes_of
 from lagom_jax.settings.space import Choice
@@ -36,6 +39,11 @@ _EACH: Final = 5
 """Every so many models one makes the first choice."""
 _FEW: Final = 3
 """Settings that all models are asked about, beside the best of each protocol."""
+_SPEAK: Final = 3
+"""Models that say what they would choose by themselves, one after the other."""
+_LET_SPEAK: Final = WORST_REGRET / 2
+"""The regret beyond which they do: beside what such a model would choose by itself, it
+is up to twice what it seems."""
 _STEPS: Final = 8
 """Of a group's path from cheap to fast, settings that are looked at."""
 _SWEEPS: Final = 8
@@ -124,19 +132,44 @@ class _AllAsked:
         self._least = self._least_times()
 
     def choice(self) -> Choice:
-        """The choice with the least regret, as far as one group at a time leads."""
-        choice, times = self._begin, self._times
+        """The choice with the least regret, as far as one group at a time leads.
+
+        The model with the most regret says what it would choose by itself, and all
+        choose once more.
+        """
+        choice, asked = self._felt_by_none(self._begin, self._times), set[int]()
+        while True:
+            times = [one.score(choice).step_seconds for one in self._members]
+            found = self._regrets(times)
+            most = max(range(len(found)), key=found.__getitem__)
+            if found[most] <= _LET_SPEAK or most in asked or len(asked) == _SPEAK:
+                break
+            asked.add(most)
+            self._let_speak(most)
+            choice = self._felt_by_none(choice, times)
+        for group in self._alone:
+            seconds = functools.partial(self._seconds, choice, group)
+            choice, times = self._better(choice, times, group, seconds)
+        return choice
+
+    def _felt_by_none(self, choice: Choice, times: Sequence[float]) -> Choice:
+        """The same as if no group felt what the others take."""
         for _ in range(_SWEEPS):
             before = choice
             for group, known in self._alone.items():
                 choice, times = self._better(choice, times, group, known.__getitem__)
             if choice == before:
                 break
-        times = [one.score(choice).step_seconds for one in self._members]
-        for group in self._alone:
-            seconds = functools.partial(self._seconds, choice, group)
-            choice, times = self._better(choice, times, group, seconds)
         return choice
+
+    def _let_speak(self, place: int) -> None:
+        """Adds what a model would choose by itself to what all are asked about."""
+        member = self._members[place]
+        own = Lagom().choose(member).choice
+        self._least[place] = min(self._least[place], member.score(own).step_seconds)
+        for group, known in self._alone.items():
+            if own[group] not in known:
+                known[own[group]] = self._seconds(self._begin, group, own[group])
 
     def _better(
         self,
@@ -162,9 +195,12 @@ class _AllAsked:
         return replaced(choice, group, best), ended
 
     def _regret(self, times: Sequence[float]) -> float:
-        pairs = zip(times, self._least, strict=True)
-        regret = regretted([own / best - 1 if best else 0.0 for own, best in pairs])
+        regret = regretted(self._regrets(times))
         return regret + _BEHIND * behind(times, self._not_behind)
+
+    def _regrets(self, times: Sequence[float]) -> list[float]:
+        pairs = zip(times, self._least, strict=True)
+        return [own / best - 1 if best else 0.0 for own, best in pairs]
 
     def _least_times(self) -> list[float]:
         """The step by each model with the settings that it would take by itself."""
