@@ -39,10 +39,10 @@ _EACH: Final = 5
 """Every so many models one makes the first choice."""
 _FEW: Final = 3
 """Settings that all models are asked about, beside the best of each protocol."""
-_SPEAK: Final = 3
-"""Models that say what they would choose by themselves, one after the other."""
-_LET_SPEAK: Final = WORST_REGRET / 2
-"""The regret beyond which they do: beside what such a model would choose by itself, it
+_ASKED: Final = 3
+"""Models that are asked for their own choice, one after the other."""
+_ASKED_ABOVE: Final = WORST_REGRET / 2
+"""The regret beyond which they are: beside what such a model would choose by itself, it
 is up to twice what it seems."""
 _STEPS: Final = 8
 """Of a group's path from cheap to fast, settings that are looked at."""
@@ -142,10 +142,10 @@ class _AllAsked:
             times = [one.score(choice).step_seconds for one in self._members]
             found = self._regrets(times)
             most = max(range(len(found)), key=found.__getitem__)
-            if found[most] <= _LET_SPEAK or most in asked or len(asked) == _SPEAK:
+            if found[most] <= _ASKED_ABOVE or most in asked or len(asked) == _ASKED:
                 break
             asked.add(most)
-            self._let_speak(most)
+            self._add_own_choice(most)
             choice = self._felt_by_none(choice, times)
         for group in self._alone:
             seconds = functools.partial(self._seconds, choice, group)
@@ -162,7 +162,7 @@ class _AllAsked:
                 break
         return choice
 
-    def _let_speak(self, place: int) -> None:
+    def _add_own_choice(self, place: int) -> None:
         """Adds what a model would choose by itself to what all are asked about."""
         member = self._members[place]
         own = Lagom().choose(member).choice
