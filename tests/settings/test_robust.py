@@ -155,7 +155,7 @@ def test_the_best_of_each_protocol_is_asked_about(monkeypatch):
     By one of twenty models LL128 is no good between hosts, by the others it is.
     """
     monkeypatch.setattr("lagom_jax.settings.robust._FEW", 1)
-    monkeypatch.setattr("lagom_jax.settings.robust._SPEAK", 0)
+    monkeypatch.setattr("lagom_jax.settings.robust._ASKED", 0)
     stage, doubt = doubted_gathers("a40-nvlink:2x8", 80_000_000, 100_000_000, beside=2)
     choice = robust(stage, doubt.stages, Lagom().choose(stage)).choice
     assert len(protocols(stage, choice)) == 2
@@ -166,7 +166,7 @@ def test_who_has_the_most_regret_says_what_it_would_choose(monkeypatch):
     stage, doubt = doubted_gathers("a40-nvlink:2x8", 80_000_000, 100_000_000, beside=2)
     regret = regret_of_all_asked(stage, doubt)
     asked = regret()
-    monkeypatch.setattr("lagom_jax.settings.robust._SPEAK", 0)
+    monkeypatch.setattr("lagom_jax.settings.robust._ASKED", 0)
     unasked = regret()
     assert regretted(asked) < regretted(unasked)
     assert max(asked) < 0.7 * max(unasked)
