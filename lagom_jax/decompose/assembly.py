@@ -25,15 +25,20 @@ class Assembly:
     then.
     """
 
-    def __init__(self, ring: Ring, dimension: int | None = None) -> None:
+    def __init__(
+        self, ring: Ring, dimension: int | None = None, *, last: bool = False
+    ) -> None:
         """Begins with nothing.
 
         Args:
             ring: The ranks and their slices.
             dimension: That of the rows; by default the ring's.
+            last: Whether slices are put where they belong when all are there. What
+                takes the whole element by element then does it in its own kernel.
         """
         d = ring.dimension if dimension is None else dimension
         self._ring = dataclasses.replace(ring, dimension=d)
+        self._last = last
         self._pieces: list[jax.Array] = []
         self._made: jax.Array | None = None
 
@@ -41,8 +46,8 @@ class Assembly:
         """The array that the next slice waits for: this one, or the whole with it."""
         ring, number = self._ring, len(self._pieces)
         self._pieces.append(piece)
-        if ring.form.by_collectives or ring.count == 1:
-            # Interleaved, they can only be put together when all are there.
+        if self._last or ring.form.by_collectives or ring.count == 1:
+            # Interleaved, too, they can only be put together when all are there.
             return piece
         if self._made is None:
             shape = list(piece.shape)
@@ -59,6 +64,8 @@ class Assembly:
         """The whole, with all rows where they belong."""
         if self._made is not None:
             return self._made
+        if self._last and not self._ring.form.by_collectives:
+            return assembled(self._ring, self._pieces)
         return _interleaved(self._ring, self._pieces)
 
 

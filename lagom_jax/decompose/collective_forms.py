@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from lagom_jax.decompose.cut_choice import Slicing
+from lagom_jax.decompose.dimension_rules import is_by_element
 from lagom_jax.decompose.flat_program import FlatProgram, Step
 from lagom_jax.decompose.form import PLAIN, WHOLE, Form
 from lagom_jax.decompose.matmul_dimensions import (
@@ -323,11 +324,18 @@ def _as_rows_arrive(step: Step, users: Users, slicing: Slicing, env: Values) -> 
     if matmuls or whole:
         if slicing.waiting.pop(waiting.step, None) is not None:
             slicing.cut.append(waiting.step.site)
-        env[number], found = waiting.times(matmuls, sums)
+        by_element = [one for one, _, _ in matmuls if _by_element(one, users)]
+        env[number], found = waiting.times(matmuls, sums, by_element)
         env.update(zip((user.outputs[0] for user in done), found, strict=True))
     if whole:
         return _over_ranks(step, env)
     return bool(matmuls) and step in done
+
+
+def _by_element(step: Step, users: Users) -> bool:
+    """True if all that takes a step's result does so element by element."""
+    takers = users.get(step.outputs[0], ())
+    return bool(takers) and all(one and is_by_element(one.name) for one in takers)
 
 
 def _sums_rows(step: Step | None, gather: Step) -> bool:

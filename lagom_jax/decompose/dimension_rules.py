@@ -118,6 +118,16 @@ _ALONG = {
 }
 
 
+def is_by_element(name: str) -> bool:
+    """True for a primitive whose result needs of its operands the same element alone.
+
+    Example:
+        >>> is_by_element("tanh"), is_by_element("dot_general")
+        (True, False)
+    """
+    return name in _ELEMENTWISE
+
+
 def links(equation: Any) -> list[Group]:
     """The groups of dimensions that an equation keeps apart."""
     name = equation.primitive.name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -118,7 +118,10 @@ class Gathered:
         return run_step(self.step, [self.rows])[0]
 
     def times(
-        self, matmuls: Sequence[tuple[Step, int, Any]], sums: Sequence[RowSum] = ()
+        self,
+        matmuls: Sequence[tuple[Step, int, Any]],
+        sums: Sequence[RowSum] = (),
+        by_element: Collection[Step] = (),
     ) -> tuple[Arrived, list[Any]]:
         """The rows as they arrived, their products, and after these the sums.
 
@@ -126,6 +129,8 @@ class Gathered:
             matmuls: Each with the place of the rows among its operands, and the other
                 operand.
             sums: Matmuls that sum over the rows, slice by slice.
+            by_element: Those of the first whose products are only taken element by
+                element.
         """
         params = self.step.equation.params
         d = params["all_gather_dimension"]
@@ -134,7 +139,7 @@ class Gathered:
         totals: list[Any] = [None] * len(sums)
         number = 0
         wholes = [
-            Assembly(ring, result_dimension(step, place, d))
+            Assembly(ring, result_dimension(step, place, d), last=step in by_element)
             for step, place, _ in matmuls
         ]
 

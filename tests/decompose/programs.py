@@ -17,12 +17,17 @@ OPTIONS = {
 }
 
 
-def written(function, form, cluster="", weights=1, options=None, ranks=4):
-    """As users write it, with a form for each place: rows gathered, sums scattered."""
+def written(
+    function, form, cluster="", weights=1, options=None, ranks=4, taken=lambda y: y
+):
+    """As users write it, with a form for each place: rows gathered, sums scattered.
+
+    Products with what is gathered are `taken` somehow.
+    """
 
     def gathers(x, *ws):
         rows = jax.lax.all_gather(x, "t", tiled=True)
-        return tuple(rows @ w for w in ws)
+        return tuple(taken(rows @ w) for w in ws)
 
     def scatters(x, w):
         return jax.lax.psum_scatter(x @ w, "t", tiled=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 from lagom_jax.decompose import Form
@@ -161,11 +162,27 @@ def test_nothing_that_is_gathered_or_scattered_is_transposed(form):
 
 
 def _transposed(scheduled, least):
-    """Kernels of a program that transpose so many bytes, or more."""
+    return _moved(scheduled, "transpose", least)
+
+
+def _moved(scheduled, kind, least):
+    """Kernels of a program that only move data, in one way, so many bytes or more."""
     return [
         one
         for one, _, _ in build_program(scheduled.module).tasks()
         if isinstance(one, Kernel)
-        and one.work.kind == "transpose"
+        and one.work.kind == kind
         and one.work.bytes_written >= least
     ]
+
+
+@pytest.mark.slow
+def test_slices_are_put_together_by_the_kernel_that_takes_them_by_element():
+    """Where they are the result, each is written where it belongs as it is made."""
+    least = 2 * (8192 // 4) * (2048 // 4)
+    by_itself, by_element = (
+        _moved(written("gather", Form("ring"), taken=taken), "copy", least)
+        for taken in (lambda y: y, jax.numpy.tanh)
+    )
+    assert len(by_itself) >= 4
+    assert not by_element
