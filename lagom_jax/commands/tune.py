@@ -126,7 +126,7 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help=f"how often to compile (default: {usual.compiles}); transports off NCCL's "
-        "rings have half as many more, three at most, and --rewrite six times as many",
+        "rings have half as many more, three at most, and --rewrite eight times",
     )
     group.add_argument(
         "--seconds",

@@ -10,7 +10,7 @@ from lagom_jax.errors import LagomError
 _MOST_AT_ONCE = 4
 _OFF_RINGS = 3
 """Two ways, and the better one in another order."""
-_REWRITES = 6
+_REWRITES = 8
 
 
 class BudgetError(LagomError, ValueError):
@@ -113,7 +113,7 @@ class Budget:
 
         Example:
             >>> Budget(compiles=8).rewrites
-            48
+            64
         """
         return _REWRITES * self.compiles
 

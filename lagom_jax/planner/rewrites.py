@@ -61,13 +61,10 @@ def with_rewrites(
     search.number = len(able)
     looks = [search.look(way) for way in able if not way.each_alone]
     search.plan_best([one for one in looks if one is not None])
-    # Of a step that some model finds behind, one form may be to blame: that is known
-    # sooner than what each form does by itself.
-    search.mend()
     for way in able:
         if way.each_alone:
             search.plan_alone(way)
-            search.mend()
+    search.mend()
     return search.taken()
 
 
@@ -208,9 +205,7 @@ class _RewriteSearch:
 
     def mend(self) -> None:
         """Plans once more for what some model finds behind, less what it loses by."""
-        behind = sorted(self._behind, key=lambda one: one[0])
-        self._behind.clear()
-        for seconds, way in behind[:_MENDED]:
+        for seconds, way in sorted(self._behind, key=lambda one: one[0])[:_MENDED]:
             if seconds >= self._best.evidence.tuned.step_seconds:
                 continue
             self._request.progress(f"looking at each form of {way.name}")
