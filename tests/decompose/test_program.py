@@ -100,8 +100,11 @@ def test_each_chunk_travels_beside_the_matmul_of_another(cluster, whole_weights)
     for function, order in (("scatter", last), ("gather", first)):
         for made in (program, written):
             found = made(function, form, cluster, options=apart)
-            found = [one.removeprefix("synchronous ") for one in walk(found.module)]
-            assert found == order
+            # With nothing beside it jax 0.12 has one instruction, 0.10 a start and an end.
+            words = " ".join(walk(found.module))
+            for one in ("synchronous start done", "synchronous start"):
+                words = words.replace(one, "start done")
+            assert words.split() == order
 
 
 @pytest.mark.slow
