@@ -32,6 +32,9 @@ LAUNCHED = {"h100-sxm", "b200"}
 TOLD = 0.2
 TWINS = {"b200": "gb200-nvl72"}
 """GPUs with the same chip and links: hosts of 4 tell what 4 of 8 take."""
+# From these bytes on, rows of more than two GPUs over PCIe jump between two rates, 1.5
+# to 1.8 apart, and nothing in a row tells which it had: the fit is to lie between.
+PAIR, JUMPS_FROM, JUMPS = 2, 1 << 15, 0.25
 LOG2_BYTES = range(8, 37)
 PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -69,13 +72,14 @@ EXCHANGED = Smoothness(0.2, 0.2, 4.0, 3.0, 0.5)
 # Permutes were measured at every power of two, so more can be told apart. A host has 4
 # and 8 pairs, a rack 64 and 72: they have little to tell each other.
 PERMUTE = Smoothness(0.2, 0.1, 2.5, 3.0, 0.0)
-# Over PCIe eight GPUs go through the processors: another thing than two.
-PCIE = Smoothness(0.3, 0.8, 3.0, 2.0, 0.0)
+# Over PCIe eight GPUs are another thing than two, which the forms know.
+PCIE_STREAMED = Smoothness(0.1, 0.1, 5.0, 2.0, 0.0)
+PCIE_EXCHANGED = Smoothness(0.1, 0.3, 4.0, 2.0, 0.0)
 
 
 def smoothness(kind: str, cluster: Cluster) -> Smoothness:
-    if cluster.inside.kind == "pcie":
-        return PCIE
+    if through_processors(cluster):
+        return PCIE_EXCHANGED if kind in EXCHANGED_KINDS else PCIE_STREAMED
     if kind == "collective-permute":
         return PERMUTE
     return EXCHANGED if kind in EXCHANGED_KINDS else STREAMED
@@ -84,18 +88,20 @@ def smoothness(kind: str, cluster: Cluster) -> Smoothness:
 # Prior medians of the coefficients and how far, as factors of e, they may be off.
 PRIORS = {
     Streamed: (
-        (6.0, 0.6, 1.0, 1.0, 3.0, 5.0, 0.8, 0.4, 2.0, 1.0),
-        (1.0, 1.0, 2.0, 1.5, 1.5, 1.0, 0.3, 0.3, 0.7, 1.0),
+        (6.0, 0.6, 1.0, 1.0, 3.0, 5.0, 0.8, 0.4, 2.0, 1.0, 1.5),
+        (1.0, 1.0, 2.0, 1.5, 1.5, 1.0, 0.3, 0.3, 0.7, 1.0, 0.5),
     ),
     Exchanged: (
-        (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0),
-        (1.0, 2.0, 1.0, 1.0, 0.5, 0.3, 0.3, 0.7, 1.0),
+        (10.0, 0.3, 3.0, 10.0, 25.0, 1.4, 0.7, 2.0, 2.0, 1.5),
+        (1.0, 2.0, 1.0, 1.0, 0.5, 0.3, 0.3, 0.7, 1.0, 0.5),
     ),
 }
 
 
 DOUBLING, SIMPLE_DOUBLING = 2, 4
 """Places among the coefficients of `Streamed` of what each doubling adds."""
+PER_RANK, RAMP = 1, 8
+"""Places among those of `Exchanged`."""
 
 
 def read(gpu: str, cluster: Cluster) -> dict[str, Rows]:
@@ -122,12 +128,21 @@ def numbered(version: str) -> int:
     return VERSIONS.index(version)
 
 
-def noise(rows: Rows) -> np.ndarray:
+def noise(kind: str, rows: Rows, cluster: Cluster) -> np.ndarray:
     """Relative scatter of a measurement: small messages are mostly latency."""
     small = np.where(rows.nbytes >= 1 << 14, 0.12, 0.3)
     launched = np.where(rows.nbytes >= LARGE, 0.08, small)
     rest = np.where(rows.nbytes >= LARGE, 0.04, 0.06)
-    return np.where(rows.launched > 0, launched, rest)
+    scatter = np.where(rows.launched > 0, launched, rest)
+    if through_processors(cluster) and kind not in EXCHANGED_KINDS:
+        jumps = (rows.ranks > PAIR) & (rows.nbytes >= JUMPS_FROM)
+        return np.where(jumps, JUMPS, scatter)
+    return scatter
+
+
+def through_processors(cluster: Cluster) -> bool:
+    """Whether many GPUs reach each other through the processors alone."""
+    return cluster.inside.kind == "pcie"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +184,12 @@ def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
         start[DOUBLING], precision[DOUBLING] = math.log(0.2), 1.0
     if kind == "collective-permute":
         # Each GPU has one peer, however many there are, and channels limit it first.
-        for absent in (1, -1):
+        for absent in (PER_RANK, RAMP):
             start[absent], precision[absent] = math.log(1e-6), 1e6
-    scale = np.maximum(noise(rows), 0.1)
+    if not through_processors(cluster):
+        # The last, by how much more GPUs make a link slower.
+        start, precision = start[:-1], precision[:-1]
+    scale = np.maximum(noise(kind, rows, cluster), 0.1)
     where = placed(kind, rows, cluster)
 
     def predicted(logs: np.ndarray, told: list[Placed]) -> np.ndarray:
@@ -259,8 +277,9 @@ def left(kind: str, form: Form, rows: Rows, cluster: Cluster) -> Residuals:
     where = placed(kind, rows, cluster)
     told = rates_told(kind, form, rows, cluster, where)
     logs = np.log(rows.microseconds / form_times(kind, form, rows, cluster, told))
+    scatter = noise(kind, rows, cluster)
     return Residuals(
-        rows.nbytes, rows.ranks, logs, noise(rows), protocols(where), series(rows)
+        rows.nbytes, rows.ranks, logs, scatter, protocols(where), series(rows)
     )
 
 

@@ -49,6 +49,9 @@ class Streamed:
     """Rate at which a GPU handles its own piece, in link peaks."""
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
+    fall: float = 0.0
+    """Power of half the ranks by which that share falls: zero but over PCIe, where
+    many GPUs go through the processors."""
 
     def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""
@@ -74,6 +77,7 @@ class Streamed:
         own = nbytes / ranks / peak * 1e6
         share = min(self.ll_share, self.link_share)
         share = share if protocol == "ll" else self.link_share
+        share /= (ranks / 2) ** self.fall
         transfer = sent / share + own / self.copy_share + self.ramp * math.sqrt(sent)
         return self.latency(ranks, protocol), transfer
 
@@ -105,6 +109,8 @@ class Exchanged:
     """Rate at which an all-to-all copies a GPU's own piece, in link peaks."""
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
+    fall: float = 0.0
+    """Power of half the ranks by which the link's share falls, see `Streamed`."""
     apart_share: float = 0.0
     """Of the permutes whose pairs nobody knows, those that have that gain."""
 
@@ -143,7 +149,8 @@ class Exchanged:
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
         ramp = self.ramp * math.sqrt(sent)
         on_channel = parts.serial_bytes / (rate * 1e3)
-        on_link = sent / self.link_share + own / self.copy_share
+        share = self.link_share / (ranks / 2) ** self.fall
+        on_link = sent / share + own / self.copy_share
         return self.latency(ranks, parts.protocol), ramp + max(on_channel, on_link)
 
 

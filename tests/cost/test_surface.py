@@ -92,6 +92,17 @@ def test_a_version_that_was_measured_has_times_of_its_own():
     assert patch == old
 
 
+@pytest.mark.parametrize("kind", [*STREAMED, "all-to-all"])
+def test_cards_that_go_through_the_processors_are_slower_the_more_there_are(kind):
+    """Eight L40S take 20 times what two do, measured; four lie between."""
+    l40s = Cluster.parse("l40s:1x8")
+    two, four, eight = (
+        collective_seconds(kind, 1 << 28, Span(n, 1, n), l40s) for n in (2, 4, 8)
+    )
+    assert 2 * two < four < eight / 2
+    assert 14 * two < eight < 28 * two
+
+
 @pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "gb200", "l40s"])
 def test_the_records_tell_fitted_rows_from_those_kept_out(name):
     record = load_record(name)
