@@ -1,6 +1,7 @@
 """Calibrated surfaces against the measurements, and where they must behave."""
 
 import csv
+import itertools
 import json
 import math
 from pathlib import Path
@@ -19,6 +20,7 @@ from lagom_jax.cost.span import Span, span_of
 from lagom_jax.cost.surface import load_record, load_surfaces
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.groups import Groups
+from lagom_jax.plan.setting import Setting
 
 MEASURED = Path(lagom_jax.cost.__file__).parent / "measured"
 GPUS = ("a100-sxm", "b200", "gb200-nvl72", "h100-sxm", "h200-sxm")
@@ -101,6 +103,35 @@ def test_cards_that_go_through_the_processors_are_slower_the_more_there_are(kind
     )
     assert 2 * two < four < eight / 2
     assert 14 * two < eight < 28 * two
+
+
+EVERY_GPU = [
+    "a40-pcie",
+    "a100",
+    "h100",
+    "h200",
+    "b200",
+    "b300",
+    "gb200-nvl72",
+    "l40s",
+    "rtx-pro-6000",
+]
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+@pytest.mark.parametrize("name", EVERY_GPU)
+def test_a_protocol_that_carries_half_gains_nothing_for_large_messages(name, kind):
+    """LL was never measured there: a correction of Simple must not make it a bargain."""
+    cluster = Cluster.parse(name)
+    for ranks, bits in itertools.product((2, 4, 8), (26, 28, 30)):
+        span = Span(ranks, 1, ranks)
+        usual = nccl_default(kind, 1 << bits, span, cluster)
+        half = Setting("ring", "ll", usual.channels, 256, 32768)
+        usual_time, half_time = (
+            collective_seconds(kind, 1 << bits, span, cluster, setting)
+            for setting in (usual, half)
+        )
+        assert half_time > usual_time
 
 
 @pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "gb200", "l40s"])
