@@ -189,6 +189,9 @@ class Compiler:
                 yield {}
             else:
                 options: dict[str, Any] = {kernels.FILE_OPTION: str(file)}
+                # What is not assembled is never run, and need not be fast.
+                if self._tools() is not None:
+                    options[kernels.QUICK_OPTION] = 0
                 # Without a linker XLA refuses to compile kernels one by one.
                 if self._tools() is not None or self.toolchain.nvlink is not None:
                     options[kernels.SPLIT_OPTION] = True
