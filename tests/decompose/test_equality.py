@@ -1,10 +1,11 @@
 """Sliced collective matmuls equal their plain forms, forward and gradient."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.decompose.on_devices import Devices
+from tests.depth import examples
 
 EXACT = {"float32": 2e-5, "bfloat16": 2e-2}
 TRANSFORMS = ("scan", "remat", "vmap over rows", "vmap over weights")
@@ -118,7 +119,7 @@ def forms():
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@examples(by_day=12, by_night=60)
 @given(data=st.data())
 def test_any_shapes(devices, data):
     """Also where another axis cuts the batch, and under jax's transformations."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax import decompose
@@ -13,6 +13,7 @@ from lagom_jax.decompose.flat_program import carried_by
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import NoFormError
 from tests.decompose.on_devices import Devices
+from tests.depth import examples
 
 X = np.random.default_rng(0).normal(size=(8, 6, 16)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
@@ -234,7 +235,7 @@ def test_a_matmul_that_is_left_to_the_partitioner_cannot_be_sent_around():
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@examples(by_day=8, by_night=40)
 @given(data=st.data())
 def test_any_step_that_is_left_to_the_partitioner(devices, data):
     """Results stay whatever is cut; each slice has a collective of its own."""
@@ -317,7 +318,7 @@ def test_collectives_of_shards_are_cut(devices, way):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(by_day=5, by_night=30)
 @given(data=st.data())
 def test_any_layers(devices, data):
     """Whatever is made of layers whose collectives are their own, results stay."""

@@ -9,7 +9,11 @@ import sys
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8"
+    # Compiling takes longer than running.
+    " --xla_backend_optimization_level=1"
+)
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +54,7 @@ def train(
         devices=8,
         tiny=True,
         scan=scan,
+        sequence=32,
         learning_rate=3e-3,
         # Room for every token, so that no two ways to group tokens drop others.
         capacity_factor=8.0,

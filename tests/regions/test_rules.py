@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.regions import cocodc, diloco, streaming
+from tests.depth import examples
 from tests.regions.rendering import Rendering
 from tests.regions.worlds import flat, flat_one, masks, same_everywhere, trees, vmapped
 
 REGIONS = 3
-few = settings(max_examples=6)
+few = examples(by_day=4, by_night=30)
 
 
 def pushes(seed, shape, dyadic=False):

@@ -12,13 +12,16 @@ from lagom_jax.regions.placing import state_axes
 def vmapped(outer):
     """`init` and `update` on stacked trees."""
     axes = state_axes()
-    init = jax.jit(jax.vmap(outer.init, axis_name="region", out_axes=axes))
-    update = jax.jit(
-        jax.vmap(
-            outer.update, axis_name="region", in_axes=(0, axes), out_axes=(0, axes)
-        )
+    init = jax.vmap(outer.init, axis_name="region", out_axes=axes)
+    update = jax.vmap(
+        outer.update, axis_name="region", in_axes=(0, axes), out_axes=(0, axes)
     )
-    return init, update
+    return quickly_compiled(init), quickly_compiled(update)
+
+
+def quickly_compiled(function):
+    """`jax.jit` for a program that runs a few times on a few numbers."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def same_everywhere(params, regions):
