@@ -31,7 +31,7 @@ SPLIT_OPTION: Final = "xla_gpu_enable_llvm_module_compilation_parallelism"
 """Without it jaxlib 0.10.2 compiles all kernels as one, and keeps none; 0.12.0.1 lacks
 it, and does always what it asks for."""
 QUICK_OPTION: Final = "xla_backend_optimization_level"
-"""What LLVM makes of a kernel, which is begun when schedule and memory are settled."""
+"""LLVM's effort for each kernel, spent after schedule and memory are settled."""
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 # A field's number and its kind are one byte.
