@@ -189,11 +189,12 @@ class Compiler:
                 yield {}
             else:
                 options: dict[str, Any] = {kernels.FILE_OPTION: str(file)}
+                assembled = self._tools() is None
                 # What is not assembled is never run, and need not be fast.
-                if self._tools() is not None:
+                if not assembled:
                     options[kernels.QUICK_OPTION] = 0
                 # Without a linker XLA refuses to compile kernels one by one.
-                if self._tools() is not None or self.toolchain.nvlink is not None:
+                if not assembled or self.toolchain.nvlink is not None:
                     options[kernels.SPLIT_OPTION] = True
                 yield {n: v for n, v in options.items() if n not in self._lacking}
 

@@ -50,8 +50,8 @@ class Streamed:
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
     fall: float = 0.0
-    """Power of half the ranks by which that share falls: zero but over PCIe, where
-    many GPUs go through the processors."""
+    """Power of half the ranks by which the link's share falls: zero but over PCIe,
+    where many GPUs go through the processors."""
 
     def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""

@@ -195,8 +195,7 @@ def matmul_reduce_scatter(
         DecomposeError: There is no such axis, or rows do not divide over it.
     """
     cut = _CutRows.of(x, (w,), axis_name, dimension)
-    # Put into the order of ranks is what is multiplied, in place of what that makes.
-    ring = cut.ring(form, scattered=True, by_rank=w.shape[0] <= w.shape[1])
+    ring = cut.ring(form, scattered=True, by_rank=takes_fewer(w))
     x, w = alike(axis_name, x, w)
     total = cast("jax.Array", times_scattered(ring, x, w))
     return _finished(total, bias, activation)
@@ -287,6 +286,14 @@ def divided(rows: int, ranks: int, axis_name: str) -> int:
             f"pad them to {-(-rows // ranks) * ranks}, or take a dimension that divides"
         )
     return rows // ranks
+
+
+def takes_fewer(w: jax.Array) -> bool:
+    """True if a matmul takes no more features than it makes.
+
+    What it multiplies is then put into the order of ranks, in place of what it makes.
+    """
+    return w.shape[0] <= w.shape[1]
 
 
 class _CutRows(NamedTuple):

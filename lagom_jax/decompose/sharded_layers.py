@@ -23,6 +23,7 @@ from lagom_jax.decompose.collective_matmul import (
     matmul_all_reduce,
     matmul_reduce_scatter,
     scatter_matmul_slices,
+    takes_fewer,
 )
 from lagom_jax.decompose.form import Form, cut_evenly
 from lagom_jax.decompose.mesh_axis import alike, axis_size
@@ -164,10 +165,8 @@ def attention_output(
         attend(piece, key, value, positions)
         for piece, positions in zip(pieces, _positions(ring), strict=True)
     )
-    # Put into the order of ranks is what attention gives, in place of its projection.
-    examples = math.prod(query.shape[:dimension])
-    pays = out.shape[0] <= out.shape[1]
-    home = ring_of(axis_name, ranks, rows, dimension, form, examples if pays else 1)
+    examples = math.prod(query.shape[:dimension]) if takes_fewer(out) else 1
+    home = ring_of(axis_name, ranks, rows, dimension, form, examples)
     if home.by_rank:
         made = tuple(at_once(home, one) for one in made)
     return times_scattered(home, made, out)

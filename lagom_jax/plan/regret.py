@@ -40,10 +40,19 @@ def regrets(times: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
         [(0.0, 0.5), (1.0, 0.0)]
     """
     least = [min(by_model) for by_model in zip(*times, strict=True)]
-    return [
-        tuple(
-            own / best - 1 if best else 0.0
-            for own, best in zip(by_model, least, strict=True)
-        )
-        for by_model in times
-    ]
+    return [regrets_beside(by_model, least) for by_model in times]
+
+
+def regrets_beside(times: Sequence[float], least: Sequence[float]) -> tuple[float, ...]:
+    """Regret of a decision by each model, beside the least that a step can take.
+
+    Args:
+        times: Of the decision, by each model.
+        least: By the same models, with the best decision by each.
+
+    Example:
+        >>> regrets_beside((3.0, 2.0), (2.0, 2.0))
+        (0.5, 0.0)
+    """
+    pairs = zip(times, least, strict=True)
+    return tuple(own / best - 1 if best else 0.0 for own, best in pairs)

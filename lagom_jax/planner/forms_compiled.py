@@ -38,18 +38,12 @@ class CompiledForms:
 
         Args:
             planner_of: What plans for the program rewritten in one way.
-            request: Of the plan that the forms are chosen for.
+            request: Of plans for rewritten steps.
             most: Compiles that it may take. Where it would need more, it begins none.
         """
         self._planner_of, self._most = planner_of, most
         budget = dataclasses.replace(request.budget, compiles=1)
-        self._request = dataclasses.replace(
-            request,
-            levers=("options",),
-            budget=budget,
-            compare_recipes=False,
-            keep=None,
-        )
+        self._request = dataclasses.replace(request, levers=("options",), budget=budget)
         self.compiles = 0
 
     def shorter(self, way: RewriteWay, usual: float) -> RewriteWay:

@@ -52,8 +52,8 @@ def look_request(request: Request, written: Finished, way: RewriteWay) -> Reques
     """A request for one compile, under the options of the plan that there is already.
 
     Args:
-        request: Of that plan.
-        written: That plan's candidates.
+        request: Of plans for rewritten steps.
+        written: The candidates of the plan for the step as it is written.
         way: How the step is rewritten.
     """
     begin = apart(way, deterministic=request.deterministic)
@@ -68,7 +68,5 @@ def look_request(request: Request, written: Finished, way: RewriteWay) -> Reques
         request,
         levers=tuple(one for one in request.levers if one in _LEVERS),
         budget=dataclasses.replace(request.budget, compiles=1),
-        compare_recipes=False,
-        keep=None,
         begin_with=(like, begin) if options else (begin,),
     )

@@ -84,9 +84,12 @@ class _RewriteSearch:
         self._chosen, self._best = as_written
         self._taken = ""
         self._usual = _scored(self._written)
-        self._planner_of, self._request = planner_of, request
+        self._planner_of = planner_of
+        # A plan for slices is of no use before it says that it is for them.
+        self._request = dataclasses.replace(request, compare_recipes=False, keep=None)
         self._tried: list[PlanCandidate] = []
-        self._said = 0
+        self._way = 0
+        """Number of the way that is looked at."""
         self._compiles = 0
         """Beyond those of the plan for the step as it is written."""
         self._behind: list[tuple[float, RewriteWay]] = []
@@ -96,6 +99,10 @@ class _RewriteSearch:
 
     def look(self, way: RewriteWay) -> Look | None:
         """Compiles a way once; None where it comes to nothing, which is noted."""
+        self._way += 1
+        return self._looked_at(way)
+
+    def _looked_at(self, way: RewriteWay) -> Look | None:
         name = way.name
         self._say(f"looking at {name}")
         exposed = self._plan.evidence.default.exposed_seconds
@@ -141,6 +148,7 @@ class _RewriteSearch:
 
         Only where that is the shortest of all at a look.
         """
+        self._way += 1
         self._say(f"looking at each form of {way.name}")
         forms = self._forms_compiled()
         usual = _as_compiled(self._written)
@@ -151,9 +159,8 @@ class _RewriteSearch:
             return
         finally:
             self._compiles += forms.compiles
-        self._said -= 1
         shortest = min((one.seconds for one in self._looks), default=math.inf)
-        look = self.look(kept)
+        look = self._looked_at(kept)
         if look is not None and look.seconds < shortest:
             self.plan(look)
         elif look is not None:
@@ -177,9 +184,6 @@ class _RewriteSearch:
         asked = dataclasses.replace(
             request,
             budget=budget,
-            compare_recipes=False,
-            # A plan for slices is of no use before it says that it is for them.
-            keep=None,
             begin_with=(begin,),
             not_behind=self._usual,
         )
@@ -242,8 +246,7 @@ class _RewriteSearch:
         return self._chosen, dataclasses.replace(best, evidence=evidence)
 
     def _say(self, what: str) -> None:
-        self._said += 1
-        self._request.progress(f"way {self._said} of {self.number}: {what}")
+        self._request.progress(f"way {self._way} of {self.number}: {what}")
 
     def _spent(self, more: int) -> str:
         """The reason why nothing more may be compiled; empty if something may."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lagom_jax.plan.interval import SAME, Interval, outweighed
-from lagom_jax.plan.regret import WORST_REGRET, regretted
+from lagom_jax.plan.regret import WORST_REGRET, regrets_beside, regretted
 from lagom_jax.settings.frontier import path, points, rungs
 from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.neighbours import NearbyCandidates
@@ -140,7 +140,7 @@ class _AllAsked:
         choice, asked = self._felt_by_none(self._begin, self._times), set[int]()
         while True:
             times = [one.score(choice).step_seconds for one in self._members]
-            found = self._regrets(times)
+            found = regrets_beside(times, self._least)
             most = max(range(len(found)), key=found.__getitem__)
             if found[most] <= _ASKED_ABOVE or most in asked or len(asked) == _ASKED:
                 break
@@ -195,12 +195,8 @@ class _AllAsked:
         return replaced(choice, group, best), ended
 
     def _regret(self, times: Sequence[float]) -> float:
-        regret = regretted(self._regrets(times))
+        regret = regretted(regrets_beside(times, self._least))
         return regret + _BEHIND * behind(times, self._not_behind)
-
-    def _regrets(self, times: Sequence[float]) -> list[float]:
-        pairs = zip(times, self._least, strict=True)
-        return [own / best - 1 if best else 0.0 for own, best in pairs]
 
     def _least_times(self) -> list[float]:
         """The step by each model with the settings that it would take by itself."""

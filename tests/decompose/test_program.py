@@ -160,12 +160,8 @@ def test_nothing_that_is_gathered_or_scattered_is_transposed(form):
     """Where examples stand before rows, chunks stay in the order of ranks."""
     plain, cut = (layer(one, examples=8) for one in (Form("chunks"), form))
     least = 2 * 8192 * 1024 // form.slices
-    assert _transposed(plain, least)
-    assert not _transposed(cut, least)
-
-
-def _transposed(scheduled, least):
-    return _moved(scheduled, "transpose", least)
+    assert _moved(plain, "transpose", least)
+    assert not _moved(cut, "transpose", least)
 
 
 def _moved(scheduled, kind, least):
