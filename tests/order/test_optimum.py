@@ -109,7 +109,7 @@ def test_nothing_to_gain_changes_nothing():
     assert (ordering.displacements, ordering.live_bytes_change) == ((), 0)
 
 
-def test_no_memory_to_spare_keeps_a_gathered_array_from_coming_earlier():
+def test_too_little_memory_keeps_a_gathered_array_from_coming_earlier():
     made = module(
         matmul("work", "p0", "p1"),
         matmul("more", "work", "p1"),
@@ -119,9 +119,13 @@ def test_no_memory_to_spare_keeps_a_gathered_array_from_coming_earlier():
         matmul("use", "less", "done"),
         "ROOT end = () tuple()",
     )
-    free, bound = found(made), found(made, spare_bytes=0)
-    assert free.live_bytes_change > 0 >= bound.live_bytes_change
-    assert free.after_seconds < bound.after_seconds
+    free = found(made)
+    takes = free.live_bytes_change
+    assert found(made, spare_bytes=takes).live_bytes_change == takes > 0
+    for spare in (0, takes - 1):
+        bound = found(made, spare_bytes=spare)
+        assert bound.live_bytes_change <= 0
+        assert free.after_seconds < bound.after_seconds
 
 
 def test_an_update_in_place_stays_behind_other_readers():
