@@ -151,6 +151,7 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
     return {
         "gpu": name,
         "measured": measured,
+        "link": cluster.inside.kind,
         "source": f"fitted to published measurements of {measured}",
         "peak_bytes_per_s": cluster.inside.bytes_per_s,
         "errors": judged,
@@ -179,6 +180,11 @@ def main() -> None:
             kept = {key: value for key, value in item.items() if key != "errors"}
             kept["source"] = f"estimated: not measured; {origin} stands in"
             kept["peak_bytes_per_s"] = records[origin]["peak_bytes_per_s"]
+            if records[name]["link"] == "pcie":
+                # What goes through the processors is shared whoever asks for it.
+                fall = records[name]["kinds"]["all-to-all"]["form"]["fall"]
+                kept["form"] = {**kept["form"], "fall": fall}
+                kept["source"] += ", with the fall of all-to-alls"
             records[name]["kinds"].setdefault(kind, kept)
     for name, record in records.items():
         write(name, record)

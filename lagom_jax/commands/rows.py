@@ -130,7 +130,8 @@ def estimated(name: str) -> str:
         >>> estimated("gb300-nvl72"), estimated("h100-sxm")
         ('gb300-nvl72 is not measured; gb200 stands in: the same links', '')
     """
-    surfaces = load_surfaces(cluster_of(name, 1).gpu.name)
+    cluster = cluster_of(name, 1)
+    surfaces = load_surfaces(cluster.gpu.name, cluster.inside.kind)
     return "" if surfaces.calibrated else f"{name} is {surfaces.source}"
 
 

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,11 @@ class Constants:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+# A sentence about a number changes no price of a step, nor does how sure it is, nor
+# what holds for a benchmark's loop alone.
+_NO_PRICE: Final = ("source", "spread", "fall_range", "cache_bytes_per_cycle")
+
+
 def _plain(value: object) -> object:
     """The value as JSON has it."""
     if dataclasses.is_dataclass(value):
@@ -104,9 +109,7 @@ def _plain(value: object) -> object:
         return {
             field.name: _plain(getattr(value, field.name))
             for field in fields
-            # A sentence about a number changes no price of a step, nor does how sure it
-            # is, nor what holds for a benchmark's loop alone.
-            if field.name not in ("source", "spread", "cache_bytes_per_cycle")
+            if field.name not in _NO_PRICE
         }
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
@@ -141,7 +144,7 @@ def load_constants(cluster: Cluster, nccl: str = "") -> Constants:
         gpu=gpu.name,
         kernels=load_kernel_constants(gpu.name),
         sharing=load_sharing_constants(gpu),
-        surfaces=load_surfaces(gpu.name),
+        surfaces=load_surfaces(gpu.name, cluster.inside.kind),
         network=load_network(cluster),
         transports=load_transport_constants(),
         facts=nccl_facts(cluster, nccl),

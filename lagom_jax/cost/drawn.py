@@ -135,12 +135,17 @@ def _mixed(common: Floats, own: Floats) -> Floats:
 
 def _surfaces(known: Surfaces, draws: Draws) -> list[Surfaces]:
     by_kind = {kind: _surface(of, draws) for kind, of in known.by_kind.items()}
-    return [
+    found = [
         dataclasses.replace(
             known, by_kind={kind: found[member] for kind, found in by_kind.items()}
         )
         for member in range(draws.members)
     ]
+    if known.fall_range is None:
+        return found
+    # What many cards share is the host's: the same for all kinds of collectives.
+    falls = _between(*known.fall_range, draws.uniform("fall"))
+    return [one.with_fall(fall) for one, fall in zip(found, falls, strict=True)]
 
 
 def _surface(known: Surface, draws: Draws) -> list[Surface]:

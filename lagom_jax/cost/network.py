@@ -9,6 +9,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.span import Span, wire_bytes
+from lagom_jax.cost.structure import rate_among
 from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.plan.setting import Setting
 
@@ -49,9 +50,11 @@ def across(
     """
     surface = constants.surfaces.of(kind)
     peak, protocol = cluster.inside.bytes_per_s, setting.protocol
+    fall = surface.form.fall
     if span.domains == 1:
         parts = surface.parted(nbytes, span, peak, facts, protocol)
-        return Alone(*parts, cluster.inside.kind, peak)
+        each = rate_among(peak, span.pairs or span.size, fall)
+        return Alone(*parts, cluster.inside.kind, each)
     network = constants.network
     card = cluster.between.bytes_per_s
     inside, inside_bytes, far, far_peak = _loads(kind, nbytes, span, card, setting)
@@ -70,7 +73,8 @@ def across(
     slowly = network.tree_ramp if kind == "all-reduce" else network.ramp
     ramp = slowly * 1e-6 * math.sqrt(far_seconds * 1e6)
     if inside_seconds > far_seconds:
-        return Alone(latency, inside_seconds + ramp, cluster.inside.kind, peak)
+        each = rate_among(peak, inside.size, fall)
+        return Alone(latency, inside_seconds + ramp, cluster.inside.kind, each)
     sent = wire_bytes(kind, nbytes, span.size)
     carries = far_peak * sent / far if far else far_peak
     return Alone(latency, far_seconds + ramp, "network", carries)

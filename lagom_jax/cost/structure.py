@@ -20,6 +20,22 @@ Parted: TypeAlias = tuple[float, float]
 """Microseconds of latency, and of the transfer."""
 
 
+def rate_among(rate: float, senders: int, fall: float) -> float:
+    """Rate of each GPU where many go through the processors: over PCIe.
+
+    Args:
+        rate: What each of two GPUs has.
+        senders: GPUs that send at once.
+        fall: Power of half the senders by which it falls: one where all of them share
+            what crosses the processors, zero where each has a way of its own.
+
+    Example:
+        >>> [rate_among(24.0, n, 1.0) for n in (1, 2, 4, 8)]
+        [24.0, 24.0, 12.0, 6.0]
+    """
+    return rate / max(1.0, senders / 2) ** fall
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Streamed:
     """All-gather, reduce-scatter and all-reduce.
@@ -50,8 +66,7 @@ class Streamed:
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
     fall: float = 0.0
-    """Power of half the ranks by which the link's share falls: zero but over PCIe,
-    where many GPUs go through the processors."""
+    """Power of half the ranks by which the link's share falls, see `rate_among`."""
 
     def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""
@@ -77,7 +92,7 @@ class Streamed:
         own = nbytes / ranks / peak * 1e6
         share = min(self.ll_share, self.link_share)
         share = share if protocol == "ll" else self.link_share
-        share /= (ranks / 2) ** self.fall
+        share = rate_among(share, ranks, self.fall)
         transfer = sent / share + own / self.copy_share + self.ramp * math.sqrt(sent)
         return self.latency(ranks, protocol), transfer
 
@@ -110,7 +125,7 @@ class Exchanged:
     ramp: float
     """Times the root of the microseconds that the bytes take at the link's peak."""
     fall: float = 0.0
-    """Power of half the ranks by which the link's share falls, see `Streamed`."""
+    """Power of half the senders by which the link's share falls, see `rate_among`."""
     apart_share: float = 0.0
     """Of the permutes whose pairs nobody knows, those that have that gain."""
 
@@ -149,7 +164,7 @@ class Exchanged:
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
         ramp = self.ramp * math.sqrt(sent)
         on_channel = parts.serial_bytes / (rate * 1e3)
-        share = self.link_share / (ranks / 2) ** self.fall
+        share = rate_among(self.link_share, span.pairs or ranks, self.fall)
         on_link = sent / share + own / self.copy_share
         return self.latency(ranks, parts.protocol), ramp + max(on_channel, on_link)
 

@@ -2,7 +2,8 @@
 
 A surface is a form with fitted coefficients (`structure.py`) times a smooth correction
 that is tabulated over bytes and ranks and interpolated between its knots. Where a GPU
-was not measured, that of the nearest one stands in, scaled to the link's rate.
+was not measured, that of the nearest one stands in, scaled to the link's rate; over
+PCIe, one that was measured over PCIe, since many cards there share a way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ import numpy.typing as npt
 from lagom_jax.cost.nccl_facts import NcclFacts, numbers_of
 from lagom_jax.cost.peers import default_parts
 from lagom_jax.cost.span import Span
-from lagom_jax.cost.spread import NOTHING_MISSED, Spread, borrowed, spread_of
+from lagom_jax.cost.spread import (
+    NOTHING_MISSED,
+    Spread,
+    borrowed,
+    estimates,
+    spread_of,
+)
 from lagom_jax.cost.structure import (
     EXCHANGED_KINDS,
     Exchanged,
@@ -123,6 +130,26 @@ class Surfaces:
     by the ranks of a group."""
     nccl: str
     """NCCL's version there."""
+    fall_range: tuple[float, float] | None = None
+    """In which the forms' `fall` lies, where it is an estimate."""
+
+    def with_fall(self, fall: float) -> Surfaces:
+        """The same with another fall in every form.
+
+        Example:
+            >>> pcie = load_surfaces("a40", "pcie")
+            >>> {one.form.fall for one in pcie.with_fall(0.5).by_kind.values()}
+            {0.5}
+        """
+        return dataclasses.replace(
+            self,
+            by_kind={
+                kind: dataclasses.replace(
+                    surface, form=dataclasses.replace(surface.form, fall=fall)
+                )
+                for kind, surface in self.by_kind.items()
+            },
+        )
 
     def of(self, kind: str) -> Surface:
         """The surface of a kind, or that of the measured kind nearest to it."""
@@ -130,25 +157,28 @@ class Surfaces:
 
 
 @functools.cache
-def load_surfaces(gpu: str) -> Surfaces:
+def load_surfaces(gpu: str, link: str = "nvlink") -> Surfaces:
     """The surfaces of a GPU.
+
+    Args:
+        gpu: As in `Gpu.name`.
+        link: Kind of the link inside a domain: `nvlink` or `pcie`.
 
     Raises:
         ClusterError: No record is about that GPU.
+
+    Example:
+        >>> load_surfaces("a40", "pcie").source
+        'not measured over PCIe; l40s stands in, what many share is estimated'
+        >>> load_surfaces("l40s", "pcie").calibrated
+        True
     """
     record = load_record(gpu)
+    if link == "pcie" and record.get("link") != "pcie":
+        return _over_pcie(gpu)
     if "stands_in" in record:
         other = load_surfaces(record["stands_in"])
-        return dataclasses.replace(
-            other,
-            gpu=gpu,
-            calibrated=False,
-            source=record["source"],
-            by_kind={
-                kind: dataclasses.replace(surface, spread=borrowed("collectives"))
-                for kind, surface in other.by_kind.items()
-            },
-        )
+        return _standing_in(other, gpu, record["source"])
     return Surfaces(
         gpu,
         True,
@@ -156,6 +186,43 @@ def load_surfaces(gpu: str) -> Surfaces:
         {kind: _surface(kind, record) for kind in record["kinds"]},
         record["launch_in_table_seconds"]["value"],
         record["launch_in_table_seconds"]["nccl"],
+    )
+
+
+def _over_pcie(gpu: str) -> Surfaces:
+    """Those of the GPU measured over PCIe, with what its host decides left open."""
+    record = estimates("pcie.json")
+    name, fall = record["stands_in"]["value"], record["fall"]
+    source = f"not measured over PCIe; {name} stands in, what many share is estimated"
+    found = _standing_in(load_surfaces(name, "pcie"), gpu, source)
+    # What its form misses of more than two is of its own host.
+    by_kind = {kind: _as_of_two(of) for kind, of in found.by_kind.items()}
+    low, high = fall["range"]
+    found = dataclasses.replace(found, by_kind=by_kind, fall_range=(low, high))
+    return found.with_fall(fall["value"])
+
+
+def _as_of_two(surface: Surface) -> Surface:
+    """With the correction of the fewest ranks for any."""
+    factors = {name: rows[:1] for name, rows in surface.factors.items()}
+    return dataclasses.replace(
+        surface,
+        log2_ranks=surface.log2_ranks[:1],
+        factors=factors,
+        by_older_version={},
+    )
+
+
+def _standing_in(other: Surfaces, gpu: str, source: str) -> Surfaces:
+    return dataclasses.replace(
+        other,
+        gpu=gpu,
+        calibrated=False,
+        source=source,
+        by_kind={
+            kind: dataclasses.replace(surface, spread=borrowed("collectives"))
+            for kind, surface in other.by_kind.items()
+        },
     )
 
 

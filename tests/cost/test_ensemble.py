@@ -75,6 +75,36 @@ def test_every_part_of_a_model_is_drawn(part):
         assert same.digest != likeliest.digest
 
 
+def test_what_cards_share_over_pcie_is_anything_from_nothing_to_what_was_measured():
+    """One host, so all kinds alike; what was measured there is not drawn."""
+    models, l40s = Ensemble.of(A40), Ensemble.of(Cluster.parse("l40s:1x8"))
+    falls = [
+        {form.form.fall for form in one.constants.surfaces.by_kind.values()}
+        for one in models.members
+    ]
+    assert {len(kinds) for kinds in falls} == {1}
+    drawn_falls = sorted(fall for (fall,) in falls)
+    assert 0 < drawn_falls[0] < 0.11
+    assert 1.99 < drawn_falls[-1] < 2.1
+    assert drawn_falls[9] < 1.05 < drawn_falls[10]
+    times = [one.collective(GATHER).seconds for one in models.members]
+    likeliest = models.likeliest.collective(GATHER).seconds
+    assert min(times) < likeliest / 2.5
+    assert max(times) > 2.5 * likeliest
+    known = l40s.likeliest.constants.surfaces.by_kind
+    for one in l40s.members:
+        for kind, surface in one.constants.surfaces.by_kind.items():
+            assert surface.form == known[kind].form
+
+
+def test_two_collectives_share_what_eight_cards_over_pcie_have():
+    """One of large bytes takes nearly all of it, as over NVLink of the link."""
+    for name in ("a40-pcie:1x8", "l40s:1x8", "h100:1x8"):
+        model = CostModel.of(Cluster.parse(name))
+        large = collective("large", nbytes=1 << 30, ranks=range(8))
+        assert model.collective(large).resource_share > 0.6
+
+
 def test_forms_that_nothing_tells_apart_are_drawn_as_often_as_each_other():
     forms = [one.constants.sharing.persistent_kernels for one in MODELS.members]
     assert forms.count(True) == forms.count(False) == MEMBERS // 2

@@ -1,6 +1,7 @@
 """Calibrated surfaces against the measurements, and where they must behave."""
 
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -16,7 +17,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.commands.rows import collective_microseconds
 from lagom_jax.cost.collective import collective_seconds
 from lagom_jax.cost.nccl_default import nccl_default
-from lagom_jax.cost.span import Span, span_of
+from lagom_jax.cost.span import Span, span_of, wire_bytes
 from lagom_jax.cost.surface import load_record, load_surfaces
 from lagom_jax.errors import ClusterError
 from lagom_jax.hlo.groups import Groups
@@ -103,6 +104,47 @@ def test_cards_that_go_through_the_processors_are_slower_the_more_there_are(kind
     )
     assert 2 * two < four < eight / 2
     assert 14 * two < eight < 28 * two
+
+
+def over_pcie(name, kind, ranks):
+    pairs = ranks if kind == "collective-permute" else 0
+    span = Span(ranks, 1, 1 if pairs else ranks, pairs)
+    return collective_seconds(kind, 1 << 28, span, Cluster.parse(name))
+
+
+@pytest.mark.parametrize("kind", [*STREAMED, "all-to-all", "collective-permute"])
+@pytest.mark.parametrize("name", ["a40-pcie", "rtx-pro-6000"])
+def test_what_nobody_measured_over_pcie_is_as_what_was_and_no_nvlink_card(name, kind):
+    """A pair is as the measured pair; eight are estimated to share the processors."""
+    measured = Cluster.parse("l40s")
+    link = Cluster.parse(name).inside.bytes_per_s / measured.inside.bytes_per_s
+    two, eight = (over_pcie(name, kind, ranks) for ranks in (2, 8))
+    assert two * link == pytest.approx(over_pcie("l40s", kind, 2), rel=0.02)
+    # All cards together send what two did: four times as long for what each sends, but
+    # for the own piece that it copies.
+    sent = wire_bytes(kind, 1.0, 8) / wire_bytes(kind, 1.0, 2)
+    assert 0.7 * 4 * sent < eight / two < 1.05 * 4 * sent
+    assert eight * link < over_pcie("l40s", kind, 8) / 3
+    assert not load_surfaces(Cluster.parse(name).gpu.name, "pcie").calibrated
+
+
+def test_a_gpu_measured_over_nvlink_borrows_over_pcie():
+    own, over = load_surfaces("h100"), load_surfaces("h100", "pcie")
+    assert own.calibrated
+    assert not over.calibrated
+    for kind in STREAMED:
+        assert own.of(kind).form.fall == 0.0 < over.of(kind).form.fall
+        l40s = load_surfaces("l40s", "pcie").of(kind).form
+        assert over.of(kind).form == dataclasses.replace(l40s, fall=1.0)
+
+
+@pytest.mark.parametrize("name", ["a40-pcie", "l40s", "rtx-pro-6000"])
+def test_a_permute_shares_the_processors_as_a_gather_does(name):
+    """Both send from neighbour to neighbour; a permute of S is a gather of 8/7 S."""
+    gather, permuted = (
+        over_pcie(name, kind, 8) for kind in ("all-gather", "collective-permute")
+    )
+    assert gather < permuted < 2.2 * gather
 
 
 EVERY_GPU = [
