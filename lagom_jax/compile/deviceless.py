@@ -265,8 +265,12 @@ def _compiled(
         "fallback": fallback,
         "warnings": list(filter(_WARNING.match, answer.printed)),
     }
-    # Rules are code, of which the program says nothing.
-    key = None if lowered.rules else compiler.key(request, lowered.digest)
+    # Rules are code, of which the program says nothing. And a schedule that was not met
+    # may be met when asked again.
+    by_chance = _outcome(header) == NOT_MET
+    key = None
+    if not lowered.rules and not by_chance:
+        key = compiler.key(request, lowered.digest)
     if key is not None and compiler.store is not None:
         compiler.store.keep(key, header, answer.payload)
     return header, answer.payload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lagom_jax.order.streams import meet_and_clash
 from lagom_jax.plan.evidence import Status
-from lagom_jax.plan.order import APPLIED, OrderOutcome
+from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome
 from lagom_jax.planner.judge import Judge
 from lagom_jax.planner.trial import Trial
 from lagom_jax.units import counted, in_bytes
@@ -28,7 +28,7 @@ def why_not(
         >>> judge = Judge(Cluster.parse("h100:1x8"), named("tuner"))
         >>> trial = Trial(Asked(), "ok", "", 1.0)
         >>> why_not(trial, OrderOutcome("not met"), 1 << 30, judge)
-        ('failed', 'the order was not taken: not met')
+        ('failed', 'the order was not taken: XLA made another schedule each time')
     """
     view, peak = trial.view, trial.peak_bytes
     if view is not None and peak is not None and peak > memory_limit:
@@ -38,6 +38,8 @@ def why_not(
         return "over memory", reason
     if outcome is None:
         return None
+    if outcome == NOT_MET:
+        return "failed", "the order was not taken: XLA made another schedule each time"
     if outcome != APPLIED:
         return "failed", f"the order was not taken: {outcome}"
     if view is not None and meet_and_clash(view.program):

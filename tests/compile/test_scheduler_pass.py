@@ -206,6 +206,19 @@ def test_an_impossible_order_is_left_out_with_a_note(lowered, plain, order, impo
     assert compiled.schedule_fingerprint == order.fingerprint
 
 
+def test_only_an_order_that_was_met_is_kept_in_the_store(lowered, order, tmp_path):
+    """Another compile may meet what this one did not."""
+    met = hoisting(order)
+    for edit in (met, dataclasses.replace(met, fingerprint="0" * 64)):
+        with Compiler(store=tmp_path) as compiler:
+            one, other = (
+                compile_step(lowered, TARGET, OPTIONS, order=edit, compiler=compiler)
+                for _ in range(2)
+            )
+        assert one.order_outcome == other.order_outcome
+        assert other.stored == (edit == met)
+
+
 def test_control_dependencies_are_kept(captured):
     parsed = message_class("HloModuleProto").FromString(captured.scheduled_bytes)
     order = ScheduledOrder.of(captured.scheduled_bytes)

@@ -85,7 +85,10 @@ class Compiler:
     """Answers by the letters of the options that it is given."""
 
     def __init__(self, answers, usual="usual", peaks=None, in_order=None):
-        """A kind of module, or an exception, by letters; `costs` and `order` too."""
+        """A kind of module, or an exception, by letters; `costs` and `order` too.
+
+        In an order it may be a list: of the answers, one after the other.
+        """
         self.answers, self.usual, self.in_order = answers, usual, in_order
         self.peaks = {"huge": LIMIT + 1} | (peaks or {})
         self.asked = []
@@ -102,6 +105,8 @@ class Compiler:
             answer = self.answers.get(letters, self.usual)
             if order is not None:
                 answer = self.in_order
+                if isinstance(answer, list):
+                    answer = answer.pop(0)
         finally:
             with self._lock:
                 self.busy -= 1

@@ -410,6 +410,22 @@ def test_an_order_that_cannot_be_had_leaves_nothing_worse(in_order, status):
     assert made.trials[best.number].reason == best.reason
 
 
+def test_an_order_that_is_not_met_is_asked_for_again():
+    """XLA breaks ties by chance, so that its next schedule may be the known one."""
+    judge = promise(slow=tuned("faster"))
+    compiler = Compiler({"a": "slow"}, in_order=[("fast", NOT_MET), "faster"])
+    made, best = searched(compiler, "a", judge=judge, orders=True, reserve=1)
+    assert compiler.asked.count("a!") == 2
+    assert made.compiles == len(made.trials) + 1
+    assert best.ordered
+    assert best.view.scheduled.module is MODULES["faster"]
+
+    never = Compiler({"a": "slow"}, in_order=("faster", NOT_MET))
+    made, best = searched(never, "a", judge=judge, orders=True, reserve=1)
+    assert never.asked.count("a!") == 4
+    assert not best.ordered
+
+
 def test_without_a_compile_left_for_it_an_order_is_worth_nothing():
     judge = promise(slow=tuned("faster"))
     compiler = Compiler({"a": "slow", "b": "fast"})
