@@ -38,7 +38,7 @@ from lagom_jax.program.program import (
 
 # States of a loop that are kept to find its period. A pipelined body has a period of
 # one; unrolled by two and alternating buffers, of two.
-_REMEMBERED_STATES = 16
+REMEMBERED_STATES = 16
 # What is left of a task is a difference of sums: below this share it is rounding.
 _ROUNDING = 1e-9
 
@@ -137,8 +137,8 @@ class Machine:
 
     def _loop(self, loop: Loop, like: Ledger) -> Ledger:
         total = like.fresh()
-        states: deque[State] = deque(maxlen=_REMEMBERED_STATES)
-        ledgers: deque[tuple[Ledger, float]] = deque(maxlen=_REMEMBERED_STATES)
+        states: deque[State] = deque(maxlen=REMEMBERED_STATES)
+        ledgers: deque[tuple[Ledger, float]] = deque(maxlen=REMEMBERED_STATES)
         trip = 0
         while trip < loop.trips:
             begun = self.streams.now
@@ -148,7 +148,7 @@ class Machine:
             trip += 1
             state = self.streams.state()
             ledgers.append((ledger, self.streams.now - begun))
-            period = _period(states, state)
+            period = period_of(states, state)
             states.append(state)
             if period:
                 rounds = (loop.trips - trip) // period
@@ -162,7 +162,7 @@ class Machine:
         return total
 
 
-def _period(states: deque[State], state: State) -> int:
+def period_of(states: deque[State], state: State) -> int:
     """After how many iterations a state came back; 0 if it was not seen before."""
     for back, earlier in enumerate(reversed(states), start=1):
         if same_state(earlier, state):

@@ -12,14 +12,15 @@ import copy
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from lagom_jax.cost.contention import Rates
-from lagom_jax.cost.ledger import CollectiveLedger
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.numbered_block import NumberedBlock
+from lagom_jax.cost.numbered_replay import NumberedReplay, SpeedsByLoads, TaskTerms
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.replay import Machine
-from lagom_jax.cost.sharing import NOTHING, KernelMix
+from lagom_jax.cost.sharing import KernelMix
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import (
@@ -36,6 +37,9 @@ from lagom_jax.program.program import (
 from lagom_jax.program.windows import Window, windows
 from lagom_jax.settings.arms import decided
 from lagom_jax.settings.space import Choice, Space
+
+_Site: TypeAlias = tuple[int, Collective, int | None]
+"""A collective's number in its scene, and its group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Scene:
     times: int
     groups: tuple[int, ...]
     """The groups with collectives in it."""
+    numbered: NumberedBlock
+    """The same with numbers, to be replayed."""
 
 
 class Stage:
@@ -95,6 +101,7 @@ class Stage:
         self._model, self._correct = model, correct
         self._untouched = correct(model)
         self._loads = model.contention().of_loads
+        self._speeds = SpeedsByLoads(self.between)
         self._place: dict[Task, tuple[int, int]] = {
             site: (number, position)
             for number, group in enumerate(space.groups)
@@ -115,6 +122,7 @@ class Stage:
         found = self._distinct(windows(decided(program, self._untouched)))
         self.scenes = tuple(found.values())
         self._known = [self._by_mark.setdefault(mark, {}) for mark in found]
+        self._terms = self._no_terms()
         self.scenes_of: list[list[int]] = [[] for _ in self.space.groups]
         for position, scene in enumerate(self.scenes):
             for group in scene.groups:
@@ -153,6 +161,7 @@ class Stage:
         other._sites, other._kernels = {}, {}
         other._marks, other._by_mark = {}, {}
         other._known = [{} for _ in self.scenes]
+        other._speeds, other._terms = SpeedsByLoads(other.between), self._no_terms()
         other.replays = 0
         return other
 
@@ -177,7 +186,7 @@ class Stage:
         key = tuple(choice[group] for group in scene.groups)
         known = self._known[position].get(key)
         if known is None:
-            known = self._known[position][key] = self._replay(scene, choice)
+            known = self._known[position][key] = self._replay(position, choice)
         return known
 
     def candidates_of(self, site: Collective) -> int:
@@ -284,19 +293,42 @@ class Stage:
             found[find(group)].append(group)
         return [tuple(found[group]) for group in sorted(found)]
 
-    def _replay(self, scene: Scene, choice: Choice) -> Score:
+    def _replay(self, position: int, choice: Choice) -> Score:
         self.replays += 1
-        terms, ledger = _Chosen(self, self._place, choice), CollectiveLedger()
-        machine = Machine(terms, terms)
-        for node in scene.program.body:
-            machine.node(node, ledger)
-        machine.streams.drain(ledger)
+        numbered = self.scenes[position].numbered
+        kernels, sites = self._terms_in(position)
+        seconds, loads = kernels.seconds.copy(), kernels.loads.copy()
+        for number, site, group in sites:
+            candidate = 0 if group is None else choice[group]
+            price, loads[number] = self.collective_terms(site, candidate)
+            seconds[number] = price.seconds
+        terms = TaskTerms(seconds, kernels.own_loads, loads)
+        books = NumberedReplay(numbered, terms, self._speeds).books()
         own: dict[int, float] = {}
-        for site, seconds in ledger.seconds.items():
-            if site in self._place:
-                group = self._place[site][0]
-                own[group] = own.get(group, 0.0) + seconds
-        return Score(ledger.totals, own)
+        for number, _, group in sites:
+            if group is not None:
+                own[group] = own.get(group, 0.0) + books.seconds[number]
+        return Score(books.totals, own)
+
+    def _no_terms(self) -> list[tuple[TaskTerms, list[_Site]] | None]:
+        return [None] * len(self.scenes)
+
+    def _terms_in(self, position: int) -> tuple[TaskTerms, list[_Site]]:
+        """Terms of a scene's kernels, and its collectives, whose are still to come."""
+        known = self._terms[position]
+        if known is None:
+            tasks = self.scenes[position].numbered.tasks
+            terms = TaskTerms.of_nothing(len(tasks))
+            sites: list[_Site] = []
+            for number, task in enumerate(tasks):
+                if isinstance(task, Kernel):
+                    price, terms.own_loads[number] = self.kernel_terms(task)
+                    terms.seconds[number] = price.seconds
+                else:
+                    place = self._place.get(task)
+                    sites.append((number, task, None if place is None else place[0]))
+            known = self._terms[position] = terms, sites
+        return known
 
     def _distinct(self, found: Sequence[Window]) -> dict[Hashable, Scene]:
         """The windows that differ, by what is equal for those that replay alike."""
@@ -311,6 +343,7 @@ class Stage:
                 dataclasses.replace(self.program, body=block),
                 times[mark],
                 self._groups_in(block),
+                NumberedBlock(block),
             )
             for mark, block in blocks.items()
         }
@@ -351,33 +384,3 @@ class Stage:
         """The groups with collectives in a block."""
         tasks = (task for task, _, _ in tasks_in(block))
         return tuple(sorted({self._place[t][0] for t in tasks if t in self._place}))
-
-
-class _Chosen:
-    """Prices and contention of a stage's tasks under a choice, for one replay."""
-
-    def __init__(
-        self, stage: Stage, place: Mapping[Task, tuple[int, int]], choice: Choice
-    ) -> None:
-        self._stage, self._place, self._choice = stage, place, choice
-        self._numbers: dict[Task, int] = {}
-        """The loads of the collectives that were priced."""
-
-    def kernel(self, kernel: Kernel) -> Price:
-        """The price of a kernel alone."""
-        return self._stage.kernel_terms(kernel)[0]
-
-    def collective(self, collective: Collective) -> Price:
-        """The price of a collective alone, as it is set."""
-        place = self._place.get(collective)
-        candidate = 0 if place is None else self._choice[place[0]]
-        price, number = self._stage.collective_terms(collective, candidate)
-        self._numbers[collective] = number
-        return price
-
-    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
-        """The speeds of a kernel and of the tasks under way on other streams."""
-        own = NOTHING if kernel is None else self._stage.kernel_terms(kernel)[1]
-        numbers = self._numbers
-        beside = tuple([numbers.get(task, NOTHING) for task in flying])
-        return self._stage.between(own, beside)

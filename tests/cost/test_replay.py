@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagom_jax.cost.ledger import CollectiveLedger
-from lagom_jax.cost.replay import Machine, replay
+from lagom_jax.cost.replay import replay
 from lagom_jax.program.program import Branch, Launch, Loop, Run, Stream
 
 from .programs import ByName, collective, launch, program, run, wait
@@ -203,20 +202,6 @@ def test_a_loop_equals_its_iterations_written_out(before, body, prices, trips):
     assert {t.name: f.executions for t, f in looped.tasks.items()} == {
         t.name: f.executions for t, f in written.tasks.items()
     }
-
-
-@given(BLOCKS, BLOCKS, PRICES, st.integers(0, 40))
-def test_books_of_collectives_alone_say_the_same(before, body, prices, trips):
-    """To the last bit, and in the same order."""
-    looped = program(*before, Loop("l", body, trips, True))
-    machine, ledger = Machine(ByName(prices)), CollectiveLedger()
-    for node in looped.body:
-        machine.node(node, ledger)
-    machine.streams.drain(ledger)
-    whole = replay(looped, ByName(prices))
-    assert ledger.totals == whole.totals
-    found = [(task, figures.seconds) for task, figures in whole.collectives().items()]
-    assert [*ledger.seconds.items()] == found
 
 
 @given(BLOCKS, PRICES, st.sampled_from(NAMES))
