@@ -11,6 +11,7 @@ in docs/explanation/model.md.
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.arrays import (
@@ -37,6 +38,7 @@ _LEAST_LATENCY = 0.3
 # Of the latency of a collective: the kernel's start and end, which the arrays of a
 # group have in common. Chosen with two collectives of a measured step in view.
 _KERNEL_SECONDS = 4.5e-6
+_Bins: TypeAlias = list[tuple[list[tuple[float, ...]], list[str]]]
 
 
 def collective_seconds(
@@ -98,6 +100,8 @@ class CollectiveTerms:
         compare=False,
         repr=False,
     )
+    _bins: _Bins = dataclasses.field(default_factory=_Bins, compare=False, repr=False)
+    """What NCCL puts together of the arrays, and protocols; once it is worked out."""
 
     @classmethod
     def of(
@@ -209,8 +213,10 @@ class CollectiveTerms:
         """
         facts = self.facts
         channels = min(setting.channels, facts.channels_over(self.span.domains))
-        bins = list(bins_of(self.arrays, facts))
-        smaller = protocols_of(self.kind, self.arrays, self.span, facts)[:-1]
+        if not self._bins:
+            of_kind = protocols_of(self.kind, self.arrays, self.span, facts)
+            self._bins.append((list(bins_of(self.arrays, facts)), of_kind[:-1]))
+        ((bins, smaller),) = self._bins
         latencies = [self._at(protocol)[1].latency for protocol in smaller]
         placed = [
             (

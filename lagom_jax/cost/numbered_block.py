@@ -68,6 +68,8 @@ class NumberedBlock:
         self.actions = self._actions(block)
         self.tasks = tuple(self._numbers)
         """By number."""
+        self.collective = tuple(isinstance(one, Collective) for one in self.tasks)
+        """By number of a task whether it is one."""
 
     def _actions(self, block: Block) -> tuple[Action, ...]:
         found: list[Action] = []

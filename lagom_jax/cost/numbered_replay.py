@@ -28,7 +28,6 @@ from lagom_jax.cost.replay import REMEMBERED_STATES, period_of
 from lagom_jax.cost.sharing import NOTHING
 from lagom_jax.cost.streams import State
 from lagom_jax.cost.timeline import Totals
-from lagom_jax.hlo.collective import Collective
 
 _Speeds: TypeAlias = tuple[float, tuple[float, ...]]
 """Of what computes, and of what flies."""
@@ -163,6 +162,7 @@ class NumberedReplay:
             speeds: Contention.
         """
         self._block, self._terms, self._all_speeds = block, terms, speeds
+        self._collective = block.collective
         self._now = 0.0
         self._queues: dict[int, deque[_Flying]] = {}
         """By stream, in the order in which they became busy."""
@@ -241,6 +241,17 @@ class NumberedReplay:
                 return
             speed, flying = self._speeds.of(load)
             needed = left / speed
+            if len(fronts) == 1 and needed < fronts[0].left / flying[0]:
+                # Nothing ends meanwhile: most kernels run so.
+                flight = fronts[0]
+                self._now += needed
+                flight.left -= needed * flying[0]
+                if self._collective[flight.number]:
+                    books.totals.communication_seconds += needed
+                    books.seconds[flight.number] += needed
+                if flight.left <= 0.0:
+                    self._land(None)
+                return
             step, first = _next_end(fronts, flying)
             if needed <= step:
                 step, first, left = needed, (first if needed == step else None), 0.0
@@ -252,8 +263,7 @@ class NumberedReplay:
         """Waits for the next end on any stream."""
         _, flying = self._speeds.of(NOTHING)
         step, first = _next_end(self._fronts, flying)
-        waited_for = self._queues[charged][0].number
-        if isinstance(self._block.tasks[waited_for], Collective):
+        if self._collective[self._queues[charged][0].number]:
             books.totals.exposed_seconds += step
         else:
             books.totals.waiting_seconds += step
@@ -268,12 +278,11 @@ class NumberedReplay:
     ) -> None:
         self._now += step
         emptied = False
-        tasks, seconds = self._block.tasks, books.seconds
         for flight, rate in zip(self._fronts, flying, strict=True):
             flight.left -= step * rate
-            if isinstance(tasks[flight.number], Collective):
+            if self._collective[flight.number]:
                 books.totals.communication_seconds += step
-                seconds[flight.number] += step
+                books.seconds[flight.number] += step
             # The one that was computed to end here has ended, whatever rounding says.
             emptied = emptied or flight is ended or flight.left <= 0.0
         if emptied:

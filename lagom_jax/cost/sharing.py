@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final, TypeAlias
 
@@ -104,6 +104,7 @@ class RatesOfLoads:
         self._gpu = gpu
         self._constants = constants
         self._known: dict[_Loads, Rates] = {}
+        self._flying: dict[tuple[CollectiveLoad | None, ...], tuple[float, ...]] = {}
         self._numbers: dict[KernelLoad | CollectiveLoad | None, int] = {None: NOTHING}
         self._numbered: list[KernelLoad | CollectiveLoad | None] = [None]
         self._by_numbers: dict[tuple[int, tuple[int, ...]], Rates] = {}
@@ -151,8 +152,8 @@ class RatesOfLoads:
         if known is None:
             own, *others = (self._numbered[number] for number in (kernel, *flying))
             assert not isinstance(own, CollectiveLoad)
-            loads = [one if isinstance(one, CollectiveLoad) else None for one in others]
-            known = self._by_numbers[kernel, flying] = self._rates(own, loads)
+            loads = (one if isinstance(one, CollectiveLoad) else None for one in others)
+            known = self._by_numbers[kernel, flying] = self._rates(own, tuple(loads))
         return known
 
     def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
@@ -179,7 +180,7 @@ class RatesOfLoads:
         return found
 
     def _rates(
-        self, kernel: KernelLoad | None, flying: Sequence[CollectiveLoad | None]
+        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
     ) -> Rates:
         beside = [load for load in flying if load is not None]
         kernel_slowdown = (
@@ -187,15 +188,16 @@ class RatesOfLoads:
             if kernel is None
             else slowdown(kernel, beside, self._gpu, self._constants)
         )
-        return Rates(
-            1.0 / kernel_slowdown,
-            tuple(
+        # What flies does not feel the kernel.
+        rates = self._flying.get(flying)
+        if rates is None:
+            rates = self._flying[flying] = tuple(
                 1.0
                 if load is None
                 else 1.0 / collective_slowdown(load, beside, self._gpu)
                 for load in flying
-            ),
-        )
+            )
+        return Rates(1.0 / kernel_slowdown, rates)
 
 
 class KernelMix:
