@@ -101,7 +101,7 @@ class CollectiveTerms:
         repr=False,
     )
     _bins: _Bins = dataclasses.field(default_factory=_Bins, compare=False, repr=False)
-    """What NCCL puts together of the arrays, and protocols; once it is worked out."""
+    """Arrays that NCCL puts together, and their protocols, once they are known."""
 
     @classmethod
     def of(
