@@ -139,7 +139,7 @@ def _columns(
         for column, kernel in enumerate(kernels):
             rates = terms.rates(kernel, (site,))
             spent[row, column] = seconds / rates.flying[0]
-            done[row, column] = spent[row, column] * rates.kernel
+            done[row, column] = spent[row, column] * rates.running
     return spent, done
 
 

@@ -40,9 +40,9 @@ class TaskTerms:
     seconds: list[float]
     """Alone."""
     own_loads: list[int]
-    """The number of the load that it is on the compute stream."""
+    """The number of the load that a kernel is on the compute stream."""
     loads: list[int]
-    """The same on another stream."""
+    """The same on another stream; that of a collective on any."""
 
     @classmethod
     def of_nothing(cls, tasks: int) -> TaskTerms:
@@ -104,7 +104,7 @@ class SpeedsBeside:
         found = self._known.get(own)
         if found is None:
             rates = self._between(own, self._flying)
-            found = self._known[own] = rates.kernel, rates.flying
+            found = self._known[own] = rates.running, rates.flying
         return found
 
 
@@ -193,7 +193,7 @@ class NumberedReplay:
             elif isinstance(action, RunCollective):
                 begun, number = self._now, action.number
                 self._compute(
-                    self._terms.own_loads[number], self._terms.seconds[number], books
+                    self._terms.loads[number], self._terms.seconds[number], books
                 )
                 seconds = self._now - begun
                 books.totals.communication_seconds += seconds

@@ -37,7 +37,8 @@ from lagom_jax.program.program import Kernel, Task
 _LEAST_SHARE = 0.05
 NOTHING: Final = 0
 """The number of the load of what takes nothing of the GPU."""
-_Loads: TypeAlias = tuple[KernelLoad | None, tuple[CollectiveLoad | None, ...]]
+_Load: TypeAlias = KernelLoad | CollectiveLoad | None
+_Flying: TypeAlias = tuple[CollectiveLoad | None, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,18 +104,16 @@ class RatesOfLoads:
     def __init__(self, gpu: Gpu, constants: SharingConstants) -> None:
         self._gpu = gpu
         self._constants = constants
-        self._known: dict[_Loads, Rates] = {}
-        self._flying: dict[tuple[CollectiveLoad | None, ...], tuple[float, ...]] = {}
-        self._numbers: dict[KernelLoad | CollectiveLoad | None, int] = {None: NOTHING}
-        self._numbered: list[KernelLoad | CollectiveLoad | None] = [None]
+        self._known: dict[tuple[_Load, _Flying], Rates] = {}
+        self._together: dict[_Flying, tuple[float, ...]] = {}
+        self._numbers: dict[_Load, int] = {None: NOTHING}
+        self._numbered: list[_Load] = [None]
         self._by_numbers: dict[tuple[int, tuple[int, ...]], Rates] = {}
         self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
         self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
 
-    def of(
-        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
-    ) -> Rates:
-        """The speeds of a kernel and of what flies; None takes nothing.
+    def of(self, running: _Load, flying: _Flying) -> Rates:
+        """The speeds of what runs and of what flies; None takes nothing.
 
         Example:
             >>> from lagom_jax.cluster import Cluster
@@ -123,10 +122,10 @@ class RatesOfLoads:
             >>> rates.of(None, (None,)).flying
             (1.0,)
         """
-        key = (kernel, flying)
+        key = (running, flying)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._rates(kernel, flying)
+            known = self._known[key] = self._rates(running, flying)
         return known
 
     def number(self, load: KernelLoad | CollectiveLoad) -> int:
@@ -146,14 +145,13 @@ class RatesOfLoads:
             self._numbered.append(load)
         return known
 
-    def of_numbers(self, kernel: int, flying: tuple[int, ...]) -> Rates:
-        """The speeds of a kernel and of what flies, by the numbers of their loads."""
-        known = self._by_numbers.get((kernel, flying))
+    def of_numbers(self, running: int, flying: tuple[int, ...]) -> Rates:
+        """The speeds of what runs and of what flies, by the numbers of their loads."""
+        known = self._by_numbers.get((running, flying))
         if known is None:
-            own, *others = (self._numbered[number] for number in (kernel, *flying))
-            assert not isinstance(own, CollectiveLoad)
+            own, *others = (self._numbered[number] for number in (running, *flying))
             loads = (one if isinstance(one, CollectiveLoad) else None for one in others)
-            known = self._by_numbers[kernel, flying] = self._rates(own, tuple(loads))
+            known = self._by_numbers[running, flying] = self._rates(own, tuple(loads))
         return known
 
     def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
@@ -179,25 +177,29 @@ class RatesOfLoads:
             known[kernel] = found
         return found
 
-    def _rates(
-        self, kernel: KernelLoad | None, flying: tuple[CollectiveLoad | None, ...]
-    ) -> Rates:
+    def _rates(self, running: _Load, flying: _Flying) -> Rates:
+        if isinstance(running, CollectiveLoad):
+            # On whatever stream: collectives share links and memory all the same.
+            own, *others = self._of_collectives((running, *flying))
+            return Rates(own, tuple(others))
+        # What flies does not feel a kernel.
+        rates = self._of_collectives(flying)
+        if running is None:
+            return Rates(1.0, rates)
         beside = [load for load in flying if load is not None]
-        kernel_slowdown = (
-            1.0
-            if kernel is None
-            else slowdown(kernel, beside, self._gpu, self._constants)
-        )
-        # What flies does not feel the kernel.
-        rates = self._flying.get(flying)
-        if rates is None:
-            rates = self._flying[flying] = tuple(
+        return Rates(1.0 / slowdown(running, beside, self._gpu, self._constants), rates)
+
+    def _of_collectives(self, together: _Flying) -> tuple[float, ...]:
+        known = self._together.get(together)
+        if known is None:
+            loads = [load for load in together if load is not None]
+            known = self._together[together] = tuple(
                 1.0
                 if load is None
-                else 1.0 / collective_slowdown(load, beside, self._gpu)
-                for load in flying
+                else 1.0 / collective_slowdown(load, loads, self._gpu)
+                for load in together
             )
-        return Rates(1.0 / kernel_slowdown, rates)
+        return known
 
 
 class KernelMix:
@@ -250,10 +252,12 @@ class SharedGpu:
         """Slowdown of a kernel beside a collective."""
         return self.of_loads.slowdown(kernel, beside)
 
-    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
-        """The speeds of a kernel and of the tasks under way on other streams."""
+    def rates(self, running: Task | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of what the compute stream runs, and of tasks on other streams."""
         return self.of_loads.of(
-            None if kernel is None else self._kernels(kernel),
+            self._kernels(running)
+            if isinstance(running, Kernel)
+            else running and self._collectives(running),
             tuple(
                 self._collectives(task) if isinstance(task, Collective) else None
                 for task in flying
@@ -366,7 +370,7 @@ def collective_slowdown(
 
     Args:
         load: What the collective takes.
-        all_loads: Everything under way on the communication streams, itself included.
+        all_loads: Every collective under way on any stream, itself included.
         gpu: The GPU they share.
     """
     on_link = sum(other.link_share for other in all_loads if other.link == load.link)

@@ -45,7 +45,6 @@ class Streams:
 
     def compute(self, task: Task, seconds: float, ledger: Ledger) -> None:
         """Runs a task on the compute stream; `seconds` is its time alone."""
-        kernel = task if isinstance(task, Kernel) else None
         begun = self.now
         left = seconds
         while left > 0.0:
@@ -53,14 +52,14 @@ class Streams:
                 self.now += left
                 break
             fronts = [queue[0] for queue in self._queues.values()]
-            rates = self._rates(kernel, fronts)
-            needed = left / rates.kernel
+            rates = self._rates(task, fronts)
+            needed = left / rates.running
             step, first = self._next_end(fronts, rates)
             if needed <= step:
                 step, first, left = needed, (first if needed == step else None), 0.0
             else:
-                left -= step * rates.kernel
-            self._progress(fronts, rates, step, first, ledger, kernel)
+                left -= step * rates.running
+            self._progress(fronts, rates, step, first, ledger, task)
         ledger.ran(task, self.now - begun, seconds)
 
     def wait(self, token: int, ledger: Ledger) -> None:
@@ -110,8 +109,8 @@ class Streams:
         ledger.stood_still(self._queues[charged][0].task, step)
         self._progress(fronts, rates, step, first, ledger, None)
 
-    def _rates(self, kernel: Kernel | None, fronts: list[Flight]) -> Rates:
-        return self._contention.rates(kernel, tuple([f.task for f in fronts]))
+    def _rates(self, running: Task | None, fronts: list[Flight]) -> Rates:
+        return self._contention.rates(running, tuple([f.task for f in fronts]))
 
     @staticmethod
     def _next_end(fronts: list[Flight], rates: Rates) -> tuple[float, Flight | None]:
@@ -130,9 +129,10 @@ class Streams:
         step: float,
         ended: Flight | None,
         ledger: Ledger,
-        kernel: Kernel | None,
+        running: Task | None,
     ) -> None:
         self.now += step
+        kernel = running if isinstance(running, Kernel) else None
         emptied = False
         for flight, rate in zip(fronts, rates.flying, strict=True):
             flight.left -= step * rate

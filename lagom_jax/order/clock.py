@@ -152,10 +152,10 @@ class Clock:
         return run
 
     def _collective(self, number: int) -> Action:
-        seconds, compute = self._seconds, self._compute
+        seconds, loads, compute = self._seconds, self._loads, self._compute
 
         def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
-            return compute(NOTHING, seconds[number], now, state)
+            return compute(loads[number], seconds[number], now, state)
 
         return run
 

@@ -39,7 +39,7 @@ class Terms:
         self.seconds: list[float] = []
         """By number of a task what it takes alone, under the present choice."""
         self.loads: list[int] = []
-        """By number of a task its load on a stream of its own, likewise."""
+        """By number of a task its load, likewise: a kernel's on a stream of its own."""
         self.speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         """Answers of `between`."""
         self._group: dict[Collective, int] = {
@@ -101,7 +101,7 @@ class Terms:
         if speeds is None:
             own, *flying = loads
             rates = self._stage.between(own, tuple(flying))
-            speeds = self.speeds[loads] = (rates.kernel, *rates.flying)
+            speeds = self.speeds[loads] = (rates.running, *rates.flying)
         return speeds
 
     def kernel(self, kernel: Kernel) -> Price:
@@ -114,9 +114,14 @@ class Terms:
         self.number(collective)
         return self.known[collective]
 
-    def rates(self, kernel: Kernel | None, flying: tuple[Task, ...]) -> Rates:
-        """The speeds of a kernel and of the tasks under way on other streams."""
-        own = NOTHING if kernel is None else self.kernel_load(kernel)
+    def rates(self, running: Task | None, flying: tuple[Task, ...]) -> Rates:
+        """The speeds of what the compute stream runs, and of tasks on other streams."""
+        if running is None:
+            own = NOTHING
+        elif isinstance(running, Kernel):
+            own = self.kernel_load(running)
+        else:
+            own = self.loads[self.number(running)]
         beside = [self.loads[self.number(task)] for task in flying]
         first, *others = self.between((own, *beside))
         return Rates(first, tuple(others))

@@ -241,9 +241,9 @@ class Stage:
         """
         return self._loads.mix(kernels)
 
-    def between(self, kernel: int, flying: tuple[int, ...]) -> Rates:
+    def between(self, running: int, flying: tuple[int, ...]) -> Rates:
         """The speeds of tasks by the numbers of what they take of the GPU."""
-        return self._loads.of_numbers(kernel, flying)
+        return self._loads.of_numbers(running, flying)
 
     def kernel_terms(self, kernel: Kernel) -> tuple[Price, int]:
         """The price of a kernel alone, and the number of its load."""

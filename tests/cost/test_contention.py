@@ -3,14 +3,16 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from lagom_jax.cluster import Cluster
 from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
-from lagom_jax.program.program import Loop, Stream
+from lagom_jax.program.program import Launch, Loop, Run, Stream
 
-from .programs import ByName, launch, program, run, wait
+from .programs import ByName, collective, launch, program, run, wait
 from .test_replay import BLOCKS, PRICES
 
 
@@ -21,11 +23,11 @@ class Slowing:
     kernel: dict
     flying: float = 1.0
 
-    def rates(self, kernel, flying):
+    def rates(self, running, flying):
         slowed = 1.0
         for task in flying:
             slowed *= self.kernel.get(task.name, 1.0)
-        each = 1.0 if kernel is None else self.flying
+        each = 1.0 if running is None else self.flying
         return Rates(slowed, (each,) * len(flying))
 
 
@@ -85,6 +87,37 @@ def test_contention_in_a_loop_is_multiplied_exactly():
     timeline = replay(step, ByName({"c": 3.0, "k": 4.0}), Slowing({"c": 0.5}))
     assert timeline.step_seconds == pytest.approx(5500.0, rel=1e-12)
     assert timeline.totals.contention_seconds == pytest.approx(1500.0, rel=1e-12)
+
+
+def test_a_synchronous_collective_is_slowed_by_one_that_flies():
+    """Half a speed each for 4 s, then what is left of the first, alone."""
+    step = program(launch("c", 1), Run(collective("d")), wait(1))
+    prices = ByName({"c": 5.0, "d": 2.0})
+    timeline = replay(step, prices, Slowing({"c": 0.5}, flying=0.5))
+    assert {t.name: f.seconds for t, f in timeline.tasks.items()} == {"c": 7, "d": 4}
+    assert timeline.totals.exposed_seconds == timeline.step_seconds == 7.0
+    assert timeline.totals.contention_seconds == 0.0
+
+
+SIZES = st.sampled_from([1 << n for n in range(18, 31)])
+
+
+@given(st.sampled_from(["h100:1x8", "h100:2x8", "l40s:1x8"]), SIZES, SIZES, st.data())
+def test_links_carry_no_more_than_they_can(name, first, second, data):
+    """Wherever its collectives run, a step takes what their bytes need."""
+    cluster = Cluster.parse(name)
+    model, ranks = CostModel.of(cluster), tuple(range(cluster.devices))
+    one, other = (collective("c", nbytes=n, ranks=ranks) for n in (first, second))
+    beside = data.draw(st.sampled_from([Run(other), Launch(other, Stream.ASIDE, 2)]))
+    step = program(Launch(one, Stream.COLLECTIVE, 1), beside, wait(1, 2))
+    loads = [model.collective_load(task) for task in (one, other)]
+    assume(loads[0].link == loads[1].link)
+    busy = sum(
+        model.collective(task).seconds * load.link_share
+        for task, load in zip((one, other), loads, strict=True)
+    )
+    timeline = replay(step, model, model.contention())
+    assert timeline.step_seconds >= busy * (1 - 1e-9)
 
 
 FACTORS = st.fixed_dictionaries(

@@ -20,8 +20,8 @@ class OneInTheWay:
     def __init__(self, loads):
         self._loads = loads
 
-    def rates(self, kernel, flying):
-        own = 0 if kernel is None else self._loads[kernel.name]
+    def rates(self, running, flying):
+        own = 0 if running is None else self._loads[running.name]
         beside = [
             self._loads[task.name] if isinstance(task, Collective) else 0
             for task in flying

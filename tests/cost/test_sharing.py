@@ -192,7 +192,7 @@ def test_rates_are_speeds(share, tiles, channels, chunk, rate, link, gpu, c):
         lambda _: flying,
     )
     found = shared.rates(kernel("k"), (collective("c"), kernel("copy")))
-    assert 0 < found.kernel <= 1
+    assert 0 < found.running <= 1
     assert 0 < found.flying[0] <= 1
     assert found.flying[1] == 1
 

@@ -10,10 +10,10 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.replay import replay
 from lagom_jax.order.clock import Clock, snapped
 from lagom_jax.order.terms import Terms
-from lagom_jax.program.program import Loop
+from lagom_jax.program.program import Launch, Loop, Program, Run, Stream, Wait
 from lagom_jax.settings.arms import decided
 
-from ..settings.programs import CLUSTERS, model_of, programs, stage_of
+from ..settings.programs import CLUSTERS, model_of, programs, site, stage_of
 
 # A clock counts in steps of 14 fs.
 ROUNDED = 1e-12
@@ -45,6 +45,25 @@ def test_the_clock_agrees_with_the_replay(data, name):
     for _ in range(2):
         end = clock.drain(*run(clock.actions[stop:], now, state))
         assert end == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_synchronous_collective_shares_the_link(name):
+    """As the model itself has it, without terms between."""
+    cluster, model = Cluster.parse(name), model_of(name)
+    one, other = (site(cluster, "all-gather", 1 << n) for n in (28, 27))
+    body = (Launch(one, Stream.COLLECTIVE, 1), Run(other), Wait((1,)))
+    step = Program("two at once", body, cluster.devices)
+    stage = stage_of(step, name)
+    terms = Terms(stage, stage.untouched)
+    timeline = replay(step, model, model.contention())
+    expected = timeline.totals
+    assert timeline.tasks[other].seconds > 1.01 * model.collective(other).seconds
+    assert replay(step, terms, terms).totals == expected
+
+    clock = Clock([(node,) for node in body], terms)
+    end = clock.drain(*run(clock.actions, 0.0, clock.idle))
+    assert end == pytest.approx(expected.step_seconds, rel=1e-9, abs=ROUNDED)
 
 
 @settings(max_examples=50, deadline=None)
