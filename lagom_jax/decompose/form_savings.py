@@ -132,9 +132,9 @@ def seconds_saved(
 
 
 def bytes_on_their_way(form: Form, site: Collective) -> int:
-    """Bytes of a slice to send and one to receive; of all, where all are sent home."""
+    """Bytes of a slice to send and one to receive."""
     parts = form.slices if form.by_collectives else site.groups.size * form.parts
-    return (parts if form.kind == "direct" else 2) * site.bytes // parts
+    return 2 * site.bytes // parts
 
 
 def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:

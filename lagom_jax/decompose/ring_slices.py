@@ -10,7 +10,7 @@ needs no message; scattering ends with it, so that no message is left to wait fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,8 @@ from jax import lax
 from lagom_jax.decompose.form import PLAIN, DecomposeError, Form, cut_evenly
 
 Slices = tuple[jax.Array, ...]
+Made = tuple[jax.Array, object]
+"""A share of a sum, and what has to be there before the next is made."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -227,23 +229,25 @@ def scatter_slices(
     Returns:
         The sums for the rank's own rows.
     """
-    parts = len(ring.cuts)
-    earlier: object = None
+    parts = range(len(ring.cuts))
 
-    def work(number: int, came: jax.Array | None = None) -> jax.Array:
-        nonlocal earlier
+    def work(number: int, earlier: object, came: jax.Array | None = None) -> Made:
         if ring.count == 1:
             # The plain form: there is nothing to keep apart.
-            return share(number, None, came)[0]
+            return share(number, None, came)
         # Behind a barrier: what arrives would otherwise be an operand of the matmul,
         # which then waits for it instead of hiding it.
-        made, earlier = lax.optimization_barrier(share(number, earlier, came))
-        earlier = (made, earlier)
-        return made
+        both = lax.optimization_barrier(share(number, earlier, came))
+        return both[0], both
+
+    def in_parts() -> Iterator[jax.Array]:
+        earlier: object = None
+        for part in parts:
+            made, earlier = work(part, earlier)
+            yield made.astype(kind)
 
     if ring.form.by_collectives:
-        pieces = (work(part).astype(kind) for part in range(parts))
-        sums = in_turn(ring.scattered, pieces)
+        sums = in_turn(ring.scattered, in_parts())
     elif ring.form.kind == "ring":
         sums = _passed_on(ring, work, kind)
     else:
@@ -252,46 +256,63 @@ def scatter_slices(
 
 
 def _passed_on(
-    ring: Ring, work: Callable[..., jax.Array], kind: jnp.dtype
+    ring: Ring, work: Callable[..., Made], kind: jnp.dtype
 ) -> list[jax.Array]:
     """Sums that grow on their way; the rank's own block comes last."""
     parts = len(ring.cuts)
     sums: list[jax.Array] = []
+    earlier: object = None
     for step in range(ring.steps):
         block = (step + 1) % ring.ranks
         for part in range(parts):
             number = block * parts + part
             if not step:
-                sums.append(work(number).astype(kind))
+                made, earlier = work(number, earlier)
+                sums.append(made.astype(kind))
                 continue
             came = ring.pass_on(sums[part], ring.direction(part))
             if ring.form.sums_in_matmul:
-                sums[part] = work(number, came).astype(kind)
+                made, earlier = work(number, earlier, came)
             else:
-                made = work(number)
-                sums[part] = (came.astype(made.dtype) + made).astype(kind)
+                made, earlier = work(number, earlier)
+                made = plus(came.astype(made.dtype), made)
+            sums[part] = made.astype(kind)
     return sums
 
 
 def _sent_home(
-    ring: Ring, work: Callable[[int], jax.Array], kind: jnp.dtype
+    ring: Ring, work: Callable[..., Made], kind: jnp.dtype
 ) -> list[jax.Array]:
-    """Every share sent straight to its owner, who adds them up."""
+    """Every share sent straight to its owner, who adds each as it arrives.
+
+    The owner's own comes last: its matmul adds what is there by then, and only the
+    message that it hides is added after it.
+    """
     parts = len(ring.cuts)
-    came = [
-        [
-            ring.pass_on(work(step * parts + part).astype(kind), -step)
-            for part in range(parts)
-        ]
-        for step in range(1, ring.steps)
-    ]
-    sums: list[jax.Array] = []
-    for part in range(parts):
-        total = work(part)
-        for arrived in came:
-            total = total + arrived[part].astype(total.dtype)
-        sums.append(total.astype(kind))
-    return sums
+    sums: list[jax.Array | None] = [None] * parts
+    came: dict[int, jax.Array] = {}
+    earlier: object = None
+    for number in range(parts, ring.count):
+        step, part = divmod(number, parts)
+        made, _ = work(number, earlier)
+        wide = made.dtype
+        # XLA would keep all that arrives, and add it up at the end. What a matmul made
+        # is rounded first, and not needed any more when the sum is written.
+        for place, last in came.items():
+            made, came[place] = lax.optimization_barrier((made, last))
+        share = made.astype(kind)
+        for place, last in came.items():
+            total, so_far = after(last, share), sums[place]
+            if so_far is not None:
+                total = plus(total.astype(wide), so_far)
+            share, sums[place] = lax.optimization_barrier((share, total))
+        came = {part: ring.pass_on(share, -step)}
+        earlier = share
+    found: list[jax.Array] = []
+    for part, total in enumerate(sums):
+        own, earlier = work(part, earlier, total)
+        found.append((plus(own, came[part]) if part in came else own).astype(kind))
+    return found
 
 
 def ring_of(
