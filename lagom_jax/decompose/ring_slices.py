@@ -141,13 +141,14 @@ def gather_slices(
         for part, piece in enumerate(held):
             # Not before the last slice's work is done: XLA would send all slices first.
             last = results[-1] if results else None
+            taken = _surely_after(piece, last)
             if step < ring.steps - 1:
                 coming.append(
-                    ring.pass_on(after(piece, last), ring.direction(part))
+                    ring.pass_on(taken, ring.direction(part))
                     if ring.form.kind == "ring"
-                    else ring.pass_on(after(own[part], last), step + 1)
+                    else ring.pass_on(_surely_after(own[part], last), step + 1)
                 )
-            results.append(work(after(piece, last)))
+            results.append(work(taken))
         slices += held
         held = coming
     return results, slices
@@ -189,6 +190,17 @@ def after(x: jax.Array, earlier: object) -> jax.Array:
     if earlier is None:
         return x
     return lax.optimization_barrier((x, earlier))[0]
+
+
+def _surely_after(x: jax.Array, earlier: object) -> jax.Array:
+    """The same, also where nobody else needs what has been computed.
+
+    XLA drops from a barrier what nothing but that barrier takes, such as the product of
+    a matmul that applies an activation by itself. From two it drops nothing.
+    """
+    if earlier is None:
+        return x
+    return lax.optimization_barrier((earlier, after(x, earlier)))[1]
 
 
 def in_turn(
@@ -285,30 +297,31 @@ def _sent_home(
 ) -> list[jax.Array]:
     """Every share sent straight to its owner, who adds each as it arrives.
 
-    The owner's own comes last: its matmul adds what is there by then, and only the
-    message that it hides is added after it.
+    It does so while the next is under way. Its own share comes last: that matmul adds
+    to what is there by then, and only the message that it hides is added after it.
     """
     parts = len(ring.cuts)
     sums: list[jax.Array | None] = [None] * parts
     came: dict[int, jax.Array] = {}
+    sent: object = None
     earlier: object = None
     for number in range(parts, ring.count):
         step, part = divmod(number, parts)
         made, _ = work(number, earlier)
-        wide = made.dtype
-        # XLA would keep all that arrives, and add it up at the end. What a matmul made
-        # is rounded first, and not needed any more when the sum is written.
+        share: jax.Array = made.astype(kind)
+        earlier = sent = share
         for place, last in came.items():
-            made, came[place] = lax.optimization_barrier((made, last))
-        share = made.astype(kind)
-        for place, last in came.items():
+            # While the next is under way, and before more is made: XLA would keep all
+            # that arrives, and add it up at the end.
             total, so_far = after(last, share), sums[place]
             if so_far is not None:
-                total = plus(total.astype(wide), so_far)
-            share, sums[place] = lax.optimization_barrier((share, total))
+                total = plus(total.astype(made.dtype), so_far)
+            sums[place] = total
+            earlier = (share, total)
         came = {part: ring.pass_on(share, -step)}
-        earlier = share
     found: list[jax.Array] = []
+    # A matmul adds in place only to what no barrier takes as well.
+    earlier = sent
     for part, total in enumerate(sums):
         own, earlier = work(part, earlier, total)
         found.append((plus(own, came[part]) if part in came else own).astype(kind))

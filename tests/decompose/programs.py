@@ -52,8 +52,11 @@ def written(
     )
 
 
-def program(function, form, cluster="", ranks=4, options=None):
-    """The scheduled entry computation of one collective matmul, and its module."""
+def program(function, form, cluster="", ranks=4, options=None, **more):
+    """The scheduled entry computation of one collective matmul, and its module.
+
+    `more` is passed on to it.
+    """
     mesh = AbstractMesh((ranks,), ("t",))
     rows, columns = P("t"), P(None, "t")
     ins, out = {
@@ -65,7 +68,7 @@ def program(function, form, cluster="", ranks=4, options=None):
         "scatter": decompose.matmul_reduce_scatter,
     }[function]
     f = jax.shard_map(
-        functools.partial(call, axis_name="t", form=form),
+        functools.partial(call, axis_name="t", form=form, **more),
         mesh=mesh,
         in_specs=ins,
         out_specs=out,
@@ -109,6 +112,41 @@ def layer(form, cluster="h100:1x4", ranks=4, examples=1):
     ]
     return compile_scheduled(
         jax.jit(f), *args, cluster=cluster, compiler_options=OPTIONS
+    )
+
+
+def forward(form, options, ranks=4):
+    """The same layer without examples and gradients."""
+    mesh = AbstractMesh((ranks,), ("t",))
+    ins = (P("t"), P(None, "t"), P("t"))
+    f = jax.shard_map(
+        lambda x, up, down: decompose.feed_forward(
+            x, (up,), down, "t", activation=jax.nn.gelu, form=form
+        ),
+        mesh=mesh,
+        in_specs=ins,
+        out_specs=ins[0],
+    )
+    shapes = ((8192, 1024), (1024, 2048), (2048, 1024))
+    args = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, ins, strict=True)
+    ]
+    return compile_scheduled(
+        jax.jit(f),
+        *args,
+        cluster=f"h100:1x{ranks}",
+        compiler_options=OPTIONS | options,
+    )
+
+
+def workspace(module):
+    """Bytes of cuBLAS's own workspace in a program."""
+    return max(
+        part.byte_size
+        for one in module.entry.sequence
+        for part in one.shape.elements
+        if part.type == "s8"
     )
 
 
