@@ -132,9 +132,13 @@ def seconds_saved(
 
 
 def bytes_on_their_way(form: Form, site: Collective) -> int:
-    """Bytes of a slice to send and one to receive."""
+    """Bytes of a slice to send and one to receive.
+
+    Where all slices are sent home, sums of those before are made meanwhile: two more.
+    """
     parts = form.slices if form.by_collectives else site.groups.size * form.parts
-    return 2 * site.bytes // parts
+    added = form.kind == "direct" and site.kind != "all-gather"
+    return (4 if added else 2) * site.bytes // parts
 
 
 def _moved_bytes(form: Form, site: Collective, beside: MatmulsBeside) -> float:
