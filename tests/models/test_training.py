@@ -1,10 +1,10 @@
 """Tiny configurations really train, and every parallelism trains the same model."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -53,31 +53,57 @@ CASES = [
 ]
 
 
-@functools.cache
-def trained(name: str, parallelism: str, loop: str = "scanned") -> dict:
-    """Losses by step, and the first gradient of every weight."""
-    steps = OF_A_MIXTURE if "moe" in name else STEPS
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trained.npz"
-        result = subprocess.run(
-            [sys.executable, str(SCRIPT), name, parallelism, loop, str(steps), file],
+class Trainer:
+    """One process that trains all, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said = (folder / "stderr").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
             env={
                 **os.environ,
                 **kept_programs(),
                 "PYTHONPATH": os.pathsep.join(sys.path),
             },
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.said,
             text=True,
-            check=False,
         )
-        assert result.returncode == 0, result.stderr
+
+    def train(self, *words: str) -> dict[str, np.ndarray]:
+        """Losses by step, and the first gradient of every weight."""
+        name, _, _ = words
+        steps = OF_A_MIXTURE if "moe" in name else STEPS
+        file = self.folder / f"{' '.join(words)}.npz"
+        self.process.stdin.write(json.dumps([*words, steps, str(file)]) + "\n")
+        self.process.stdin.flush()
+        if not self.process.stdout.readline():
+            self.said.seek(0)
+            raise AssertionError(self.said.read())
         with np.load(file) as arrays:
             return dict(arrays)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+        self.said.close()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What came of training a model in a way, scanned or written out."""
+    trainer = Trainer(tmp_path_factory.mktemp("trained"))
+    known = functools.cache(trainer.train)
+    yield lambda name, way, loop="scanned": known(name, way, loop)
+    trainer.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "parallelism"), CASES)
-def test_loss_falls(name: str, parallelism: str) -> None:
+def test_loss_falls(trained, name: str, parallelism: str) -> None:
     losses = trained(name, parallelism)["losses"]
     # Guessing costs log(512) = 6.24; a batch that is seen again is remembered.
     assert 6.0 < losses[0] < 7.5
@@ -88,7 +114,9 @@ def test_loss_falls(name: str, parallelism: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parallelism"), [case for case in CASES if "fsdp" not in str(case)]
 )
-def test_every_parallelism_has_the_same_gradients(name: str, parallelism: str) -> None:
+def test_every_parallelism_has_the_same_gradients(
+    trained, name: str, parallelism: str
+) -> None:
     # Losses alone would not tell: adamw forgives a gradient that is too large.
     expected, found = trained(name, "fsdp"), trained(name, parallelism)
     assert found.keys() == expected.keys()
@@ -105,7 +133,7 @@ def test_every_parallelism_has_the_same_gradients(name: str, parallelism: str) -
 @pytest.mark.parametrize(
     "parallelism", ["fsdp", pytest.param("pp", marks=pytest.mark.nightly)]
 )
-def test_unrolled_layers_train_the_same_model(parallelism: str) -> None:
+def test_unrolled_layers_train_the_same_model(trained, parallelism: str) -> None:
     scanned = trained("llama-3-8b", parallelism)["losses"]
     unrolled = trained("llama-3-8b", parallelism, "unrolled")["losses"]
     assert unrolled[:3] == pytest.approx(scanned[:3], abs=0.02)

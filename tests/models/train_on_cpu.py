@@ -1,9 +1,11 @@
-"""Trains a tiny model on 8 virtual CPU devices and writes down what happened.
+"""Trains tiny models on 8 virtual CPU devices and writes down what happened.
 
 Run by test_training.py in a process of its own, because the number of devices must be
-known before jax starts: `train_on_cpu.py MODEL PARALLELISM LOOP STEPS FILE.npz`.
+known before jax starts. Each line that comes in is a JSON list, MODEL, PARALLELISM, LOOP,
+STEPS, FILE.npz; a line goes out when the file is written.
 """
 
+import json
 import os
 import sys
 from typing import Any
@@ -82,5 +84,7 @@ def train(
 
 
 if __name__ == "__main__":
-    model, way, loop, count, path = sys.argv[1:]
-    np.savez(path, **train(model, way, scan=loop == "scanned", steps=int(count)))
+    for line in sys.stdin:
+        model, way, loop, count, path = json.loads(line)
+        np.savez(path, **train(model, way, scan=loop == "scanned", steps=count))
+        print("trained", flush=True)

@@ -59,7 +59,7 @@ def test_windows_add_up_to_the_step(step, prices, factors, flying):
 @given(BLOCKS, BLOCKS, PRICES, FACTORS)
 @settings(deadline=None)
 def test_a_long_loop_costs_as_its_windows(before, body, prices, factors):
-    step = program(*before, Loop("l", body, 1000, True))
+    step = program(*before, Loop("l", body, 50, True))
     whole = replay(step, ByName(prices), Slowing(factors)).step_seconds
     found = added_up(step, ByName(prices), Slowing(factors)).step_seconds
     assert found == pytest.approx(whole, rel=1e-9)
