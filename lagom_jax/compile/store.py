@@ -32,6 +32,8 @@ MOST_BYTES: Final = 2 * 1024**3
 _FORMAT: Final = b"lagom compile 1\n"
 _ENDING: Final = ".compile"
 _UNFINISHED_SECONDS: Final = 3600.0
+# How many devices jax pretends to have on the CPU: a compile for GPUs is the same.
+_OF_THE_CPU: Final = "--xla_force_host_platform_device_count="
 # What may name a file, whose content is no part of a key, or makes the compiler write.
 _FILES = re.compile(r"(^|_)(dump|file|filename|path|dir|directory)(_|$)")
 
@@ -165,7 +167,11 @@ def key_of(
         "program": program,
         "request": request,
         "versions": dict(versions),
-        "flags": os.environ.get("XLA_FLAGS", "").split(),
+        "flags": [
+            word
+            for word in os.environ.get("XLA_FLAGS", "").split()
+            if not word.startswith(_OF_THE_CPU)
+        ],
     }
     text = json.dumps(stated, sort_keys=True, default=bytes.hex)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -225,6 +225,14 @@ def test_keys_tell_everything_apart(monkeypatch):
     assert len(keys) == 7
 
 
+def test_devices_that_the_cpu_pretends_to_have_are_no_part_of_a_key(monkeypatch):
+    keys = set()
+    for count in ("", "--xla_force_host_platform_device_count=8 "):
+        monkeypatch.setenv("XLA_FLAGS", f"{count}--xla_gpu_enable_triton_gemm=false")
+        keys.add(key_of({}, "program", {}))
+    assert len(keys) == 1
+
+
 def test_options_that_name_files(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     assert depends_on_files({"xla_gpu_pgle_profile_file_or_directory_path": "/p"})
