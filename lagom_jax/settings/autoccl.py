@@ -198,16 +198,15 @@ class _Descent:
 
     def _survey(self) -> list[Place]:
         """The farthest three of those that lie ahead within the step."""
-        axis = self._axes[self._axis]
+        axis, here = self._axes[self._axis], self._here
+        others = [other for other in range(len(here)) if other != axis]
         ahead: list[tuple[int, float, Place]] = []
         for place in self._places:
-            along = self._sign * (place[axis] - self._here[axis])
+            along = self._sign * (place[axis] - here[axis])
             if along > 0 and place not in self._seen:
-                across = sum(
-                    (a - b) ** 2
-                    for i, (a, b) in enumerate(zip(place, self._here, strict=True))
-                    if i != axis
-                )
+                across = 0
+                for other in others:
+                    across += (place[other] - here[other]) ** 2
                 ahead.append((along, across / along**2, place))
         ahead.sort()
         count = max(_SURVEYED, int(self._step * len(ahead)))
