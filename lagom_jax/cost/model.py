@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.arrays import arrays_of, usual_setting
@@ -23,7 +23,7 @@ from lagom_jax.cost.loads import (
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
-from lagom_jax.cost.span import span_of, wire_bytes
+from lagom_jax.cost.span import Span, span_of, wire_bytes
 from lagom_jax.cost.symmetric_kernels import Carried
 from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
 from lagom_jax.hlo.collective import Collective
@@ -36,6 +36,16 @@ LARGE = 1 << 20
 """Bytes from which on a kernel hides a part of its launch."""
 
 
+class _Placed(NamedTuple):
+    """All of a collective on rings that its price depends on, but for its setting."""
+
+    kind: str
+    nbytes: float
+    span: Span
+    arrays: tuple[float, ...]
+    one_shot: bool
+
+
 class _Memory:
     """Results that hold for a model under all settings, and grows as it is asked."""
 
@@ -43,7 +53,7 @@ class _Memory:
         self._cluster, self._constants = cluster, constants
         self.kernels = Known(_work_of, self._kernel)
         self.collectives = Known(self._figures, self._collective)
-        self._terms_of: dict[Collective, CollectiveTerms] = {}
+        self._terms_of: dict[_Placed, CollectiveTerms] = {}
         self.rates = RatesOfLoads(cluster.gpu, constants.sharing)
 
     def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
@@ -53,19 +63,29 @@ class _Memory:
     def _figures(self, collective: Collective) -> Hashable:
         symmetric = symmetric_buffers_of(collective)
         types = collective.element_types if symmetric else ()
-        return self._terms(collective), symmetric, types
+        return self._placed(collective), symmetric, types
+
+    def _placed(self, collective: Collective) -> _Placed:
+        return _Placed(
+            collective.kind,
+            float(collective.bytes),
+            span_of(collective.groups, self._cluster),
+            arrays_of(collective),
+            collective.one_shot_kernel,
+        )
 
     def _terms(self, collective: Collective) -> CollectiveTerms:
-        known = self._terms_of.get(collective)
+        placed = self._placed(collective)
+        known = self._terms_of.get(placed)
         if known is None:
-            known = self._terms_of[collective] = CollectiveTerms.of(
-                collective.kind,
-                float(collective.bytes),
-                span_of(collective.groups, self._cluster),
+            known = self._terms_of[placed] = CollectiveTerms.of(
+                placed.kind,
+                placed.nbytes,
+                placed.span,
                 self._cluster,
                 self._constants,
-                arrays_of(collective),
-                one_shot=collective.one_shot_kernel,
+                placed.arrays,
+                one_shot=placed.one_shot,
             )
         return known
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -58,6 +59,18 @@ def span_of(groups: Groups, cluster: Cluster) -> Span:
         >>> span_of(groups, Cluster.parse("h100:8x8"))
         Span(size=8, domains=8, local=1, pairs=0, in_step=None)
     """
+    known = _spans.setdefault(groups, {})
+    key = cluster.devices, cluster.scale_up_size
+    if key not in known:
+        known[key] = _worked_out(groups, cluster)
+    return known[key]
+
+
+# All models of an ensemble ask for the same ones.
+_spans: WeakKeyDictionary[Groups, dict[tuple[int, int], Span]] = WeakKeyDictionary()
+
+
+def _worked_out(groups: Groups, cluster: Cluster) -> Span:
     if not groups.members.size:
         # Pairs that the compiler did not write down: the next device, at worst a
         # domain away.

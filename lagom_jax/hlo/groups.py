@@ -28,7 +28,7 @@ _CROSS_PARTITION_KINDS = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Groups:
     """The groups of devices among which one collective runs at the same time.
 

@@ -108,6 +108,7 @@ class Judge:
             self.model, cluster, self.model.digest
         )
         self._members = members_of(self._ensemble, calibration)
+        self._members_under: dict[CtaPolicy, list[EnsembleMember]] = {}
         self.pricing = self.model.source
         if calibration is not None:
             self.pricing = calibration.pricing(self.pricing)
@@ -184,8 +185,8 @@ class Judge:
         likeliest = EnsembleMember(self._models[view.policy], self.correct)
         matmuls: dict[Collective, MatmulsBeside] | None = None
         by_model: list[dict[Collective, dict[Form, float]]] = []
-        for member in (likeliest, *self._members):
-            model = self._set(view, member.model.with_policy(view.policy))
+        for member in (likeliest, *self._under_policy(view.policy)):
+            model = self._set(view, member.model)
             prices = member.correct(model)
             timeline = replay(view.program, prices, model.contention())
             if matmuls is None:
@@ -254,13 +255,17 @@ class Judge:
             stage: Of a view, under one policy of the process.
             policy: That policy.
         """
-        return Doubt(
-            stage,
-            [
+        return Doubt(stage, self._under_policy(policy))
+
+    def _under_policy(self, policy: CtaPolicy) -> list[EnsembleMember]:
+        """All other models under a policy; programs share what these remember."""
+        known = self._members_under.get(policy)
+        if known is None:
+            known = self._members_under[policy] = [
                 member._replace(model=member.model.with_policy(policy))
                 for member in self._members
-            ],
-        )
+            ]
+        return known
 
     def sms_lacking(self, view: View) -> int:
         """SMs that collectives of a program need together and the GPU does not have."""
@@ -322,8 +327,7 @@ class Judge:
         """
         asked = EnsembleMember(self._models[policy], self.correct)
         if member is not None:
-            other = self._members[member]
-            asked = other._replace(model=other.model.with_policy(policy))
+            asked = self._under_policy(policy)[member]
 
         def find() -> Ordering:
             return find_order(

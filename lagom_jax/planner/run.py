@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.hlo.read import collection_paused
 from lagom_jax.measurements import Calibration
 from lagom_jax.options import bound_of
 from lagom_jax.options.off_rings import off_rings
@@ -98,6 +99,11 @@ class PlannerRun:
         Raises:
             LagomError: The step cannot be compiled as it is.
         """
+        # What is read and worked out stays until the end.
+        with collection_paused():
+            return self._plan()
+
+    def _plan(self) -> tuple[Plan, Finished]:
         sweep, request = self._sweep, self._request
         first = sweep.first(self._begin())
         view = _seen(first)
@@ -111,6 +117,7 @@ class PlannerRun:
                 *(jaxlib, request.deterministic, request.budget.compiles),
             )
         decision = sweep.decided()
+        request.progress("writing the plan")
         finished = Finished(
             tuple(sweep.trials),
             decision.trial,

@@ -101,7 +101,7 @@ class Stage:
         self._model, self._correct = model, correct
         self._untouched = correct(model)
         self._loads = model.contention().of_loads
-        self._speeds = SpeedsByLoads(self.between)
+        self._speeds = SpeedsByLoads(self._loads.of_numbers)
         self._place: dict[Task, tuple[int, int]] = {
             site: (number, position)
             for number, group in enumerate(space.groups)
@@ -161,7 +161,8 @@ class Stage:
         other._sites, other._kernels = {}, {}
         other._marks, other._by_mark = {}, {}
         other._known = [{} for _ in self.scenes]
-        other._speeds, other._terms = SpeedsByLoads(other.between), self._no_terms()
+        other._speeds = SpeedsByLoads(other._loads.of_numbers)
+        other._terms = self._no_terms()
         other.replays = 0
         return other
 
