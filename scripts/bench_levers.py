@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planned_cases import (
@@ -50,6 +50,8 @@ from lagom_jax.settings.controls import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "levers.md"
 WHOLE, REWRITTEN, RECIPES = "lagom", "lagom, rewritten", "recipes"
+RECIPE = "recipe "
+"""How the name of a recipe's candidate begins."""
 WITHOUT = "without transports"
 ALONE = {
     WITHOUT: tuple(one for one in LEVERS if one != "transports"),
@@ -170,7 +172,7 @@ def rows(
         compared = planned(["settings"], recipes=True)
         for candidate in compared.evidence.candidates:
             title = candidate.name.partition(" ")[2]
-            if title.startswith("recipe") and candidate.step_seconds is not None:
+            if title.startswith(RECIPE) and candidate.step_seconds is not None:
                 peak = candidate.peak_bytes
                 yield row(title, compared, candidate.step_seconds, peak, 1)
 
@@ -184,51 +186,100 @@ def behind(one: Finished, other: Finished) -> int:
 
 
 def table(found: list[Row]) -> str:
-    """A row for each policy, a column for each case."""
-    cases = list(dict.fromkeys(row.case for row in found))
-    policies = list(dict.fromkeys(row.policy for row in found))
+    """Tables of plans, of levers alone and of recipes, a row for each case."""
     by = {(row.case, row.policy): row for row in found}
-    any_row = [next(row for row in found if row.case == case) for case in cases]
-    lines = [
-        f"| | {' | '.join(cases)} |",
-        "|---|" + "--:|" * len(cases),
-        _line("default", [milliseconds(one.default_seconds) for one in any_row]),
-        _line("bound", [milliseconds(one.bound_seconds) for one in any_row]),
+    cases = list(dict.fromkeys(row.case for row in found))
+    policies = dict.fromkeys(row.policy for row in found)
+    recipes = [name for name in policies if name.startswith(RECIPE)]
+    parts = [
+        *_plans(cases, by, recipes),
+        *_cells("lever", cases, by, list(ALONE)),
+        *_cells("recipe", cases, by, recipes),
+        *_rewrites(found),
     ]
-    for policy in policies:
-        cells = [_cell(by.get((case, policy))) for case in cases]
-        lines.append(_line(policy, cells))
-    memory = [
-        "" if (row := by.get((case, "lagom"))) is None else _gb(row.peak_bytes)
-        for case in cases
-    ]
-    lines.append(_line("peak memory, lagom", memory))
-    told = [line for row in found for line in _told(row)]
-    return "\n".join([*lines, *([""] if told else []), *told])
+    return "\n".join(parts)
 
 
-def _told(row: Row) -> Iterator[str]:
-    """The form and the transport that a row took, and how sure it is."""
-    if row.policy not in (WHOLE, REWRITTEN) or row.limit_seconds is None:
+def _plans(
+    cases: Sequence[str], by: Mapping[tuple[str, str], Row], recipes: Sequence[str]
+) -> Iterator[str]:
+    """Whole plans: as the program is written, rewritten, and beside the best recipe."""
+    plan = ("plan", "recovered", "its bound", "off the rings")
+    other = ("rewritten", "recovered", "its bound")
+    recipe = ("best recipe", "recovered")
+    yield _line("case", "default", "bound", *plan, *other, *recipe, "peak memory")
+    yield "|---|" + "--:|" * 5 + "---|" + "--:|" * 3 + "---|" + "--:|" * 2
+    for case in cases:
+        one = next(row for (name, _), row in by.items() if name == case)
+        whole, rewritten = by.get((case, WHOLE)), by.get((case, REWRITTEN))
+        known = [by[case, name] for name in recipes if (case, name) in by]
+        best = min(known, key=lambda row: row.step_seconds, default=None)
+        yield _line(
+            *(case, milliseconds(one.default_seconds), milliseconds(one.bound_seconds)),
+            *_found(whole),
+            _off_rings(whole) if whole else "",
+            *_found(rewritten),
+            best.policy.removeprefix(RECIPE) if best else "",
+            _share(best),
+            _gb(whole.peak_bytes) if whole else "",
+        )
+    yield ""
+
+
+def _found(row: Row | None) -> tuple[str, str, str]:
+    """Step, recovered share and the program's own bound, of a plan."""
+    if row is None:
+        return ("", "", "")
+    bound = "" if row.limit_seconds is None else milliseconds(row.limit_seconds)
+    return milliseconds(row.step_seconds), _share(row), bound
+
+
+def _off_rings(row: Row) -> str:
+    short = row.off_rings.replace("xla_gpu_", "").replace("experimental_enable_", "")
+    return short or "nothing"
+
+
+def _cells(
+    kind: str,
+    cases: Iterable[str],
+    by: Mapping[tuple[str, str], Row],
+    policies: Sequence[str],
+) -> Iterator[str]:
+    """A table of speedups, a column for each policy that some case has."""
+    used = [name for name in policies if any((case, name) in by for case in cases)]
+    if not used:
         return
-    words = [row.rewrite] if row.rewrite else ["as it is written"]
-    words.append(f"{milliseconds(row.step_seconds)}")
-    words.append(f"limit of that program {milliseconds(row.limit_seconds)}")
-    words.append(f"off the rings: {row.off_rings or 'nothing'}")
-    if row.behind is not None:
-        words.append(f"behind the plan without by {row.behind} models")
-    yield f"- {row.case}, {row.policy}: {'; '.join(words)}"
+    yield _line(f"case, {kind}", *(name.removeprefix(RECIPE) for name in used))
+    yield "|---|" + "--:|" * len(used)
+    for case in cases:
+        if any((case, name) in by for name in used):
+            yield _line(case, *(_cell(by.get((case, name))) for name in used))
+    yield ""
 
 
-def _line(head: str, cells: list[str]) -> str:
-    return f"| {head} | {' | '.join(cells)} |"
+def _rewrites(found: Iterable[Row]) -> Iterator[str]:
+    """The form that each rewritten plan took, and how sure it is."""
+    for row in found:
+        if row.policy in (WHOLE, REWRITTEN) and (row.rewrite or row.behind):
+            words = f"`{row.rewrite}`" if row.rewrite else "as it is written"
+            sure = "" if row.behind is None else f"; behind by {row.behind} models"
+            yield f"- {row.case}, {row.policy}: {words}{sure}"
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    share = "" if row.recovered is None else f" ({100 * row.recovered:.0f} %)"
-    return f"{row.default_seconds / row.step_seconds:.3f}{share}"
+    return f"{row.default_seconds / row.step_seconds:.3f} ({_share(row)})"
+
+
+def _share(row: Row | None) -> str:
+    if row is None or row.recovered is None:
+        return ""
+    return f"{100 * row.recovered:.0f} %"
 
 
 def _gb(nbytes: int | None) -> str:
@@ -245,11 +296,12 @@ def page(every: list[Row]) -> str:
         f"Made by `python scripts/bench_levers.py {chosen}`: "
         f"{made_with(every)}; at most {budgets} compiles for "
         "each plan. All times are predicted, on schedules of XLA's real compiler. "
-        "Cells are speedups over XLA's default with NCCL's default settings, and in "
-        "brackets the recovered share: what of the default's time above the bound is "
-        "gone. The bound is computation alone, or the busiest link alone, of the "
-        "program as it is. A lever *alone* has settings of its own; recipes leave "
-        "settings to NCCL, as their authors do. "
+        "*Default* is XLA's, with NCCL's default settings, and *recovered* what of its "
+        "time above the bound is gone. The bound is computation alone, or the busiest "
+        "link alone, of the program as it is; *its bound* is the same of the program "
+        "that was taken. Levers and recipes have speedups over the default, and in "
+        "brackets what they recover. A lever *alone* has settings of its own; recipes "
+        "leave settings to NCCL, as their authors do. "
         "[What the figures say](../../explanation/planning.md#what-it-gives).",
         "",
         "| case | step |",
