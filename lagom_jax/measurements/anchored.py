@@ -1,9 +1,10 @@
 """Models of an ensemble that the user's own measurements have narrowed.
 
 What was measured no model may contradict: there each has the corrected time of the
-likeliest one, but for what the correction missed of rows that were kept out of it. What
-another setting does to that time is each model's own to say, and so is all that nobody
-measured.
+likeliest one, but for what the correction missed of rows that were kept out of it: a
+part for each size of its own, and the error of the curve's level, which all have in
+common. What another setting does to that time is each model's own to say, and so is all
+that nobody measured. Derivation: docs/how-to/calibration.md.
 """
 
 from __future__ import annotations
@@ -55,20 +56,15 @@ def members_of(
     likeliest = models.likeliest
     cluster = likeliest.cluster
     corrected = calibration.apply(likeliest, cluster, likeliest.digest)
-    known = calibration.corrections
-    draws = Draws(len(models.members))
-    missed = {curve.key: draws.normal(f"calibration {curve.key}") for curve in known}
+    measured = _measured(calibration.corrections)
     return tuple(
         EnsembleMember(
             model,
             functools.partial(
                 Anchored,
                 anchor=_Anchor(
-                    corrected,
-                    model,
-                    cluster,
-                    _measured(known, {k: z[number] for k, z in missed.items()}),
-                    {},
+                    *(corrected, model, cluster, measured),
+                    *(len(models.members), number, {}),
                 ),
             ),
         )
@@ -79,9 +75,12 @@ def members_of(
 class _Range(NamedTuple):
     """The sizes that were measured of a kind of task, and what was missed there."""
 
-    ranks: int
+    key: Key
     sizes: tuple[float, float]
-    log_missed: float
+    spread: float
+    """Standard deviation of the log of what the correction misses of one size."""
+    level_spread: float
+    """The same of the curve's level."""
 
 
 class _Anchor(NamedTuple):
@@ -94,6 +93,9 @@ class _Anchor(NamedTuple):
     cluster: Cluster
     measured: Mapping[Key, tuple[_Range, ...]]
     """By keys whose `ranks` is 0."""
+    members: int
+    """The size of the ensemble."""
+    member: int
     known: dict[Task, float]
 
 
@@ -127,8 +129,8 @@ def _factor(task: Task, anchor: _Anchor) -> float:
     if key is None or not ranges:
         return 1.0
     size = size_of(task)
-    near = min(ranges, key=lambda one: _octaves(one.ranks, key.ranks))
-    outside = _octaves(near.ranks, key.ranks) + max(
+    near = min(ranges, key=lambda one: _octaves(one.key.ranks, key.ranks))
+    outside = _octaves(near.key.ranks, key.ranks) + max(
         _octaves_up(near.sizes[1], size), _octaves_up(size, near.sizes[0]), 0.0
     )
     believed = max(0.0, 1.0 - outside / FADES_OVER)
@@ -136,7 +138,18 @@ def _factor(task: Task, anchor: _Anchor) -> float:
     wanted = price_of(task, anchor.corrected).seconds
     if not believed or own <= 0 or wanted <= 0:
         return 1.0
-    return math.exp(believed * (math.log(wanted / own) + near.log_missed))
+    missed = near.level_spread * _normal(anchor, f"{near.key}")
+    missed += near.spread * _normal(anchor, f"{near.key} {size:g}")
+    return math.exp(believed * (math.log(wanted / own) + missed))
+
+
+def _normal(anchor: _Anchor, name: str) -> float:
+    return _normals(f"calibration {name}", anchor.members)[anchor.member]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _normals(name: str, members: int) -> tuple[float, ...]:
+    return Draws(members).normal(name)
 
 
 def _octaves(one: float, other: float) -> float:
@@ -147,15 +160,15 @@ def _octaves_up(one: float, other: float) -> float:
     return math.log2(max(other, 1.0) / max(one, 1.0))
 
 
-def _measured(
-    known: tuple[FittedCurve, ...], missed: Mapping[Key, float]
-) -> dict[Key, tuple[_Range, ...]]:
-    """Measured ranges, with what a member takes the corrections to have missed."""
+def _measured(known: tuple[FittedCurve, ...]) -> dict[Key, tuple[_Range, ...]]:
+    """Measured ranges, with what the corrections miss."""
     found: defaultdict[Key, list[_Range]] = defaultdict(list)
     for curve in known:
         off = (curve.kept_out or curve.after).worst_tenth
         spread = max(_LEAST_MISSED, off) / TENTH_BEYOND
+        # Rows of like sizes miss alike: each octave counts as one.
+        places = min(curve.rows, 1 + int(_octaves(*curve.sizes)))
         found[dataclasses.replace(curve.key, ranks=0)].append(
-            _Range(curve.key.ranks, curve.sizes, spread * missed[curve.key])
+            _Range(curve.key, curve.sizes, spread, spread / math.sqrt(places))
         )
     return {key: tuple(ranges) for key, ranges in found.items()}

@@ -19,10 +19,14 @@ def kernel(kind, log2_bytes):
     return Kernel(kind, Work(kind, 0.0, 1 << log2_bytes, 1 << log2_bytes))
 
 
-def calibration(factor, cluster=H100):
+def calibration(factor, cluster=H100, scatter=0.0):
+    """Of copies, whose errors scatter up and down from size to size."""
+    up_and_down = (1, -1, -1, 1, -1, 1, 1, -1, 1, -1)
     samples = [
-        Sample(Key("kernel", "copy"), 2.0**i, 1e-3, factor * 1e-3)
-        for i in range(20, 30)
+        Sample(
+            Key("kernel", "copy"), 2.0**i, 1e-3, factor * np.exp(scatter * sign) * 1e-3
+        )
+        for i, sign in enumerate(up_and_down, 20)
     ]
     return Calibration.fit(samples, cluster, model=MODELS.likeliest.digest)
 
@@ -39,6 +43,15 @@ def test_where_it_was_measured_all_models_agree():
     assert max(wild) / min(wild) > 2
     likeliest = MODELS.likeliest.kernel(copy).seconds
     assert np.median(held) == pytest.approx(1.5 * likeliest, rel=0.1)
+
+
+def test_errors_of_single_sizes_have_little_in_common():
+    members = members_of(MODELS, calibration(1.5, scatter=0.2))
+    logs = np.log([times(members, kernel("copy", size)) for size in range(21, 29)])
+    one, together = logs.std(axis=1).mean(), logs.mean(axis=0).std()
+    assert one > 0.1
+    # A step of eight such kernels is surer than one of them, but for the level's error.
+    assert one / np.sqrt(8) < together < 0.75 * one
 
 
 def test_what_nobody_measured_stays_as_open_as_it_was():
