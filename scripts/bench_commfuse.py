@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from planned_cases import write_page
+
 from lagom_jax.api import analyze
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.decompose import PLAIN, Form, rings
@@ -29,7 +31,6 @@ from lagom_jax.planner import LEVERS, Budget, Planner, Request
 from lagom_jax.planner.rewrite_ways import apart, ways_of
 
 PAGE = Path(__file__).parents[1] / "docs/reference/benchmarks/commfuse.md"
-SAID = "\n## What the figures say\n"
 OPTIONS = {
     "xla_gpu_enable_triton_gemm": False,
     "xla_gpu_collective_permute_combine_threshold_bytes": 0,
@@ -388,14 +389,11 @@ def main() -> None:
                     listed = [dataclasses.asdict(one) for one in rows]
                     asked.json.write_text(json.dumps(listed, indent=1) + "\n")
     if asked.docs:
-        PAGE.write_text(page(rows))
+        write_page(PAGE, page(rows))
     print(table(rows))
 
 
 def page(rows: list[Row]) -> str:
-    """The page of the benchmark; what the figures say is written by hand below."""
-    head, _, said = PAGE.read_text().partition(SAID) if PAGE.exists() else ("", "", "")
-    del head
     versions = " and ".join(dict.fromkeys(row.versions for row in rows))
     lines = [
         "# Collectives in slices",
@@ -410,7 +408,7 @@ def page(rows: list[Row]) -> str:
         table(rows),
         "",
     ]
-    return "\n".join(lines) + SAID + said
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

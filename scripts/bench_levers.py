@@ -35,6 +35,7 @@ from planned_cases import (
     read_rows,
     rewritten_of,
     versions_of,
+    write_page,
     write_rows,
 )
 from unseen_steps import UNSEEN
@@ -357,7 +358,7 @@ def main() -> None:
         # After each case, so that nothing is lost where the time runs out.
         write_rows(asked.json, found)
     if asked.docs:
-        PAGE.write_text(page(found))
+        write_page(PAGE, page(found))
     print(tables(found))
 
 

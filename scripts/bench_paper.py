@@ -22,6 +22,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from planned_cases import write_page
+
 from lagom_jax.api import tune_scheduled
 from lagom_jax.cluster import Cluster
 from lagom_jax.commands.terminal import import_jax
@@ -200,7 +202,7 @@ def main() -> None:
         listed = [dataclasses.asdict(row) for row in found[kinds[0]]]
         Path(asked.json).write_text(json.dumps(listed, indent=2) + "\n")
     if asked.docs:
-        PAGE.write_text(page(found, versions))
+        write_page(PAGE, page(found, versions))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from planned_cases import CASES as STEPS
-from planned_cases import OPTIONS
+from planned_cases import OPTIONS, write_page
 
 from machine import processor
 
@@ -72,7 +72,7 @@ def main() -> None:
     asked = parser.parse_args()
     text = "".join(_lines(asked.case or tuple(CASES), asked.rounds, asked.before))
     if asked.docs:
-        PAGE.write_text(text)
+        write_page(PAGE, text)
     else:
         print(text, end="")
 
@@ -81,11 +81,12 @@ def _lines(cases: tuple[str, ...], rounds: int, before: Path | None) -> Iterator
     ways = ("before", *_WAYS) if before else _WAYS
     yield "# How long a plan takes\n\n"
     yield (
-        "CPU seconds of the whole command (wall seconds), median of "
-        f"{rounds} round(s), the ways in turns, on {processor()} with "
-        f"{os.cpu_count()} cores. `anew`: nothing kept. `kernels`: kernels kept from "
-        "another run. `store`: compiled steps kept, too. Made by "
-        "`python scripts/bench_plan.py --docs`.\n\n"
+        f"CPU seconds of the whole command (wall seconds), median of {rounds} rounds, "
+        f"the ways in turns, on {processor()} with {os.cpu_count()} cores. `anew`: "
+        "nothing kept. `kernels`: kernels kept from another run. `store`: compiled "
+        "steps kept, too. *Same answer*: the documents of these three are equal, byte "
+        "for byte, but for the times that were measured. Made by "
+        "`python scripts/bench_plan.py --before CHECKOUT --docs`.\n\n"
     )
     yield f"| case | {' | '.join(ways)} | same answer |\n"
     yield f"|---|{'--:|' * len(ways)}---|\n"

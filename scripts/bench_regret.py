@@ -29,9 +29,11 @@ from planned_cases import (
     CASES,
     STEPS,
     budget_of,
+    described,
     planner_of,
     read_rows,
     versions_of,
+    write_page,
     write_rows,
 )
 from unseen_steps import UNSEEN
@@ -218,12 +220,10 @@ def covered(paths: Iterable[Path]) -> str:
 def page(rows: Sequence[Row], coverage: Sequence[Path]) -> str:
     cases = " ".join(f"--case '{row.case}'" for row in rows)
     versions = " and ".join(dict.fromkeys(row.versions for row in rows))
-    steps = "; ".join(
-        f"{row.case} is {ALL[row.case][0]} on {ALL[row.case][1]}" for row in rows
-    )
     return f"""# Regret and coverage
 
-Made by `python scripts/bench_regret.py {cases}`: {versions}. {steps}. All times are
+Made by `python scripts/bench_regret.py {cases}`: {versions}.
+{described(rows, ALL)}. All times are
 predicted, on schedules of XLA's real compiler. {absent(rows)}
 
 ## Plans under models that did not make them
@@ -281,7 +281,7 @@ def main() -> None:
         print(table(rows[-1:]), intervals(rows[-1:]), sep="\n", flush=True)
         write_rows(asked.json, rows)
     if asked.docs:
-        PAGE.write_text(page(rows, asked.coverage))
+        write_page(PAGE, page(rows, asked.coverage))
 
 
 if __name__ == "__main__":

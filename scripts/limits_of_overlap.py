@@ -41,6 +41,7 @@ from planned_cases import (
     milliseconds,
     planner_of,
     versions_of,
+    write_page,
 )
 
 from lagom_jax.cluster import Cluster
@@ -197,7 +198,7 @@ def main() -> None:
     asked = arguments("The limits of overlap.", PAGE).parse_args()
     rows = gathered(asked, Row, SUITE, row_of, table)
     if asked.docs:
-        PAGE.write_text(page(rows))
+        write_page(PAGE, page(rows))
     print(table(rows))
 
 

@@ -195,6 +195,13 @@ def gathered(
     return rows
 
 
+def write_page(page: Path, figures: str) -> None:
+    """Writes a page of figures; what they say stays, written by hand below them."""
+    by_hand = "\n## What the figures say\n"
+    said = page.read_text().partition(by_hand)[2] if page.exists() else ""
+    page.write_text(figures + (by_hand + said if said else ""))
+
+
 def made_with(rows: Iterable[CaseRow]) -> str:
     """The versions behind rows, in words."""
     versions = " and ".join(dict.fromkeys(row.versions for row in rows))
@@ -206,11 +213,11 @@ def versions_of(plan: Plan) -> str:
     return ", ".join(f"{name} {version}" for name, version in plan.holds_for.versions)
 
 
-def described(rows: Iterable[CaseRow]) -> str:
+def described(rows: Iterable[CaseRow], steps: Mapping[str, Step] = STEPS) -> str:
     """Which model on which cluster each case is."""
     cases = dict.fromkeys(row.case for row in rows)
     return "; ".join(
-        f"{case} is {STEPS[case][0]} on {STEPS[case][1]}" for case in cases
+        f"{case} is {steps[case][0]} on {steps[case][1]}" for case in cases
     )
 
 
