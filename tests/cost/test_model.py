@@ -119,3 +119,12 @@ def test_a_model_with_another_cluster_remembers_nothing():
     slower = Cluster.parse("h100:16x1")
     found = CostModel(slower, model.constants).collective(task)
     assert found == CostModel.of(slower).collective(task) != known
+
+
+def test_the_same_groups_lie_differently_on_another_cluster():
+    groups = collective("c", ranks=range(16)).groups
+    spans = [
+        span_of(groups, Cluster.parse(name))
+        for name in ("h100:2x8", "gb200-nvl72:4x4", "h100:2x8")
+    ]
+    assert [span.domains for span in spans] == [2, 1, 2]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,18 @@ STEPS = pytest.mark.parametrize(
         pytest.param("tp-sliced", marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
 )
+
+
+def test_garbage_is_not_searched_for_while_a_plan_is_made():
+    seen = []
+    request = Request(
+        budget=BUDGET,
+        levers=("settings",),
+        progress=lambda _: seen.append(gc.isenabled()),
+    )
+    planner_of("chain").plan(request)
+    assert not seen[-1]
+    assert gc.isenabled()
 
 
 @STEPS
