@@ -14,7 +14,8 @@ from lagom_jax.hlo.module import Instruction, Module
 # Folders of packages that were installed, of Python's own, and this package, which
 # stands between its user and jax. The models of the zoo are looked at like a user's.
 _INSTALLED = re.compile(
-    r"(?:site|dist)-packages/(?!lagom_models/)|/lib/python\d[.\d]*/|^<frozen|^"
+    r"(?:site|dist)-packages/(?!lagom_models/)"
+    r"|/lib/python\d[.\d]*/(?!(?:site|dist)-packages/)|^<frozen|^"
     + re.escape(f"{Path(__file__).parents[1]}/")
 )
 

@@ -7,7 +7,7 @@ import pytest
 from lagom_jax.compile.schema import message_class
 from lagom_jax.hlo import read_module
 from lagom_jax.hlo.collective import read_collective
-from lagom_jax.hlo.config import backend_config, section
+from lagom_jax.hlo.config import backend_config, library_line, section
 from lagom_jax.program.build import build_program
 
 from ..texts import parse
@@ -122,3 +122,22 @@ def test_what_is_no_config_is_an_empty_one():
     root.backend_config_payload.value = b"\xff\xff"
     read = read_module(module.SerializeToString())
     assert section(backend_config(read.entry.root), "any") == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "installed"),
+    [
+        ("/home/me/train.py", False),
+        ("/env/lib/python3.11/site-packages/flax/linen.py", True),
+        ("/usr/lib/python3/dist-packages/flax/linen.py", True),
+        ("/usr/lib/python3.11/functools.py", True),
+        # The zoo from a wheel, where its lines are looked at as in a clone.
+        ("/env/lib/python3.11/site-packages/lagom_models/layout.py", False),
+        ("/env/lib/python3.11/site-packages/other/lagom_models.py", True),
+    ],
+)
+def test_lines_of_installed_packages_are_a_library_s_but_for_the_zoo_s(file, installed):
+    text = "ENTRY main {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] negate(x), "
+    module = parse(f'{text}metadata={{source_file="{file}" source_line=7}}\n}}')
+    root = next(i for i in module.entry.instructions.values() if i.name == "y")
+    assert library_line(module, root) == (f"{file}:7" if installed else "")
