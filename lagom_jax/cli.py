@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from lagom_jax.commands import (
     assert_overlap,
@@ -43,11 +44,18 @@ _VERBS = (
 )
 
 
+class _Words(argparse.ArgumentParser):
+    """Says in a line what is wrong; usage above it would fill half a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(LagomError.exit_code, f"lagom: {message}; see `{self.prog} --help`\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line, for help texts and for tests."""
     from lagom_jax import __version__
 
-    top = argparse.ArgumentParser(
+    top = _Words(
         prog="lagom",
         description="Finds every overlap of communication and computation in a "
         "compiled JAX training step, says what it costs, and finds settings that "

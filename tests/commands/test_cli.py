@@ -465,3 +465,22 @@ def test_what_users_print_is_no_part_of_the_results(tmp_path, verb):
     assert json.loads(done.stdout)
     for said in ("imported", "made", "traced", "left"):
         assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ("report", "llama-3-8b", "--cluster", "h100:8x8", "--rows", "-3"),
+            "lagom: argument --rows: '-3' is not a whole number above 0; see `lagom "
+            "report --help`\n",
+        ),
+        (
+            ("plan",),
+            "lagom: the following arguments are required: WHAT; see `lagom plan "
+            "--help`\n",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_words_is_said_in_a_line(capsys, words, complaint):
+    assert lagom(capsys, *words) == (2, "", complaint)
