@@ -87,7 +87,10 @@ def load(path: str | Path) -> Plan:
     """Reads the plan in a file; `from_json` says what can be wrong with it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        reason = error.strerror or error
+        raise PlanError(f"cannot read the plan {path}: {reason}") from None
+    except ValueError as error:
         raise PlanError(f"cannot read the plan {path}: {error}") from None
     return from_json(text, str(path))
 

@@ -231,3 +231,11 @@ def test_check_names_variables_and_a_pool_without_room(capsys, tmp_path, nothing
     texts = [one["text"] for one in json.loads(out)["findings"]]
     assert not any("NCCL_CTA_POLICY is not" in text for text in texts)
     assert any("leaves no room for 2.00 GB" in text for text in texts)
+
+
+def test_a_plan_that_is_not_there(capsys, tmp_path):
+    code, _, complaint = plan(capsys, "show", str(tmp_path / "no.json"))
+    assert code == 2
+    assert complaint == (
+        f"lagom: cannot read the plan {tmp_path}/no.json: No such file or directory\n"
+    )
