@@ -18,6 +18,7 @@ from lagom_jax.plan import Plan, load
 from lagom_jax.plan.check import require
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.plan.pinned import stated, unheeded
+from lagom_jax.units import counted
 from xla_flags import pinned_here
 
 if TYPE_CHECKING:
@@ -210,9 +211,9 @@ def read_scheduled(path: str | Path | HloBytes, cluster: str | Cluster) -> Sched
     module = read_module(found.module)
     if module.devices != where.devices:
         raise HloError(
-            f"{found.path} is a program for {module.devices} device(s), but "
+            f"{found.path} is a program for {counted(module.devices, 'device')}, but "
             f"{where.name} has {where.devices}; name the cluster that it was "
-            f"compiled for, with {module.devices} device(s) in all"
+            f"compiled for, with {counted(module.devices, 'device')} in all"
         )
     repairs = tuple(f"mended to be read: {repair}" for repair in found.repairs)
     return Scheduled(module, where, notes=repairs)

@@ -36,7 +36,7 @@ from lagom_jax.measurements.table import load_text
 from lagom_jax.measurements.xplane import read_profile
 from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import read_scheduled
-from lagom_jax.units import in_bytes
+from lagom_jax.units import counted, in_bytes
 
 _EXAMPLES = """\
 examples:
@@ -163,7 +163,7 @@ def _parts(
 
 
 def _other(rows: int) -> tuple[str, ...]:
-    return (f"{rows} row(s) of other GPUs",) if rows else ()
+    return (f"{counted(rows, 'row')} of other GPUs",) if rows else ()
 
 
 def _collectives(
@@ -176,7 +176,10 @@ def _collectives(
 ) -> _Part:
     samples, too_big = samples_of_collectives(rows, cluster, model)
     if too_big:
-        remarks = (*remarks, f"{too_big} row(s) of more GPUs than {cluster.name} has")
+        remarks = (
+            *remarks,
+            f"{counted(too_big, 'row')} of more GPUs than {cluster.name} has",
+        )
     return _Part(MeasurementFile(path, kind, len(samples)), samples, remarks)
 
 
@@ -186,7 +189,7 @@ def _profile(
     step = read_profile(arguments.profile)
     program = build_program(_module(arguments, cluster))
     samples, found = samples_of_run(program, step, cluster, model)
-    remark = f"{step.steps} step(s) of {step.module}, {found.words()}"
+    remark = f"{counted(step.steps, 'step')} of {step.module}, {found.words()}"
     return _Part(
         MeasurementFile(arguments.profile, "profile", len(samples)), samples, (remark,)
     )

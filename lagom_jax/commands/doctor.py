@@ -114,7 +114,7 @@ def _trial() -> Finding:
     asynchronous = [c.kind for c, _, synchronous in found if not synchronous]
     text = (
         f"trial compile for {_TRIAL} in {compiled.compile_seconds:.1f} s: "
-        f"{len(found)} collective(s), {len(asynchronous)} asynchronous"
+        f"{counted(len(found), 'collective')}, {len(asynchronous)} asynchronous"
     )
     if asynchronous:
         return Finding("ok", text)

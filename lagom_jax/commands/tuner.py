@@ -28,6 +28,7 @@ from lagom_jax.nccl_plugin.reference import Limits, ReferenceCommunicator
 from lagom_jax.nccl_plugin.rules import FUNCTIONS, Answer, Rules, without_places
 from lagom_jax.plan import load as load_plan
 from lagom_jax.program.build import build_program
+from lagom_jax.units import counted
 
 DIFFERS = 1
 """Exit code when NCCL will not load the plugin, or the plugin is not as specified."""
@@ -193,8 +194,8 @@ def _contents(rules: Rules) -> str:
     by_size = sum(len(scope.rules) for scope in rules.scopes)
     places = sum(len(s) for scope in rules.scopes for s in scope.sequences)
     return (
-        f"{by_size} rules by size and {places} places in sequences, for "
-        f"{len(rules.scopes)} shapes of communicators"
+        f"{counted(by_size, 'rule')} by size and {counted(places, 'place')} in "
+        f"sequences, for {counted(len(rules.scopes), 'shape')} of communicators"
     )
 
 

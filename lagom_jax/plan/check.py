@@ -10,6 +10,7 @@ from lagom_jax.errors import Finding, PlanError
 from lagom_jax.plan.pinned import Pinned, stated
 from lagom_jax.plan.plan import Plan
 from lagom_jax.plan.unmet import ProcessFacts, unmet
+from lagom_jax.units import counted
 from xla_flags import known, names_dump, pinned_by_options, pinned_by_xla_flags
 
 _AGAIN = "make the plan again here"
@@ -117,7 +118,7 @@ def _cluster(plan: Plan, cluster: str | Cluster | None) -> Iterator[Finding]:
     if here.devices != plan.holds_for.devices:
         yield Finding(
             "error",
-            f"the plan was made for {plan.holds_for.devices} device(s) "
+            f"the plan was made for {counted(plan.holds_for.devices, 'device')} "
             f"({plan.holds_for.cluster}), {here.name} has {here.devices}",
             _AGAIN,
         )

@@ -141,7 +141,7 @@ def test_check_elsewhere(capsys, tmp_path, nothing_set):
     file = saved(tmp_path, **made_here(pinned=pinned))
     code, out, _ = plan(capsys, "check", file, "--cluster", "h100:2x8")
     assert code == 1
-    assert "BAD the plan was made for 8 device(s)" in out
+    assert "BAD the plan was made for 8 devices" in out
     assert "BAD xla_gpu_autotune_level was 0 in XLA_FLAGS and is not set" in out
     assert "does not hold here" in out
     nothing_set.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")

@@ -211,7 +211,7 @@ def test_calibrate_with_a_profile(capsys, tmp_path, dump, trace):
         "--dump", dump, "--output", record,
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert "3 step(s) of jit_step, 3 of 4 instructions" in out
+    assert "3 steps of jit_step, 3 of 4 instructions" in out
     assert "not known" in out
     assert record.exists()
 
