@@ -38,7 +38,7 @@ def offer_shown(offer: Offer, rows: int, page: str) -> Group:
         return Group(head, Text(refusal_words(offer.infeasible), "bold red"))
     take = Text(
         f"Take {axes_words(advice.best.sizes)}: "
-        f"{advice.best.tokens_per_second:,.0f} tokens/s. {page}",
+        f"{advice.best.tokens_per_second:,.0f} tokens/s. What the columns mean: {page}",
         "bold green",
     )
     refused = [Text(f"refused: {line}", "red") for line in refused_lines(advice)]
