@@ -181,12 +181,14 @@ class CollectiveTerms:
         # A channel that has done its arrays gives its SM back.
         whole = latency + transfer + waits.longest
         held = (latency + transfer + waits.mean) / max(whole, 1e-12)
+        sent, seconds = self.sent_bytes(used), max(price.seconds, 1e-12)
+        _, alone, _ = self._at(used.protocol)
         return CollectiveLoad(
             max(1, round(used.channels * held)),
             used.chunk_bytes,
-            memory_rate(self.sent_bytes(used), price.seconds, passes),
+            memory_rate(sent, price.seconds, passes),
             price.bound,
-            price.resource_share,
+            min(1.0, sent / (alone.reached * seconds)),
             transfer / max(whole, 1e-12),
             self.kind == "all-reduce" and used.protocol == "simple",
         )

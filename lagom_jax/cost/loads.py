@@ -42,7 +42,8 @@ class CollectiveLoad:
     link: str
     """The kind of link that limits it."""
     link_share: float
-    """The part of that link's rate that it uses when it runs alone, 0 to 1."""
+    """The part, of what large messages reach of that link, that it uses when it runs
+    alone, 0 to 1."""
     busy: float = 1.0
     """The part of its time in which it moves data and does not wait, 0 to 1."""
     reduces_in_full: bool = False

@@ -26,6 +26,9 @@ class Alone:
     """The link that limits the transfer."""
     peak: float
     """Bytes per second that this link could carry of what each GPU sends."""
+    reached: float
+    """The same as the largest messages reach it: all that collectives side by side
+    have together."""
 
 
 def across(
@@ -54,7 +57,8 @@ def across(
     if span.domains == 1:
         parts = surface.parted(nbytes, span, peak, facts, protocol)
         each = rate_among(peak, span.pairs or span.size, fall)
-        return Alone(*parts, cluster.inside.kind, each)
+        reached = surface.reached(span, peak, facts, protocol)
+        return Alone(*parts, cluster.inside.kind, each, reached)
     network = constants.network
     card = cluster.between.bytes_per_s
     inside, inside_bytes, far, far_peak = _loads(kind, nbytes, span, card, setting)
@@ -72,12 +76,17 @@ def across(
     latency += network.crossing_seconds + 1e-6 * _hops(kind, span, facts, setting)
     slowly = network.tree_ramp if kind == "all-reduce" else network.ramp
     ramp = slowly * 1e-6 * math.sqrt(far_seconds * 1e6)
+    sent = wire_bytes(kind, nbytes, span.size)
     if inside_seconds > far_seconds:
         each = rate_among(peak, inside.size, fall)
-        return Alone(latency, inside_seconds + ramp, cluster.inside.kind, each)
-    sent = wire_bytes(kind, nbytes, span.size)
+        # Of an all-to-all only a part stays inside.
+        part = wire_bytes(kind, inside_bytes, inside.size) / sent
+        reached = surface.reached(inside, peak, facts, protocol) / part
+        link = cluster.inside.kind
+        return Alone(latency, inside_seconds + ramp, link, each, reached)
     carries = far_peak * sent / far if far else far_peak
-    return Alone(latency, far_seconds + ramp, "network", carries)
+    reached = sent / far_seconds if far else carries
+    return Alone(latency, far_seconds + ramp, "network", carries, reached)
 
 
 def _loads(

@@ -93,6 +93,25 @@ class Surface:
         factor = 1e-6 * self.correction(size, ranks, protocol, facts.version)
         return found[0] * factor, found[1] * factor
 
+    def reached(
+        self, span: Span, peak: float, facts: NcclFacts, protocol: str
+    ) -> float:
+        """Bytes per second that a GPU sends of the largest messages.
+
+        Args:
+            span: How the groups lie on the cluster; as if in one domain.
+            peak: The link's bytes per second and direction.
+            facts: NCCL's constants.
+            protocol: The protocol.
+        """
+        form = self.form
+        if isinstance(form, Streamed):
+            share = form.reached_share(span.size, protocol)
+        else:
+            share = form.reached_share(span)
+        ranks = span.pairs or span.size
+        return peak * share / self.correction(math.inf, ranks, protocol, facts.version)
+
     def correction(
         self, nbytes: float, ranks: int, protocol: str, version: str = ""
     ) -> float:

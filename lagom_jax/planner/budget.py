@@ -89,7 +89,10 @@ class Budget:
 
     @property
     def answers(self) -> int:
-        """Compiles beyond all others, for an order by a model that refuses a step.
+        """Compiles beyond all others, for an order where models refuse a step.
+
+        One for the program as it is, where nothing else is taken, and one by a model
+        that keeps a step from being taken.
 
         Example:
             >>> [Budget(compiles=n).answers for n in (1, 2, 4, 8)]
@@ -103,9 +106,9 @@ class Budget:
 
         Example:
             >>> Budget(compiles=8).most
-            12
+            13
         """
-        return self.compiles + self.off_rings + self.answers
+        return self.compiles + self.off_rings + 2 * self.answers
 
     @property
     def rewrites(self) -> int:

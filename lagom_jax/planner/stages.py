@@ -56,6 +56,7 @@ def search(
     if costs:
         best = sweep.with_costs(best, reserve=int(orders))
     sweep.in_order(best)
+    sweep.order_alone()
     if "transports" in levers:
 
         def ways(view: View) -> tuple[Idea, ...]:

@@ -182,6 +182,23 @@ class Sweep:
         """
         self._in_order(self._refined(best))
 
+    def order_alone(self) -> None:
+        """Tries the program as it is in another order, where nothing else is taken.
+
+        What some models lose by options they need not lose by an order. It is compiled
+        beyond the budget's.
+        """
+        more = self._budget.answers
+        if not (more and self._orders) or self._out_of_time():
+            return
+        first = self.trials[0]
+        options = first.asked.options
+        if any(t.ordered and t.asked.options == options for t in self.trials):
+            return
+        if len(self.trials) > 1 and self._decided().trial.number == first.number:
+            self._most = self.compiles + more
+            self._in_order(first)
+
     def off_rings(self, derive: Callable[[View], Sequence[Idea]]) -> None:
         """Tries what would be taken off the rings, with compiles beyond the budget's.
 

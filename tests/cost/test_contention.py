@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.contention import Rates
+from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.program.program import Launch, Loop, Run, Stream
@@ -118,6 +119,26 @@ def test_links_carry_no_more_than_they_can(name, first, second, data):
     )
     timeline = replay(step, model, model.contention())
     assert timeline.step_seconds >= busy * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-to-all"])
+@pytest.mark.parametrize(
+    "name", ["h100:1x8", "h100:4x8", "b200:1x8", "l40s:2x8", "a40-pcie:2x8"]
+)
+def test_two_large_ones_at_once_are_by_no_model_a_way_to_have_more_of_a_link(
+    name, kind
+):
+    """Who finds a link slow finds it slow for both."""
+    cluster = Cluster.parse(name)
+    ranks = tuple(range(cluster.devices))
+    one, other = (
+        collective(name, nbytes=1 << 29, kind=kind, ranks=ranks) for name in "cd"
+    )
+    step = program(Launch(one, Stream.COLLECTIVE, 1), Run(other), wait(1))
+    for model in Ensemble.of(cluster).members:
+        alone = model.collective(one).seconds
+        both = replay(step, model, model.contention()).step_seconds
+        assert 1.3 * alone < both <= 2 * alone * (1 + 1e-9)
 
 
 FACTORS = st.fixed_dictionaries(

@@ -8,10 +8,12 @@ from lagom_jax.hlo import read_module
 from lagom_jax.hlo.text import parse_text
 from lagom_jax.options import Idea
 from lagom_jax.options.off_rings import SYMMETRIC
+from lagom_jax.order import Ordering
 from lagom_jax.plan.order import APPLIED
 from lagom_jax.planner import Budget
 from lagom_jax.planner.judge import Judge
 from lagom_jax.planner.sweep import Sweep
+from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
 
@@ -136,6 +138,21 @@ def compiled(kind, peak, capture, outcome):
         scheduled_bytes=KINDS[kind] if capture else None,
         schedule_fingerprint=kind if capture else None,
         order_outcome=outcome,
+    )
+
+
+def an_order(module, evaluations):
+    """Another order, which is not said to be any shorter."""
+    length = len(module.entry.instructions)
+    return Ordering(
+        sequences={0: tuple(range(length))},
+        on_second_stream={},
+        program=Program("p", (), 8),
+        before_seconds=1.0,
+        after_seconds=1.0,
+        live_bytes_change=0,
+        evaluations=evaluations,
+        displacements=(),
     )
 
 

@@ -8,17 +8,24 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.options.off_rings import ON, SYMMETRIC, off_rings
-from lagom_jax.order import Ordering
 from lagom_jax.plan.transport import CTA_POLICY
 from lagom_jax.planner.judge import Judge
 from lagom_jax.planner.process_share import needs_of, reasons, variables_of
 from lagom_jax.program.build import build_program
-from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
 
 from ..texts import parse
-from .fakes import MODULES, Compiler, Remembering, idea, searched, statuses, sweep
+from .fakes import (
+    MODULES,
+    Compiler,
+    Remembering,
+    an_order,
+    idea,
+    searched,
+    statuses,
+    sweep,
+)
 
 H100 = Cluster.parse("h100:1x8")
 GROUPS = "replica_groups={{0,1,2,3,4,5,6,7}}"
@@ -220,21 +227,6 @@ def test_nothing_off_the_rings_that_a_model_finds_behind_what_stays_on_them(
     made.off_rings(lambda view: [idea("w")])
     assert statuses(made)["w"] == "ok"
     assert (made.decided().trial.number == 1) == taken
-
-
-def an_order(module, evaluations):
-    """Another order, which is not said to be any shorter."""
-    length = len(module.entry.instructions)
-    return Ordering(
-        sequences={0: tuple(range(length))},
-        on_second_stream={},
-        program=Program("p", (), 8),
-        before_seconds=1.0,
-        after_seconds=1.0,
-        live_bytes_change=0,
-        evaluations=evaluations,
-        displacements=(),
-    )
 
 
 @pytest.mark.parametrize(

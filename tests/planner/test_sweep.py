@@ -33,6 +33,7 @@ from .fakes import (
     OPTIONS,
     Compiler,
     Remembering,
+    an_order,
     idea,
     module_bytes,
     searched,
@@ -547,3 +548,27 @@ def test_programs_are_compared_with_the_settings_of_all_models(monkeypatch):
     assert statuses(made)["a"] == "ok"
     assert best.asked.options == {OPTIONS["b"]: True}
     assert best.view.found.choice == SETTLED
+
+
+class Unsure(Remembering):
+    """By two of twenty models options lose, an order of the program as it is gains."""
+
+    def doubt(self, stage, policy):
+        usual, other = MODULES["usual"], MODULES["faster"]
+        times = {usual: (1.0,) * 20, other: (0.9,) * 20}
+        found = times.get(stage.program.module, (*(0.5,) * 18, 1.1, 1.1))
+        return SimpleNamespace(
+            step_seconds=lambda choice: found, decided=lambda found, **_: found
+        )
+
+
+@pytest.mark.parametrize(("compiles", "taken"), [(8, "faster"), (3, "usual")])
+def test_where_options_may_lose_the_program_as_it_is_gets_an_order(compiles, taken):
+    """One compile more, where a budget has room for one."""
+    judge = Unsure(orders=an_order)
+    compiler = Compiler({"a": "fast"}, in_order=["huge", "faster"])
+    made, _ = searched(compiler, "a", judge=judge, orders=True, compiles=compiles)
+    made.order_alone()
+    made.order_alone()
+    assert made.decided().trial.view.program.module is MODULES[taken]
+    assert compiler.asked == ["", "a", "a!", *["!"] * (compiles == 8)]
