@@ -18,6 +18,8 @@ whatever the order of its instructions and whatever NCCL is told, by the larger 
 - the longest chain of tasks that need each other, or share a stream, each at its
   fastest and with nothing in its way; a loop is one task that takes as long as its own
   bound.
+- the busiest link: the time that it needs for the bytes of all collectives, each under
+  the setting that needs it least, at the rate that large messages reach.
 
 The least of these bounds is what no plan could have gone below with these programs.
 """
@@ -31,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from overlap_bounds import chain_bound, overlap_bound
+from overlap_bounds import chain_bound, link_bound, overlap_bound
 from planned_cases import (
     arguments,
     budget_of,
@@ -70,6 +72,8 @@ class Row:
     """The least of the linear programs' bounds."""
     chain_seconds: float
     """The longest chain of that program."""
+    link_seconds: float
+    """What the busiest link needs for it."""
     limit_seconds: float
     """The least bound of a program."""
     plan_seconds: float
@@ -127,20 +131,22 @@ def row_of(case: str) -> Row:
     cluster, model = planner.cluster, CostModel.of(planner.cluster)
     said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
     plan = planner.plan(Request(budget=budget_of(Budget().compiles), progress=said))
-    found: list[tuple[float, float, float]] = []
+    found: list[tuple[float, float, float, float]] = []
     for module in _programs(planner, plan):
         builder = _with_streams(module, cluster, model)
         overlap = overlap_bound(builder.program(), cluster, model)
         chain = chain_bound(builder, cluster, model)
-        found.append((max(overlap, chain), overlap, chain))
+        link = link_bound(builder.program(), cluster, model)
+        found.append((max(overlap, chain, link), overlap, chain, link))
         print(f"{case}: {found[-1]}", file=sys.stderr, flush=True)
-    limit, overlap, chain = min(found)
+    limit, overlap, chain, link = min(found)
     return Row(
         case=case,
         default_seconds=plan.evidence.default.step_seconds,
         simple_bound_seconds=plan.evidence.bound_seconds,
         overlap_seconds=overlap,
         chain_seconds=chain,
+        link_seconds=link,
         limit_seconds=limit,
         plan_seconds=plan.evidence.tuned.step_seconds,
         programs=len(found),
@@ -150,9 +156,10 @@ def row_of(case: str) -> Row:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| case | default | simple bound | with contention | longest chain | limit "
+        "| case | default | simple bound | with contention | longest chain "
+        "| busiest link | limit "
         "| recovered at the limit | plan | recovered | of what is possible |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         cells = (
@@ -161,6 +168,7 @@ def table(rows: list[Row]) -> str:
             milliseconds(row.simple_bound_seconds),
             milliseconds(row.overlap_seconds),
             milliseconds(row.chain_seconds),
+            milliseconds(row.link_seconds),
             milliseconds(row.limit_seconds),
             f"{100 * row.recovered(row.limit_seconds):.0f} %",
             milliseconds(row.plan_seconds),
@@ -184,8 +192,10 @@ any kernel of the loop's body that it is launched in, or none, at the speeds tha
 model gives them side by side, in any order.
 Where a plan would try two streams for collectives, it is the larger bound of the two,
 each as if the other had nothing to do. The *longest chain* is of tasks that need each
-other, or that share a stream, at their fastest, loop by loop. The *limit* is the larger
-of the two, and the least of all programs that were compiled for the plan: with these
+other, or that share a stream, at their fastest, loop by loop. The *busiest link*
+carries the bytes of all collectives, under the settings that need it least, at the rate
+that large messages reach; the simple bound has its peak. The *limit* is the largest of
+the three, and the least of all programs that were compiled for the plan: with these
 programs no order and no settings make the step shorter. *Recovered* is the share of
 what the simple bound promises.
 {described(rows)}.

@@ -1,4 +1,4 @@
-"""Bounds of a step's time, whatever its order and settings: overlap, and chains.
+"""Bounds of a step's time, whatever its order and settings: overlap, chains, links.
 
 limits_of_overlap.py says what they are, and compares plans with them.
 """
@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.replay import replay
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.terms import Terms
@@ -41,6 +42,7 @@ from lagom_jax.settings.stage import Stage
 
 # The part of a step to which a bound is worked out; it stays a bound.
 _EXACT = 1e-4
+_NOT_A_LINK = "latency"
 _STREAMS = (Stream.COLLECTIVE, Stream.ASIDE)
 
 
@@ -186,6 +188,24 @@ def _least(
         # With the prices as they are no column could win more than this.
         if -missing < _EXACT * found.fun:
             return float(found.fun) + missing
+
+
+def link_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
+    """Seconds that the busiest link needs, under the settings that spare it most."""
+    stage = Stage(program, space_of(program, cluster, named("tuner")), model)
+    busy: defaultdict[str, float] = defaultdict(float)
+    for site, figures in replay(program, model).collectives().items():
+        needed, link = min(
+            (
+                stage.price(site, candidate).seconds * load.link_share,
+                load.link,
+            )
+            for candidate in range(stage.candidates_of(site))
+            for load in (stage.load(site, candidate),)
+        )
+        if link != _NOT_A_LINK:
+            busy[link] += figures.executions * needed
+    return max(busy.values(), default=0.0)
 
 
 def chain_bound(builder: Builder, cluster: Cluster, model: CostModel) -> float:
