@@ -57,7 +57,7 @@ def across(
     if span.domains == 1:
         parts = surface.parted(nbytes, span, peak, facts, protocol)
         each = rate_among(peak, span.pairs or span.size, fall)
-        reached = surface.reached(span, peak, facts, protocol)
+        reached = min(each, surface.reached(span, peak, facts, protocol))
         return Alone(*parts, cluster.inside.kind, each, reached)
     network = constants.network
     card = cluster.between.bytes_per_s
@@ -81,11 +81,11 @@ def across(
         each = rate_among(peak, inside.size, fall)
         # Of an all-to-all only a part stays inside.
         part = wire_bytes(kind, inside_bytes, inside.size) / sent
-        reached = surface.reached(inside, peak, facts, protocol) / part
+        reached = min(each, surface.reached(inside, peak, facts, protocol)) / part
         link = cluster.inside.kind
         return Alone(latency, inside_seconds + ramp, link, each, reached)
     carries = far_peak * sent / far if far else far_peak
-    reached = sent / far_seconds if far else carries
+    reached = min(carries, sent / far_seconds) if far else carries
     return Alone(latency, far_seconds + ramp, "network", carries, reached)
 
 
