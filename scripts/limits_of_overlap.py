@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +133,14 @@ def row_of(case: str) -> Row:
     said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
     plan = planner.plan(Request(budget=budget_of(Budget().compiles), progress=said))
     found: list[tuple[float, float, float, float]] = []
-    for module in _programs(planner, plan):
+    assert planner.finished is not None
+    taken = planner.finished.taken.view
+    assert taken is not None
+    # A policy of the process changes what collectives cost.
+    models = [
+        model.with_policy(policy) for policy in dict.fromkeys(("default", taken.policy))
+    ]
+    for module, model in itertools.product(_programs(planner, plan), models):
         builder = _with_streams(module, cluster, model)
         overlap = overlap_bound(builder.program(), cluster, model)
         chain = chain_bound(builder, cluster, model)
