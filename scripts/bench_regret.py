@@ -29,7 +29,6 @@ from planned_cases import (
     CASES,
     STEPS,
     budget_of,
-    described,
     planner_of,
     read_rows,
     versions_of,
@@ -223,7 +222,7 @@ def page(rows: Sequence[Row], coverage: Sequence[Path]) -> str:
     return f"""# Regret and coverage
 
 Made by `python scripts/bench_regret.py {cases}`: {versions}.
-{described(rows, ALL)}. All times are
+Which step each case is: [levers](levers.md). All times are
 predicted, on schedules of XLA's real compiler. {absent(rows)}
 
 ## Plans under models that did not make them

@@ -36,9 +36,10 @@ from typing import Any
 
 from overlap_bounds import chain_bound, link_bound, overlap_bound
 from planned_cases import (
+    ONE_HOST,
+    STEPS,
     arguments,
     budget_of,
-    described,
     gathered,
     made_with,
     milliseconds,
@@ -58,7 +59,7 @@ from lagom_jax.planner import Budget, Planner, Request
 from lagom_jax.program.build import Builder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
-SUITE = ("fsdp", "moe", "tp, sliced", "tp")
+SUITE = tuple(name for name in STEPS if name not in ONE_HOST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +207,7 @@ that large messages reach; the simple bound has its peak. The *limit* is the lar
 the three, and the least of all programs that were compiled for the plan: with these
 programs no order and no settings make the step shorter. *Recovered* is the share of
 what the simple bound promises.
-{described(rows)}.
+Which step each case is: [levers](levers.md).
 
 {table(rows)}
 """
