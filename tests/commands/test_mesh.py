@@ -181,10 +181,10 @@ def test_the_best_are_compiled_as_often_as_asked(capsys, monkeypatch, tmp_path):
     words = [*BASIC, "--cluster", "h100:1x8", "--step", f"{file}:make"]
     _, predicted = as_json(capsys, *words)
     found, compiles = {}, {}
+    # Every compile is an entry of its own.
+    store = tmp_path / "store"
+    monkeypatch.setenv("LAGOM_STORE", str(store))
     for each in (1, 2):
-        # Every compile is an entry of its own.
-        store = tmp_path / f"store of {each}"
-        monkeypatch.setenv("LAGOM_STORE", str(store))
         code = main([*words, "--verify", "2", "--compiles", str(each), "--json"])
         told = capsys.readouterr()
         assert code == 0, told.err

@@ -119,7 +119,7 @@ def test_two_plans_at_once_on_one_store_are_the_plan_of_either(tmp_path):
             [
                 *(sys.executable, "-P", "-m", "lagom_jax", "tune"),
                 *("own_step.py:make", "--cluster", "h100:1x8"),
-                *("--compiles", "3", "--json"),
+                *("--compiles", "2", "--json"),
             ],
             cwd=tmp_path,
             env={**os.environ, "LAGOM_STORE": str(tmp_path / folder)},
