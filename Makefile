@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests wait for processes that they start, a good part of their time: two more than cores.
-JOBS   ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 2)' 2>/dev/null || echo auto)
+# Tests wait for processes that they start, a sixth of their time: one more than cores.
+JOBS   ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
 # What of the package's extras goes into it.
 EXTRAS ?= test,docs
 # What a file's tests share is then made once, and not by each worker; tests/conftest.py
