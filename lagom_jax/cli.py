@@ -44,8 +44,8 @@ _VERBS = (
 )
 
 
-class _Words(argparse.ArgumentParser):
-    """Says in a line what is wrong; usage above it would fill half a screen."""
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors are one line; usage above it would fill half a screen."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(LagomError.exit_code, f"lagom: {message}; see `{self.prog} --help`\n")
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line, for help texts and for tests."""
     from lagom_jax import __version__
 
-    top = _Words(
+    top = _Parser(
         prog="lagom",
         description="Finds every overlap of communication and computation in a "
         "compiled JAX training step, says what it costs, and finds settings that "

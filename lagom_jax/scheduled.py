@@ -210,10 +210,11 @@ def read_scheduled(path: str | Path | HloBytes, cluster: str | Cluster) -> Sched
     found = path if isinstance(path, HloBytes) else read_bytes(path)
     module = read_module(found.module)
     if module.devices != where.devices:
+        devices = counted(module.devices, "device")
         raise HloError(
-            f"{found.path} is a program for {counted(module.devices, 'device')}, but "
-            f"{where.name} has {where.devices}; name the cluster that it was "
-            f"compiled for, with {counted(module.devices, 'device')} in all"
+            f"{found.path} is a program for {devices}, but {where.name} has "
+            f"{where.devices}; name the cluster that it was compiled for, with "
+            f"{devices} in all"
         )
     repairs = tuple(f"mended to be read: {repair}" for repair in found.repairs)
     return Scheduled(module, where, notes=repairs)

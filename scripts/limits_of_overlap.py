@@ -130,7 +130,7 @@ def _options(candidate: PlanCandidate, plan: Plan) -> dict[str, Any] | None:
 
 def row_of(case: str) -> Row:
     planner = planner_of(case)
-    cluster, model = planner.cluster, CostModel.of(planner.cluster)
+    cluster, likeliest = planner.cluster, CostModel.of(planner.cluster)
     said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
     plan = planner.plan(Request(budget=budget_of(Budget().compiles), progress=said))
     found: list[tuple[float, float, float, float]] = []
@@ -138,10 +138,10 @@ def row_of(case: str) -> Row:
     taken = planner.finished.taken.view
     assert taken is not None
     # A policy of the process changes what collectives cost.
-    models = [
-        model.with_policy(policy) for policy in dict.fromkeys(("default", taken.policy))
-    ]
-    for module, model in itertools.product(_programs(planner, plan), models):
+    policies = dict.fromkeys(("default", taken.policy))
+    models = [likeliest.with_policy(policy) for policy in policies]
+    modules = list(_programs(planner, plan))
+    for module, model in itertools.product(modules, models):
         builder = _with_streams(module, cluster, model)
         overlap = overlap_bound(builder.program(), cluster, model)
         chain = chain_bound(builder, cluster, model)
@@ -158,7 +158,7 @@ def row_of(case: str) -> Row:
         link_seconds=link,
         limit_seconds=limit,
         plan_seconds=plan.evidence.tuned.step_seconds,
-        programs=len(found),
+        programs=len(modules),
         versions=versions_of(plan),
     )
 

@@ -18,6 +18,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.options.bound import NOT_A_LINK
 from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import CALLERS, Builder
@@ -42,7 +43,6 @@ from lagom_jax.settings.stage import Stage
 
 # The part of a step to which a bound is worked out; it stays a bound.
 _EXACT = 1e-4
-_NOT_A_LINK = "latency"
 _STREAMS = (Stream.COLLECTIVE, Stream.ASIDE)
 
 
@@ -194,17 +194,16 @@ def link_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
     """Seconds that the busiest link needs, under the settings that spare it most."""
     stage = Stage(program, space_of(program, cluster, named("tuner")), model)
     busy: defaultdict[str, float] = defaultdict(float)
+
+    def needed(site: Collective, candidate: int) -> tuple[float, str]:
+        load = stage.load(site, candidate)
+        return stage.price(site, candidate).seconds * load.link_share, load.link
+
     for site, figures in replay(program, model).collectives().items():
-        needed, link = min(
-            (
-                stage.price(site, candidate).seconds * load.link_share,
-                load.link,
-            )
-            for candidate in range(stage.candidates_of(site))
-            for load in (stage.load(site, candidate),)
-        )
-        if link != _NOT_A_LINK:
-            busy[link] += figures.executions * needed
+        candidates = range(stage.candidates_of(site))
+        seconds, link = min(needed(site, candidate) for candidate in candidates)
+        if link != NOT_A_LINK:
+            busy[link] += figures.executions * seconds
     return max(busy.values(), default=0.0)
 
 

@@ -213,11 +213,11 @@ def versions_of(plan: Plan) -> str:
     return ", ".join(f"{name} {version}" for name, version in plan.holds_for.versions)
 
 
-def described(rows: Iterable[CaseRow], steps: Mapping[str, Step] = STEPS) -> str:
+def described(rows: Iterable[CaseRow]) -> str:
     """Which model on which cluster each case is."""
     cases = dict.fromkeys(row.case for row in rows)
     return "; ".join(
-        f"{case} is {steps[case][0]} on {steps[case][1]}" for case in cases
+        f"{case} is {STEPS[case][0]} on {STEPS[case][1]}" for case in cases
     )
 
 

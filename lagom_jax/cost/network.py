@@ -57,7 +57,7 @@ def across(
     if span.domains == 1:
         parts = surface.parted(nbytes, span, peak, facts, protocol)
         each = rate_among(peak, span.pairs or span.size, fall)
-        reached = min(each, surface.reached(span, peak, facts, protocol))
+        reached = each * surface.reached(span, facts, protocol)
         return Alone(*parts, cluster.inside.kind, each, reached)
     network = constants.network
     card = cluster.between.bytes_per_s
@@ -81,7 +81,7 @@ def across(
         each = rate_among(peak, inside.size, fall)
         # Of an all-to-all only a part stays inside.
         part = wire_bytes(kind, inside_bytes, inside.size) / sent
-        reached = min(each, surface.reached(inside, peak, facts, protocol)) / part
+        reached = each * surface.reached(inside, facts, protocol) / part
         link = cluster.inside.kind
         return Alone(latency, inside_seconds + ramp, link, each, reached)
     carries = far_peak * sent / far if far else far_peak

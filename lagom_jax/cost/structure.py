@@ -90,15 +90,15 @@ class Streamed:
         """Microseconds alone, `peak` being the link's bytes per second."""
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = nbytes / ranks / peak * 1e6
-        share = self.reached_share(ranks, protocol)
+        share = rate_among(self.share_in(protocol), ranks, self.fall)
         transfer = sent / share + own / self.copy_share + self.ramp * math.sqrt(sent)
         return self.latency(ranks, protocol), transfer
 
-    def reached_share(self, ranks: int, protocol: str) -> float:
-        """Share of the link's peak that the largest messages reach."""
-        share = min(self.ll_share, self.link_share)
-        share = share if protocol == "ll" else self.link_share
-        return rate_among(share, ranks, self.fall)
+    def share_in(self, protocol: str) -> float:
+        """Share of the link's peak that transfers reach in a protocol."""
+        if protocol == "ll":
+            return min(self.ll_share, self.link_share)
+        return self.link_share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,12 +168,13 @@ class Exchanged:
         own = 0.0 if kind in POINT_TO_POINT else nbytes / ranks / peak * 1e6
         ramp = self.ramp * math.sqrt(sent)
         on_channel = parts.serial_bytes / (rate * 1e3)
-        on_link = sent / self.reached_share(span) + own / self.copy_share
+        share = rate_among(self.link_share, span.pairs or ranks, self.fall)
+        on_link = sent / share + own / self.copy_share
         return self.latency(ranks, parts.protocol), ramp + max(on_channel, on_link)
 
-    def reached_share(self, span: Span) -> float:
-        """Share of the link's peak that the largest messages reach."""
-        return rate_among(self.link_share, span.pairs or span.size, self.fall)
+    def share_in(self, protocol: str) -> float:
+        """Share of the link's peak that all channels reach, in any protocol."""
+        return self.link_share
 
 
 Form = Streamed | Exchanged

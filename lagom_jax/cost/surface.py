@@ -93,24 +93,17 @@ class Surface:
         factor = 1e-6 * self.correction(size, ranks, protocol, facts.version)
         return found[0] * factor, found[1] * factor
 
-    def reached(
-        self, span: Span, peak: float, facts: NcclFacts, protocol: str
-    ) -> float:
-        """Bytes per second that a GPU sends of the largest messages.
+    def reached(self, span: Span, facts: NcclFacts, protocol: str) -> float:
+        """Share of a GPU's part of the link that the largest messages reach.
 
         Args:
             span: How the groups lie on the cluster; as if in one domain.
-            peak: The link's bytes per second and direction.
             facts: NCCL's constants.
             protocol: The protocol.
         """
-        form = self.form
-        if isinstance(form, Streamed):
-            share = form.reached_share(span.size, protocol)
-        else:
-            share = form.reached_share(span)
         ranks = span.pairs or span.size
-        return peak * share / self.correction(math.inf, ranks, protocol, facts.version)
+        factor = self.correction(math.inf, ranks, protocol, facts.version)
+        return min(1.0, self.form.share_in(protocol) / factor)
 
     def correction(
         self, nbytes: float, ranks: int, protocol: str, version: str = ""

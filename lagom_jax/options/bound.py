@@ -8,7 +8,8 @@ from typing import Literal
 
 from lagom_jax.cost.timeline import Timeline
 
-_NOT_A_LINK = "latency"
+NOT_A_LINK = "latency"
+"""What limits a collective that no link limits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def bound_of(timeline: Timeline) -> Bound:
     links: defaultdict[str, float] = defaultdict(float)
     for collective, figures in timeline.collectives().items():
         price = timeline.prices[collective]
-        if price.bound != _NOT_A_LINK:
+        if price.bound != NOT_A_LINK:
             links[price.bound] += figures.alone_seconds * price.resource_share
     busiest = max(links.values(), default=0.0)
     if busiest > computation:

@@ -32,8 +32,8 @@ class Budget:
     compiles: int = 8
     """Runs of the compiler, that of the program as it is among them; what a planner
     still has from another plan counts, too, so that plans do not depend on it. Ways
-    off the rings have `off_rings` more, what a model refuses has `answers`, and all
-    ways of rewriting the step together `rewrites`."""
+    off the rings have `off_rings` more, orders where models refuse a step twice
+    `answers`, and all ways of rewriting the step together `rewrites`."""
     seconds: float = 600.0
     """After so long nothing new is begun; what is under way is waited for."""
     memory_fraction: float = 0.75

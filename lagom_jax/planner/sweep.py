@@ -4,8 +4,9 @@ The order of things: the program as it is; then all ideas at once, and all about
 at once, because most of them pay only together (pipelining brings copies that double
 buffering removes); then, from the best so far, one idea more or one less, those first
 that could give the most; then our costs as a profile for the winner; then another order
-of its instructions; and in the end the same off the rings, with compiles of its own, so
-that nothing else is given up for it.
+of its instructions, and of the program as it is where nothing else is taken; and in the
+end the same off the rings, with compiles of its own, so that nothing else is given up
+for it.
 Each is judged by the replay with settings of its own, and in the order that Lagom's own
 scheduler would give it where that may be used: an idea that only makes room for a
 better schedule shows its worth only there.
@@ -188,16 +189,14 @@ class Sweep:
         What some models lose by options they need not lose by an order. It is compiled
         beyond the budget's.
         """
-        more = self._budget.answers
-        if not (more and self._orders) or self._out_of_time():
+        if not self._may_answer():
             return
         first = self.trials[0]
         options = first.asked.options
         if any(t.ordered and t.asked.options == options for t in self.trials):
             return
         if len(self.trials) > 1 and self._decided().trial.number == first.number:
-            self._most = self.compiles + more
-            self._in_order(first)
+            self._answer(first)
 
     def off_rings(self, derive: Callable[[View], Sequence[Idea]]) -> None:
         """Tries what would be taken off the rings, with compiles beyond the budget's.
@@ -231,15 +230,22 @@ class Sweep:
 
         Another is looked for by that model, and compiled beyond the budget's.
         """
-        more = self._budget.answers
-        if not (more and self._orders) or self._out_of_time():
+        if not self._may_answer():
             return
         refused = self._decided().refused
         if refused is None:
             return
-        self._most = self.compiles + more
         plain = plain_of(refused.trial.asked.options, self.trials)
-        self._in_order(plain, refused.model)
+        self._answer(plain, refused.model)
+
+    def _may_answer(self) -> bool:
+        """True if an order may be compiled beyond the budget's."""
+        answers = bool(self._budget.answers and self._orders)
+        return answers and not self._out_of_time()
+
+    def _answer(self, plain: Trial, member: int | None = None) -> None:
+        self._most = self.compiles + self._budget.answers
+        self._in_order(plain, member)
 
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""

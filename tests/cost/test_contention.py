@@ -132,7 +132,7 @@ def test_two_large_ones_at_once_are_by_no_model_a_way_to_have_more_of_a_link(
     cluster = Cluster.parse(name)
     ranks = tuple(range(cluster.devices))
     one, other = (
-        collective(name, nbytes=1 << 29, kind=kind, ranks=ranks) for name in "cd"
+        collective(each, nbytes=1 << 29, kind=kind, ranks=ranks) for each in "cd"
     )
     step = program(Launch(one, Stream.COLLECTIVE, 1), Run(other), wait(1))
     for model in Ensemble.of(cluster).members:
