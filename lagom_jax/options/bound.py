@@ -9,7 +9,7 @@ from typing import Literal
 from lagom_jax.cost.timeline import Timeline
 
 NOT_A_LINK = "latency"
-"""What limits a collective that no link limits."""
+"""Name of the limit of a collective that no link limits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
