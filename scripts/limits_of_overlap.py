@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from overlap_bounds import chain_bound, link_bound, overlap_bound
+from overlap_bounds import Bound, seconds_at_least
 from planned_cases import (
     ONE_HOST,
     STEPS,
@@ -133,7 +133,7 @@ def row_of(case: str) -> Row:
     cluster, likeliest = planner.cluster, CostModel.of(planner.cluster)
     said = functools.partial(print, f"{case}:", file=sys.stderr, flush=True)
     plan = planner.plan(Request(budget=budget_of(Budget().compiles), progress=said))
-    found: list[tuple[float, float, float, float]] = []
+    found: list[tuple[float, ...]] = []
     assert planner.finished is not None
     taken = planner.finished.taken.view
     assert taken is not None
@@ -143,10 +143,8 @@ def row_of(case: str) -> Row:
     modules = list(_programs(planner, plan))
     for module, model in itertools.product(modules, models):
         builder = _with_streams(module, cluster, model)
-        overlap = overlap_bound(builder.program(), cluster, model)
-        chain = chain_bound(builder, cluster, model)
-        link = link_bound(builder.program(), cluster, model)
-        found.append((max(overlap, chain, link), overlap, chain, link))
+        at_least = functools.partial(seconds_at_least, builder, cluster, model)
+        found.append((at_least(Bound), *(at_least([kind]) for kind in Bound)))
         print(f"{case}: {found[-1]}", file=sys.stderr, flush=True)
     limit, overlap, chain, link = min(found)
     return Row(

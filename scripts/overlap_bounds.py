@@ -6,8 +6,9 @@ limits_of_overlap.py says what they are, and compares plans with them.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
-from lagom_jax.cost.replay import replay
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.module import Computation, Instruction
 from lagom_jax.options.bound import NOT_A_LINK
 from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.terms import Terms
@@ -28,9 +29,9 @@ from lagom_jax.program.program import (
     Kernel,
     Launch,
     Loop,
-    Program,
     Run,
     Stream,
+    Task,
     Wait,
     is_closed,
     nodes_in,
@@ -48,15 +49,15 @@ _STREAMS = (Stream.COLLECTIVE, Stream.ASIDE)
 
 @dataclasses.dataclass
 class _Parts:
-    """What a step does, and how often."""
+    """What a block does, and how often."""
 
     kernels: dict[Kernel, int]
     beside: dict[Stream, dict[Collective, int]]
     """On the streams for collectives."""
     alone: dict[Collective, int]
     """On the compute stream."""
-    bodies: list[tuple[int, Block]]
-    """Of inner loops, that something is launched and waited for in; each so often."""
+    closed: list[tuple[int, Loop]]
+    """Inner loops that launch something and wait for it, each so often."""
 
     @classmethod
     def of(cls, block: Block) -> _Parts:
@@ -71,7 +72,7 @@ class _Parts:
             if isinstance(node, Loop):
                 launches = any(isinstance(one, Launch) for one in nodes_in(node.body))
                 if launches and is_closed(node.body):
-                    self.bodies.append((times * node.trips, node.body))
+                    self.closed.append((times * node.trips, node))
                 else:
                     self._add(node.body, times * node.trips)
             elif isinstance(node, Run) and isinstance(node.task, Kernel):
@@ -83,36 +84,178 @@ class _Parts:
                 self.beside[node.stream][node.task] += times
             # What else runs beside the kernels only takes more time.
 
+    def collectives(self) -> Iterator[tuple[Collective, int]]:
+        """All collectives, those in inner loops too."""
+        for tasks in (self.alone, *self.beside.values()):
+            yield from tasks.items()
+        for trips, loop in self.closed:
+            for site, times in _Parts.of(loop.body).collectives():
+                yield site, trips * times
 
-def overlap_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
-    """Seconds of a step in which each collective lies where it costs least."""
+
+class Bound(enum.Enum):
+    """What keeps a step from being shorter."""
+
+    OVERLAP = "overlap"
+    """Kernels and collectives slow each other down, wherever they meet."""
+    CHAIN = "chain"
+    """Some things need others, or share a stream with them."""
+    LINK = "link"
+    """Bytes of all collectives pass the busiest link."""
+
+
+def seconds_at_least(
+    builder: Builder, cluster: Cluster, model: CostModel, kinds: Collection[Bound]
+) -> float:
+    """Seconds that a step takes, whatever its order and settings.
+
+    A loop that waits for all that it launches takes, in each trip, as long as the
+    largest bound of its body; what is around it is bounded with that.
+
+    Args:
+        builder: Of the step.
+        cluster: Where it runs: what NCCL can be told there.
+        model: What everything takes.
+        kinds: The bounds to work out.
+    """
+    program = builder.program()
     stage = Stage(program, space_of(program, cluster, named("tuner")), model)
-    terms = Terms(stage, stage.untouched)
-    return _bound_of(decided(program, model).body, stage, terms)
+    return _Computations(builder, stage, model, frozenset(kinds)).seconds()
 
 
-def _bound_of(block: Block, stage: Stage, terms: Terms) -> float:
-    parts = _Parts.of(block)
-    inside = sum(times * _bound_of(body, stage, terms) for times, body in parts.bodies)
-    work: defaultdict[Any, float] = defaultdict(float)
-    one_of: dict[Any, Kernel] = {}
-    for kernel, times in parts.kernels.items():
-        seconds, load = stage.kernel(kernel)
-        work[load] += times * seconds
-        one_of.setdefault(load, kernel)
-    alone = sum(
-        times * Fastest(stage).collective(site).seconds
-        for site, times in parts.alone.items()
-    )
-    # What is waited for on the compute stream has others beside it, as a loop does.
-    kernels, works = list(one_of.values()), np.array([*work.values(), inside + alone])
-    bounds = [works.sum()]
-    for beside in parts.beside.values():
-        columns = [_columns(stage, terms, site, kernels) for site in beside]
-        times = np.array(list(beside.values()), float)
-        if columns:
-            bounds.append(_least(columns, times, works))
-    return max(bounds)
+class _Computations:
+    """Bounds of a module's computations, those that others call first."""
+
+    def __init__(
+        self, builder: Builder, stage: Stage, model: CostModel, kinds: frozenset[Bound]
+    ) -> None:
+        self._builder, self._stage = builder, stage
+        self._model, self._kinds = model, kinds
+        self._terms = Terms(stage, stage.untouched)
+        self._fastest = Fastest(stage)
+        self._known: dict[int, float] = {}
+        """By id of a computation."""
+        self._trips: dict[str, float] = {}
+        """By name of a loop, for one trip."""
+
+    def seconds(self) -> float:
+        """Of the whole step, which ends when all is done."""
+        return self._bound(self._builder.module.entry, ends_all=True)
+
+    def _bound(self, computation: Computation, ends_all: bool) -> float:
+        known = self._known.get(computation.id)
+        if known is not None:
+            return known
+        assert computation.sequence is not None
+        for instruction in computation.sequence:
+            inner = [
+                self._bound(called, is_closed(self._builder.block(called)))
+                for called in self._called(instruction)
+            ]
+            if instruction.opcode == "while":
+                self._trips[instruction.name] = sum(inner)
+        step = self._builder.program()
+        block = self._builder.block(computation)
+        alone = dataclasses.replace(step, body=block)
+        parts = _Parts.of(decided(alone, self._model).body)
+        within = sum(times * self._trips[loop.name] for times, loop in parts.closed)
+        bounds = [within]
+        if Bound.OVERLAP in self._kinds:
+            bounds.append(self._overlap(parts, within, ends_all))
+        if Bound.CHAIN in self._kinds:
+            bounds.append(self._chain(computation, ends_all))
+        if Bound.LINK in self._kinds and ends_all:
+            bounds.append(self._link(parts))
+        self._known[computation.id] = max(bounds)
+        return self._known[computation.id]
+
+    def _called(self, instruction: Instruction) -> list[Computation]:
+        if instruction.opcode not in CALLERS:
+            return []
+        called = self._builder.module.called(instruction)
+        return [each for each in called if each.sequence is not None]
+
+    def _overlap(self, parts: _Parts, within: float, ends_all: bool) -> float:
+        """Each collective lies where it costs least."""
+        work: defaultdict[Any, float] = defaultdict(float)
+        one_of: dict[Any, Kernel] = {}
+        for kernel, times in parts.kernels.items():
+            seconds, load = self._stage.kernel(kernel)
+            work[load] += times * seconds
+            one_of.setdefault(load, kernel)
+        alone = sum(
+            times * self._fastest.collective(site).seconds
+            for site, times in parts.alone.items()
+        )
+        # What is waited for on the compute stream has others beside it, as a loop does.
+        kernels = list(one_of.values())
+        works = np.array([*work.values(), within + alone])
+        bounds = [works.sum()]
+        for beside in parts.beside.values() if ends_all else ():
+            columns = [
+                _columns(self._stage, self._terms, site, kernels) for site in beside
+            ]
+            times = np.array(list(beside.values()), float)
+            if columns:
+                bounds.append(_least(columns, times, works))
+        return max(bounds)
+
+    def _chain(self, computation: Computation, ends_all: bool) -> float:
+        """The longest chain, each task at its fastest and with nothing in its way."""
+        lives = dict.fromkeys(self._builder.module.computations, 0)
+        sequence = sequence_of(self._builder, computation, Inner({}, lives))
+        ends: dict[int, float] = {}
+        arrives: dict[int, float] = {}
+        working, flying = 0.0, dict.fromkeys(_STREAMS, 0.0)
+        for unit in sequence.units:
+            now = max((ends[needed] for needed in unit.needs), default=0.0)
+            inner = [
+                self._known[called.id]
+                for instruction in unit.instructions
+                for called in self._called(instruction)
+            ]
+            for node in unit.nodes:
+                taken = 0.0
+                if isinstance(node, Run):
+                    taken = self._alone(node.task)
+                elif isinstance(node, Loop):
+                    taken = node.trips * sum(inner)
+                elif isinstance(node, Branch):
+                    taken = min(inner, default=0.0)
+                elif isinstance(node, Launch):
+                    seconds = self._alone(node.task)
+                    arrives[node.token] = now + seconds
+                    if node.stream in flying:
+                        flying[node.stream] += seconds
+                elif isinstance(node, Wait):
+                    met = (arrives.get(token, 0.0) for token in node.tokens)
+                    now = max(now, *met)
+                now += taken
+                working += taken
+            ends[unit.number] = now
+        # What a body leaves under way may arrive in the next trip.
+        under_way = (*arrives.values(), *flying.values()) if ends_all else ()
+        return max((working, *ends.values(), *under_way))
+
+    def _alone(self, task: Task) -> float:
+        if isinstance(task, Kernel):
+            return self._fastest.kernel(task).seconds
+        return self._fastest.collective(task).seconds
+
+    def _link(self, parts: _Parts) -> float:
+        """What the busiest link needs, under the settings that spare it most."""
+        busy: defaultdict[str, float] = defaultdict(float)
+        for site, times in parts.collectives():
+            candidates = range(self._stage.candidates_of(site))
+            seconds, link = min(self._needed(site, each) for each in candidates)
+            if link != NOT_A_LINK:
+                busy[link] += times * seconds
+        return max(busy.values(), default=0.0)
+
+    def _needed(self, site: Collective, candidate: int) -> tuple[float, str]:
+        load = self._stage.load(site, candidate)
+        seconds = self._stage.price(site, candidate).seconds
+        return seconds * load.link_share, load.link
 
 
 def _columns(
@@ -188,83 +331,3 @@ def _least(
         # With the prices as they are no column could win more than this.
         if -missing < _EXACT * found.fun:
             return float(found.fun) + missing
-
-
-def link_bound(program: Program, cluster: Cluster, model: CostModel) -> float:
-    """Seconds that the busiest link needs, under the settings that spare it most."""
-    stage = Stage(program, space_of(program, cluster, named("tuner")), model)
-    busy: defaultdict[str, float] = defaultdict(float)
-
-    def needed(site: Collective, candidate: int) -> tuple[float, str]:
-        load = stage.load(site, candidate)
-        return stage.price(site, candidate).seconds * load.link_share, load.link
-
-    for site, figures in replay(program, model).collectives().items():
-        candidates = range(stage.candidates_of(site))
-        seconds, link = min(needed(site, candidate) for candidate in candidates)
-        if link != NOT_A_LINK:
-            busy[link] += figures.executions * seconds
-    return max(busy.values(), default=0.0)
-
-
-def chain_bound(builder: Builder, cluster: Cluster, model: CostModel) -> float:
-    """Seconds of the longest chain, of the kernels, or of the collectives, by loops."""
-    module, program = builder.module, builder.program()
-    stage = Stage(program, space_of(program, cluster, named("tuner")), model)
-    fastest = Fastest(stage)
-    known: dict[int, float] = {}
-
-    def seconds_of(task: Kernel | Collective) -> float:
-        price = (
-            fastest.kernel(task)
-            if isinstance(task, Kernel)
-            else fastest.collective(task)
-        )
-        return price.seconds
-
-    def bound(computation: Any) -> float:
-        if computation.id in known:
-            return known[computation.id]
-        for instruction in computation.sequence:
-            if instruction.opcode in CALLERS:
-                for called in module.called(instruction):
-                    if called.sequence is not None:
-                        bound(called)
-        lives = dict.fromkeys(module.computations, 0)
-        sequence = sequence_of(builder, computation, Inner({}, lives))
-        ends: dict[int, float] = {}
-        arrives: dict[int, float] = {}
-        working, flying = 0.0, dict.fromkeys(_STREAMS, 0.0)
-        for unit in sequence.units:
-            now = max((ends[needed] for needed in unit.needs), default=0.0)
-            inner = [known[i] for i in _called(unit.instructions) if i in known]
-            for node in unit.nodes:
-                taken = 0.0
-                if isinstance(node, Run):
-                    taken = seconds_of(node.task)
-                elif isinstance(node, Loop):
-                    taken = node.trips * sum(inner)
-                elif isinstance(node, Branch):
-                    taken = min(inner, default=0.0)
-                elif isinstance(node, Launch):
-                    seconds = seconds_of(node.task)
-                    arrives[node.token] = now + seconds
-                    if node.stream in flying:
-                        flying[node.stream] += seconds
-                elif isinstance(node, Wait):
-                    met = (arrives.get(token, 0.0) for token in node.tokens)
-                    now = max(now, *met)
-                now += taken
-                working += taken
-            ends[unit.number] = now
-        chain = max((*ends.values(), *arrives.values()), default=0.0)
-        known[computation.id] = max(chain, working, *flying.values())
-        return known[computation.id]
-
-    return bound(module.entry)
-
-
-def _called(instructions: Iterable[Any]) -> Iterator[int]:
-    for instruction in instructions:
-        if instruction.opcode in CALLERS:
-            yield from instruction.called_ids

@@ -1,0 +1,115 @@
+"""Bounds of a step: nothing lies below them, and they use what each loop says."""
+
+import math
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from overlap_bounds import Bound, seconds_at_least
+
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.order.incremental import IncrementalReplay
+from lagom_jax.order.sequence import Inner, sequence_of
+from lagom_jax.order.splices import shifted
+from lagom_jax.order.streams import inside_domains
+from lagom_jax.order.terms import Terms
+from lagom_jax.program.build import Builder
+from lagom_jax.settings.controls import named
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
+
+from ..order.modules import (
+    PART,
+    SUM,
+    WHOLE,
+    gather,
+    gathered,
+    matmul,
+    module,
+    steps,
+)
+from ..texts import parse
+
+H100 = Cluster.parse("h100:1x8")
+MODEL = CostModel.of(H100)
+FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
+SPACE = named("tuner")
+
+
+@FEW
+@given(steps(), st.booleans(), st.data())
+def test_no_order_and_no_settings_take_less(lines, second_stream, data):
+    made = module(*lines)
+    builder = Builder(made)
+    if second_stream:
+        builder = Builder(made, inside_domains(builder.program(), H100))
+    least = seconds_at_least(builder, H100, MODEL, Bound)
+
+    program = builder.program()
+    stage = Stage(program, space_of(program, H100, SPACE), MODEL)
+    terms = Terms(stage, stage.untouched)
+    found = sequence_of(builder, made.entry, Inner({}, {}))
+    order, places = found.given, st.integers(0, len(found.units) - 1)
+    for _ in range(8):
+        splice = shifted(found.units, order, data.draw(places), data.draw(places))
+        order = splice.applied(order)
+        for number, group in enumerate(stage.space.groups):
+            candidates = st.integers(0, len(group.candidates) - 1)
+            terms.choose(number, data.draw(candidates))
+        seconds = IncrementalReplay(found, terms, order).seconds
+        assert seconds >= least * (1 - 1e-9)
+
+
+def loop(name, use):
+    """A body with a matmul of what was gathered, or of what was there, 8 times."""
+    carried = f"(s32[], {WHOLE}, {PART})"
+    lines = (
+        f"{name}.all = {carried} parameter(0)",
+        f"{name}.i = s32[] get-tuple-element({name}.all), index=0",
+        f"{name}.there = {WHOLE} get-tuple-element({name}.all), index=1",
+        f"{name}.part = {PART} get-tuple-element({name}.all), index=2",
+        gather(f"{name}.start", f"{name}.part"),
+        gathered(f"{name}.came", f"{name}.start"),
+        matmul(f"{name}.use", f"{name}.{use}", f"{name}.{use}"),
+        matmul(f"{name}.more", f"{name}.use", f"{name}.there"),
+        f"ROOT {name}.next = {carried} tuple({name}.i, {name}.more, {name}.part)",
+    )
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"""
+{name} {{
+{body}
+}}
+
+{name}.less {{
+  {name}.again = {carried} parameter(0)
+  ROOT {name}.yes = pred[] constant(true)
+}}
+"""
+
+
+def looped(*uses):
+    """A step of loops, one after another."""
+    carried = f"(s32[], {WHOLE}, {PART})"
+    names = [f"body{number}" for number in range(len(uses))]
+    trips = 'backend_config={"known_trip_count":{"n":"8"}}'
+    lines = [f"  at0 = {carried} parameter(0)"]
+    for number, name in enumerate(names, 1):
+        lines.append(
+            f"  {'ROOT ' if number == len(names) else ''}at{number} = {carried} "
+            f"while(at{number - 1}), condition={name}.less, body={name}, {trips}"
+        )
+    loops = "".join(loop(name, use) for name, use in zip(names, uses, strict=True))
+    entry = "ENTRY main {\n" + "\n".join(lines) + "\n}"
+    return Builder(parse(f"{SUM}{loops}{entry}", header=", num_partitions=8"))
+
+
+def test_each_loop_takes_what_its_own_bound_says():
+    def least(kinds, *uses):
+        return seconds_at_least(looped(*uses), H100, MODEL, kinds)
+
+    waiting, hidden = least(Bound, "came"), least(Bound, "there")
+    assert waiting == least([Bound.CHAIN], "came") > least([Bound.OVERLAP], "came")
+    assert hidden == least([Bound.OVERLAP], "there") > least([Bound.CHAIN], "there")
+    both = least(Bound, "came", "there")
+    assert math.isclose(both, waiting + hidden)
+    assert all(least([kind], "came", "there") < both for kind in Bound)
