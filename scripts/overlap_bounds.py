@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import defaultdict
-from collections.abc import Collection, Iterator
+import functools
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Computation, Instruction
 from lagom_jax.options.bound import NOT_A_LINK
-from lagom_jax.order.sequence import Inner, sequence_of
+from lagom_jax.order.sequence import Inner, Unit, sequence_of
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import CALLERS, Builder
 from lagom_jax.program.program import (
@@ -51,46 +53,43 @@ _STREAMS = (Stream.COLLECTIVE, Stream.ASIDE)
 class _Parts:
     """What a block does, and how often."""
 
-    kernels: dict[Kernel, int]
-    beside: dict[Stream, dict[Collective, int]]
+    kernels: Counter[Kernel] = dataclasses.field(default_factory=Counter)
+    beside: Counter[tuple[Stream, Collective]] = dataclasses.field(
+        default_factory=Counter
+    )
     """On the streams for collectives."""
-    alone: dict[Collective, int]
+    alone: Counter[Collective] = dataclasses.field(default_factory=Counter)
     """On the compute stream."""
-    closed: list[tuple[int, Loop]]
+    closed: list[tuple[int, Loop]] = dataclasses.field(default_factory=list)
     """Inner loops that launch something and wait for it, each so often."""
 
-    @classmethod
-    def of(cls, block: Block) -> _Parts:
-        beside: dict[Stream, dict[Collective, int]]
-        beside = {stream: defaultdict(int) for stream in _STREAMS}
-        parts = cls(defaultdict(int), beside, defaultdict(int), [])
-        parts._add(block, 1)
-        return parts
-
-    def _add(self, block: Block, times: int) -> None:
+    def add(self, block: Block, times: int = 1) -> None:
+        """Adds what a block does in so many runs."""
         for node in block:
             if isinstance(node, Loop):
                 launches = any(isinstance(one, Launch) for one in nodes_in(node.body))
                 if launches and is_closed(node.body):
                     self.closed.append((times * node.trips, node))
                 else:
-                    self._add(node.body, times * node.trips)
+                    self.add(node.body, times * node.trips)
             elif isinstance(node, Run) and isinstance(node.task, Kernel):
                 self.kernels[node.task] += times
             elif isinstance(node, Run) and isinstance(node.task, Collective):
                 self.alone[node.task] += times
             elif isinstance(node, Launch) and node.stream in _STREAMS:
                 assert isinstance(node.task, Collective)
-                self.beside[node.stream][node.task] += times
+                self.beside[node.stream, node.task] += times
             # What else runs beside the kernels only takes more time.
 
     def collectives(self) -> Iterator[tuple[Collective, int]]:
         """All collectives, those in inner loops too."""
-        for tasks in (self.alone, *self.beside.values()):
-            yield from tasks.items()
+        yield from self.alone.items()
+        for (_, site), times in self.beside.items():
+            yield site, times
         for trips, loop in self.closed:
-            for site, times in _Parts.of(loop.body).collectives():
-                yield site, trips * times
+            inner = _Parts()
+            inner.add(loop.body, trips)
+            yield from inner.collectives()
 
 
 class Bound(enum.Enum):
@@ -154,20 +153,27 @@ class _Computations:
             ]
             if instruction.opcode == "while":
                 self._trips[instruction.name] = sum(inner)
+        lives = dict.fromkeys(self._builder.module.computations, 0)
+        units = sequence_of(self._builder, computation, Inner({}, lives)).units
+        parts = [_Parts() for _ in units]
         step = self._builder.program()
-        block = self._builder.block(computation)
-        alone = dataclasses.replace(step, body=block)
-        parts = _Parts.of(decided(alone, self._model).body)
-        within = sum(times * self._trips[loop.name] for times, loop in parts.closed)
-        bounds = [within]
+        for own, unit in zip(parts, units, strict=True):
+            if unit.nodes:
+                alone = dataclasses.replace(step, body=unit.nodes)
+                own.add(decided(alone, self._model).body)
+        bounds = [sum(map(self._within, parts))]
         if Bound.OVERLAP in self._kinds:
-            bounds.append(self._overlap(parts, within, ends_all))
+            bounds.append(self._overlap(units, parts, ends_all))
         if Bound.CHAIN in self._kinds:
-            bounds.append(self._chain(computation, ends_all))
+            bounds.append(self._chain(units, ends_all))
         if Bound.LINK in self._kinds and ends_all:
             bounds.append(self._link(parts))
         self._known[computation.id] = max(bounds)
         return self._known[computation.id]
+
+    def _within(self, parts: _Parts) -> float:
+        """Seconds of the loops that are blocks by themselves."""
+        return sum(times * self._trips[loop.name] for times, loop in parts.closed)
 
     def _called(self, instruction: Instruction) -> list[Computation]:
         if instruction.opcode not in CALLERS:
@@ -175,40 +181,57 @@ class _Computations:
         called = self._builder.module.called(instruction)
         return [each for each in called if each.sequence is not None]
 
-    def _overlap(self, parts: _Parts, within: float, ends_all: bool) -> float:
-        """Each collective lies where it costs least."""
-        work: defaultdict[Any, float] = defaultdict(float)
+    def _overlap(
+        self, units: Sequence[Unit], parts: Sequence[_Parts], ends_all: bool
+    ) -> float:
+        """Each collective lies where it costs least, beside what does not need it."""
+        rows: defaultdict[_Beside, float] = defaultdict(float)
         one_of: dict[Any, Kernel] = {}
-        for kernel, times in parts.kernels.items():
-            seconds, load = self._stage.kernel(kernel)
-            work[load] += times * seconds
-            one_of.setdefault(load, kernel)
-        alone = sum(
-            times * self._fastest.collective(site).seconds
-            for site, times in parts.alone.items()
-        )
-        # What is waited for on the compute stream has others beside it, as a loop does.
-        kernels = list(one_of.values())
-        works = np.array([*work.values(), within + alone])
+        numbers, apart = _kept_apart(units, _needs(units))
+        for own, met in zip(parts, apart, strict=True):
+            for kernel, times in own.kernels.items():
+                seconds, load = self._stage.kernel(kernel)
+                rows[_Beside(load, met)] += times * seconds
+                one_of.setdefault(load, kernel)
+            # What is waited for on the compute stream has others beside it, as a loop.
+            fixed = self._within(own) + sum(
+                times * self._fastest.collective(site).seconds
+                for site, times in own.alone.items()
+            )
+            if fixed:
+                rows[_Beside(None, met)] += fixed
+        works = np.array([*rows.values()], float)
         bounds = [works.sum()]
-        for beside in parts.beside.values() if ends_all else ():
+        column = {load: number for number, load in enumerate(one_of)}
+        loads = [column.get(row.load, len(column)) for row in rows]
+        for stream in _STREAMS if ends_all and rows else ():
+            beside: Counter[Collective] = Counter()
+            for own in parts:
+                for (where, site), times in own.beside.items():
+                    if where is stream:
+                        beside[site] += times
+            if not beside:
+                continue
             columns = [
-                _columns(self._stage, self._terms, site, kernels) for site in beside
+                _columns(self._stage, self._terms, site, [*one_of.values()])
+                for site in beside
             ]
-            times = np.array(list(beside.values()), float)
-            if columns:
-                bounds.append(_least(columns, times, works))
+            bit = {site: 1 << number for number, site in enumerate(numbers)}
+            may_meet = np.array(
+                [[not row.apart & bit.get(site, 0) for row in rows] for site in beside]
+            )
+            times = np.array([*beside.values()], float)
+            bounds.append(_least(columns, np.array(loads), may_meet, times, works))
         return max(bounds)
 
-    def _chain(self, computation: Computation, ends_all: bool) -> float:
+    def _chain(self, units: Sequence[Unit], ends_all: bool) -> float:
         """The longest chain, each task at its fastest and with nothing in its way."""
-        lives = dict.fromkeys(self._builder.module.computations, 0)
-        sequence = sequence_of(self._builder, computation, Inner({}, lives))
         ends: dict[int, float] = {}
         arrives: dict[int, float] = {}
         working, flying = 0.0, dict.fromkeys(_STREAMS, 0.0)
-        for unit in sequence.units:
-            now = max((ends[needed] for needed in unit.needs), default=0.0)
+        needs = _needs(units)
+        for unit in units:
+            now = max((ends[needed] for needed in needs[unit.number]), default=0.0)
             inner = [
                 self._known[called.id]
                 for instruction in unit.instructions
@@ -242,10 +265,10 @@ class _Computations:
             return self._fastest.kernel(task).seconds
         return self._fastest.collective(task).seconds
 
-    def _link(self, parts: _Parts) -> float:
+    def _link(self, parts: Sequence[_Parts]) -> float:
         """What the busiest link needs, under the settings that spare it most."""
         busy: defaultdict[str, float] = defaultdict(float)
-        for site, times in parts.collectives():
+        for site, times in (found for own in parts for found in own.collectives()):
             candidates = range(self._stage.candidates_of(site))
             seconds, link = min(self._needed(site, each) for each in candidates)
             if link != NOT_A_LINK:
@@ -258,12 +281,74 @@ class _Computations:
         return seconds * load.link_share, load.link
 
 
+@dataclasses.dataclass(frozen=True)
+class _Beside:
+    """Work on the compute stream that the same collectives may lie beside."""
+
+    load: Any
+    """Of its kernels; None for what nothing slows down."""
+    apart: int
+    """Collectives that cannot lie beside it, as bits."""
+
+
+def _needs(units: Sequence[Unit]) -> list[set[int]]:
+    """Units that each takes a value from, or was told to come behind.
+
+    Who writes over whose memory is left out: another order has other buffers.
+    """
+    unit_of = {i.id: unit.number for unit in units for i in unit.instructions}
+    return [
+        {
+            unit_of[needed]
+            for i in unit.instructions
+            for needed in (*i.operand_ids, *i.proto.control_predecessor_ids)
+            if needed in unit_of
+        }
+        - {unit.number}
+        for unit in units
+    ]
+
+
+def _kept_apart(
+    units: Sequence[Unit], needs: Sequence[set[int]]
+) -> tuple[list[Task], list[int]]:
+    """Collectives, and for each unit those that it cannot meet, as bits.
+
+    The unit needs what waits for them, or they are launched by what needs the unit. Of
+    those that the units launch themselves; one that is launched twice is left out.
+    """
+    launched = Counter(launch.task for unit in units for launch in unit.launches)
+    tasks = [task for task, times in launched.items() if times == 1]
+    bit = {task: 1 << number for number, task in enumerate(tasks)}
+    of_token: dict[int, int] = defaultdict(int)
+    for unit in units:
+        for launch in unit.launches:
+            of_token[launch.token] |= bit.get(launch.task, 0)
+    before: list[int] = []
+    over: list[int] = []
+    """As `before`, with what the unit itself waits for."""
+    for unit in units:
+        before.append(_either(over[needed] for needed in needs[unit.number]))
+        over.append(before[-1] | _either(of_token[token] for token in unit.tokens))
+    behind = [0] * len(units)
+    for unit in reversed(units):
+        begun = behind[unit.number]
+        begun |= _either(bit.get(launch.task, 0) for launch in unit.launches)
+        for needed in needs[unit.number]:
+            behind[needed] |= begun
+    return tasks, [one | other for one, other in zip(before, behind, strict=True)]
+
+
+def _either(bits: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, bits, 0)
+
+
 def _columns(
     stage: Stage, terms: Terms, site: Collective, kernels: list[Kernel]
 ) -> tuple[np.ndarray, np.ndarray]:
     """By way of doing a collective: its time, and the kernel work done meanwhile.
 
-    The ways are settings times kernels, then inner loops, which nothing slows down,
+    The ways are settings times kernels, one of each load, then what nothing slows down,
     then nothing. Of settings with as many channels and as much in flight, which are in
     the kernels' way alike, the fastest is the cheapest.
     """
@@ -289,33 +374,47 @@ def _columns(
 
 
 def _least(
-    columns: list[tuple[np.ndarray, np.ndarray]], times: np.ndarray, work: np.ndarray
+    columns: list[tuple[np.ndarray, np.ndarray]],
+    loads: np.ndarray,
+    may_meet: np.ndarray,
+    times: np.ndarray,
+    work: np.ndarray,
 ) -> float:
-    """The linear program's least, columns made as they are needed."""
-    sites, kernels = len(columns), len(work)
+    """The linear program's least, columns made as they are needed.
+
+    Args:
+        columns: Of each collective, by load.
+        loads: The load of each row of work.
+        may_meet: By collective and row.
+        times: How often each collective is done.
+        work: Seconds of each row.
+    """
+    sites, rows_of_work = len(columns), len(work)
     chosen: list[tuple[int, int, int]] = [
-        (site, int(spent[:, -1].argmin()), kernels)
+        (site, int(spent[:, -1].argmin()), rows_of_work)
         for site, (spent, _) in enumerate(columns)
     ]
+    loads = np.append(loads, -1)
+    best = 0.0
     while True:
-        costs = [times[s] * columns[s][0][way, k] for s, way, k in chosen]
+        costs = [times[s] * columns[s][0][way, loads[k]] for s, way, k in chosen]
         rows, places, values = [], [], []
         for place, (s, way, k) in enumerate(chosen):
             rows.append(s)
             places.append(place)
             values.append(1.0)
-            if k < kernels:
+            if k < rows_of_work:
                 rows.append(sites + k)
                 places.append(place)
-                values.append(times[s] * columns[s][1][way, k])
-        # A kernel with nothing beside it.
-        rows += range(sites, sites + kernels)
-        places += range(len(chosen), len(chosen) + kernels)
-        values += [1.0] * kernels
-        matrix = csr_matrix((values, (rows, places)), (sites + kernels, places[-1] + 1))
+                values.append(times[s] * columns[s][1][way, loads[k]])
+        # Work with nothing beside it.
+        rows += range(sites, sites + rows_of_work)
+        places += range(len(chosen), len(chosen) + rows_of_work)
+        values += [1.0] * rows_of_work
+        shape = (sites + rows_of_work, places[-1] + 1)
         found: Any = linprog(
-            [*costs, *[1.0] * kernels],
-            A_eq=matrix,
+            [*costs, *[1.0] * rows_of_work],
+            A_eq=csr_matrix((values, (rows, places)), shape),
             b_eq=[*[1.0] * sites, *work],
             method="highs",
         )
@@ -324,10 +423,13 @@ def _least(
         worth = np.append(prices[sites:], 0.0)
         missing = 0.0
         for site, (spent, done) in enumerate(columns):
-            reduced = times[site] * (spent - done * worth) - prices[site]
-            way, kernel = np.unravel_index(reduced.argmin(), reduced.shape)
-            missing += min(0.0, reduced[way, kernel])
-            chosen.append((site, int(way), int(kernel)))
-        # With the prices as they are no column could win more than this.
-        if -missing < _EXACT * found.fun:
-            return float(found.fun) + missing
+            meets = np.append(may_meet[site], True)
+            reduced = times[site] * (spent[:, loads] - done[:, loads] * worth)
+            reduced = np.where(meets, reduced - prices[site], np.inf)
+            way, row = np.unravel_index(reduced.argmin(), reduced.shape)
+            missing += min(0.0, reduced[way, row])
+            chosen.append((site, int(way), int(row)))
+        # With the prices as they are no column could win more than what is missing.
+        best = max(best, float(found.fun) + missing)
+        if found.fun - best < _EXACT * found.fun:
+            return best

@@ -107,9 +107,8 @@ def test_each_loop_takes_what_its_own_bound_says():
     def least(kinds, *uses):
         return seconds_at_least(looped(*uses), H100, MODEL, kinds)
 
-    waiting, hidden = least(Bound, "came"), least(Bound, "there")
-    assert waiting == least([Bound.CHAIN], "came") > least([Bound.OVERLAP], "came")
-    assert hidden == least([Bound.OVERLAP], "there") > least([Bound.CHAIN], "there")
-    both = least(Bound, "came", "there")
-    assert math.isclose(both, waiting + hidden)
-    assert all(least([kind], "came", "there") < both for kind in Bound)
+    waits, hidden = least(Bound, "came"), least(Bound, "there")
+    assert math.isclose(least(Bound, "came", "there"), waits + hidden)
+    # The matmuls that need what was gathered have nothing beside them.
+    assert math.isclose(least([Bound.OVERLAP], "came"), least([Bound.CHAIN], "came"))
+    assert least([Bound.CHAIN], "there") < hidden < waits
