@@ -46,8 +46,6 @@ class Devices:
                 **os.environ,
                 **kept_programs(),
                 "PYTHONPATH": os.pathsep.join(sys.path),
-                # Hundreds of small programs: compiling takes longer than running.
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             },
         )
 

@@ -12,12 +12,8 @@ import sys
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = (
-        "--xla_force_host_platform_device_count=8"
-        # Compiling takes longer than running; as in train_on_cpu.py, for one program is
-        # that of both.
-        " --xla_backend_optimization_level=1"
-    )
+    # As in train_on_cpu.py, for one program is that of both.
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     if sys.argv[3] == "exact":
         os.environ["XLA_FLAGS"] += " --xla_allow_excess_precision=false"
 
