@@ -5,23 +5,25 @@
     python scripts/limits_of_overlap.py --from OUT --docs  # rewrites its page
 
 For each case a plan is made, and every program that was compiled for it is bounded,
-whatever the order of its instructions and whatever NCCL is told, by the larger of
+whatever the order of its instructions and whatever NCCL is told. Each body of a loop,
+and what is around the loops, takes the largest of
 
-- a linear program for each body of a loop, and for what is around the loops. Each
-  collective is done in parts, each part under any setting and beside any kernel of its
-  body or beside nothing; kernels and collectives have the speeds that the model gives
-  them side by side, and each kernel's work must be done. Which needs which is left out.
-  What is launched around a loop may be done in the loop's time, free of charge; a body
-  that leaves something under way counts as what is around it. Collectives of a stream
-  run one after another; where a plan would try a second stream, each is bounded as if
-  the other had nothing to do, and the larger bound counts.
-- the longest chain of tasks that need each other, or share a stream, each at its
-  fastest and with nothing in its way; a loop is one task that takes as long as its own
-  bound.
+- a linear program. Each collective is done in parts, each part under any setting and
+  beside any kernel of its body, or beside nothing; kernels and collectives have the
+  speeds that the model gives them side by side, and each kernel's work must be done. A
+  kernel that takes a value from a collective, or that one takes a value from, by way of
+  others or not, has it not beside itself. What is launched around a loop may be done in
+  the loop's time, free of charge; a body that leaves something under way counts as what
+  is around it. Collectives of a stream run one after another; where a plan would try a
+  second stream, each is bounded as if the other had nothing to do, and the larger bound
+  counts.
+- the longest chain of tasks that take values from each other, or share a stream, each
+  at its fastest and with nothing in its way; a loop is one task that takes as long as
+  its own bound.
 - the busiest link: the time that it needs for the bytes of all collectives, each under
   the setting that needs it least, at the rate that large messages reach.
 
-The least of these bounds is what no plan could have gone below with these programs.
+The least bound of a program is what no plan could have gone below with these programs.
 """
 
 from __future__ import annotations
@@ -196,15 +198,16 @@ predicted, on schedules of XLA's real compiler.
 The *simple bound* hides all communication free of charge. *With contention* is a linear
 program in which each collective is done in parts, each under any setting and beside
 any kernel of the loop's body that it is launched in, or none, at the speeds that the
-model gives them side by side, in any order.
+model gives them side by side, in any order, but not beside a kernel that needs its
+result, or whose result it needs.
 Where a plan would try two streams for collectives, it is the larger bound of the two,
 each as if the other had nothing to do. The *longest chain* is of tasks that need each
 other, or that share a stream, at their fastest, loop by loop. The *busiest link*
 carries the bytes of all collectives, under the settings that need it least, at the rate
-that large messages reach; the simple bound has its peak. The *limit* is the largest of
-the three, and the least of all programs that were compiled for the plan: with these
-programs no order and no settings make the step shorter. *Recovered* is the share of
-what the simple bound promises.
+that large messages reach; the simple bound has its peak. These columns are of one
+program. The *limit* has for each loop the largest of the three, and is the least of all
+programs that were compiled for the plan: with these programs no order and no settings
+make the step shorter. *Recovered* is the share of what the simple bound promises.
 Which step each case is: [levers](levers.md).
 
 {table(rows)}

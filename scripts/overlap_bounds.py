@@ -168,7 +168,7 @@ class _Computations:
             bounds.append(self._chain(units, ends_all))
         if Bound.LINK in self._kinds and ends_all:
             bounds.append(self._link(parts))
-        self._known[computation.id] = max(bounds)
+        self._known[computation.id] = float(max(bounds))
         return self._known[computation.id]
 
     def _within(self, parts: _Parts) -> float:

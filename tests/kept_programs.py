@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def kept_programs() -> dict[str, str]:
-    """What a process needs in its environment to compile a program fast, and but once.
+    """What a process needs in its environment to compile a program but once.
 
     They lie beside the store of compiles. What is compiled for GPUs is not kept, nor is
     a program whose options a plan changes taken for the usual one. Decisions would be
@@ -17,8 +17,6 @@ def kept_programs() -> dict[str, str]:
         ),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        # Compiling them takes longer than running them.
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         # They are XLA's own, for GPUs.
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         "LAGOM_CACHE": "false",

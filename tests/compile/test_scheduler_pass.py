@@ -32,6 +32,7 @@ from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome
 from tests.compile import overlapping
 from tests.compile.conftest import TARGET_TEXT, comparable, hlo_text, mesh
 from tests.compile.overlapping import OPTIONS, STARTS, overlapping_step
+from tests.compile.steps import training_step
 
 ROOT = Path(__file__).parents[2]
 TARGET = Target("h100:1x8", TARGET_TEXT, "1x1x8")
@@ -292,16 +293,23 @@ class TestFingerprint:
         assert again.schedule_fingerprint == captured.schedule_fingerprint
 
 
-@pytest.fixture(scope="module")
+def small():
+    step, arguments = training_step(mesh(4, 2))
+    return lower(step, *arguments)
+
+
 def llama():
     step = lagom_models.build("llama-3-8b", devices=8, parallelism="fsdp", tiny=True)
     return lower(step.function, *step.arguments)
 
 
-@pytest.mark.slow
-def test_a_training_step_with_loops_and_donation(llama):
-    plain = compile_step(llama, TARGET)
-    captured = compile_step(llama, TARGET, capture=True)
+@pytest.mark.parametrize(
+    "made", [small, pytest.param(llama, marks=pytest.mark.nightly)]
+)
+def test_a_training_step_with_loops_and_donation(made):
+    step = made()
+    plain = compile_step(step, TARGET)
+    captured = compile_step(step, TARGET, capture=True)
     assert same(captured.module_bytes, plain.module_bytes)
     order = ScheduledOrder.of(captured.scheduled_bytes)
     assert order.donates
@@ -319,7 +327,7 @@ def test_a_training_step_with_loops_and_donation(llama):
         },
     )
     assert not edit.keeps_everything
-    moved = compile_step(llama, TARGET, order=edit)
+    moved = compile_step(step, TARGET, order=edit)
     assert moved.order_outcome == APPLIED
     final = ScheduledOrder.of(moved.module_bytes)
     assert entry(final).opcodes != entry(order).opcodes

@@ -2,31 +2,21 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.kept_programs import kept_programs
+from tests.models.on_cpu import OnCpu
 
-SCRIPT = Path(__file__).with_name("train_fused_on_cpu.py")
 STEPS_AT_NIGHT = 50
 
 
-@functools.cache
-def trained(way, steps, how):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), way, str(steps), how],
-        env={**os.environ, **kept_programs(), "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Losses, and a digest of what was trained."""
+    trainer = OnCpu("train_fused_on_cpu.py", tmp_path_factory.mktemp("trained"))
+    yield functools.cache(lambda *words: json.loads(trainer.answer(*words)))
+    trainer.close()
 
 
 def steps_of(request, by_day):
@@ -44,7 +34,7 @@ def steps_of(request, by_day):
         pytest.param("half batches", marks=pytest.mark.nightly),
     ],
 )
-def test_it_trains_as_the_plain_one(way, request):
+def test_it_trains_as_the_plain_one(trained, way, request):
     steps = steps_of(request, by_day=20)
     plain, found = (trained(one, steps, "remat")["losses"] for one in ("plain", way))
     # After 20 it has learned all there is, and no difference is left to grow.
@@ -55,7 +45,7 @@ def test_it_trains_as_the_plain_one(way, request):
 
 
 @pytest.mark.slow
-def test_slices_train_bit_by_bit_as_the_plain_one(request):
+def test_slices_train_bit_by_bit_as_the_plain_one(trained, request):
     """Where XLA rounds as it was told to, and computes nothing again.
 
     With leave to skip roundings it does so in other fusions of slices. The loss that is

@@ -1,19 +1,13 @@
 """Tiny configurations really train, and every parallelism trains the same model."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lagom_models
-from tests.kept_programs import kept_programs
+from tests.models.on_cpu import OnCpu
 
-SCRIPT = Path(__file__).with_name("train_on_cpu.py")
 # A mixture's step takes seven times as long here, and it learns sooner.
 STEPS, OF_A_MIXTURE = 12, 8
 
@@ -53,51 +47,22 @@ CASES = [
 ]
 
 
-class Trainer:
-    """One process that trains all, one after the other."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, request):
+    """Losses by step, and the first gradient of every weight."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = ["nightly"] if request.config.getoption("--nightly") else []
+    trainer = OnCpu("train_on_cpu.py", folder, *words)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.said = (folder / "stderr").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
-            env={
-                **os.environ,
-                **kept_programs(),
-                "PYTHONPATH": os.pathsep.join(sys.path),
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.said,
-            text=True,
-        )
-
-    def train(self, *words: str) -> dict[str, np.ndarray]:
-        """Losses by step, and the first gradient of every weight."""
-        name, _, _ = words
+    @functools.cache
+    def found(name: str, way: str, loop: str = "scanned") -> dict[str, np.ndarray]:
         steps = OF_A_MIXTURE if "moe" in name else STEPS
-        file = self.folder / f"{' '.join(words)}.npz"
-        self.process.stdin.write(json.dumps([*words, steps, str(file)]) + "\n")
-        self.process.stdin.flush()
-        if not self.process.stdout.readline():
-            self.said.seek(0)
-            raise AssertionError(self.said.read())
+        file = folder / f"{name} {way} {loop}.npz"
+        trainer.answer(name, way, loop, steps, str(file))
         with np.load(file) as arrays:
             return dict(arrays)
 
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-        self.said.close()
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """What came of training a model in a way, scanned or written out."""
-    trainer = Trainer(tmp_path_factory.mktemp("trained"))
-    known = functools.cache(trainer.train)
-    yield lambda name, way, loop="scanned": known(name, way, loop)
+    yield found
     trainer.close()
 
 

@@ -1,8 +1,8 @@
-"""Trains a tiny model on 8 virtual CPU devices: `train_fused_on_cpu.py WAY STEPS HOW`.
+"""Trains a tiny model, plain, fused or in slices, on 8 virtual CPU devices.
 
-HOW is `remat`, or `exact`: nothing is computed again, and no fusion may leave out a
-rounding to bfloat16. Run by test_fused_training.py in a process of its own, because the
-number of devices must be known before jax starts.
+In a process of its own, because the number of devices must be known before jax starts.
+Each line that comes in is a JSON list, WAY, STEPS, HOW; a line goes out with the losses
+and a digest of what was trained.
 """
 
 import hashlib
@@ -12,16 +12,19 @@ import sys
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    # As in train_on_cpu.py, for one program is that of both.
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-    if sys.argv[3] == "exact":
-        os.environ["XLA_FLAGS"] += " --xla_allow_excess_precision=false"
+    os.environ["XLA_FLAGS"] = (
+        "--xla_force_host_platform_device_count=8"
+        # Compiling takes longer than running; as in train_on_cpu.py, for one program is
+        # that of both.
+        " --xla_backend_optimization_level=1"
+    )
 
 import jax
 import numpy as np
 
 import lagom_models
 from lagom_jax import decompose
+from tests.models.beginnings import Beginnings
 
 WAYS = {
     "plain": ("tp", {}),
@@ -32,7 +35,10 @@ WAYS = {
 }
 
 
-def main(way: str, steps: int, remat: bool) -> dict[str, object]:
+BEGIN = Beginnings()
+
+
+def train(way: str, steps: int, how: str) -> dict[str, object]:
     parallelism, options = WAYS[way]
     step = lagom_models.build(
         "llama-3-8b",
@@ -43,7 +49,7 @@ def main(way: str, steps: int, remat: bool) -> dict[str, object]:
         sequence=32,
         model_axis=4,
         learning_rate=3e-3,
-        remat=remat,
+        remat=how == "remat",
         **options,
     )
     shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
@@ -53,7 +59,10 @@ def main(way: str, steps: int, remat: bool) -> dict[str, object]:
         function = decompose.sliced(function, slices=2)
     if way == "half batches":
         function = decompose.half_batch_loops(function)
-    state, tokens = step.initialise(mesh)
+    state, tokens = BEGIN.on(mesh, "llama-3-8b", step)
+    if how == "exact":
+        exactly = {"xla_allow_excess_precision": False}
+        function = function.lower(state, tokens).compile(exactly)
     losses = []
     for _ in range(steps):
         state, loss = function(state, tokens)
@@ -65,4 +74,5 @@ def main(way: str, steps: int, remat: bool) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "remat")))
+    for line in sys.stdin:
+        print(json.dumps(train(*json.loads(line))), flush=True)

@@ -13,13 +13,18 @@ from typing import Any
 # Tests that read this file are of another process, whose flags stay as they are.
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    os.environ["XLA_FLAGS"] = (
+        "--xla_force_host_platform_device_count=8"
+        # Compiling takes longer than running.
+        " --xla_backend_optimization_level=1"
+    )
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import lagom_models
+from tests.models.beginnings import Beginnings
 
 # The same 16 sequences for everyone, however many there are to a micro batch.
 SIZES: dict[str, dict[str, Any]] = {
@@ -45,6 +50,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+BEGIN = Beginnings()
+
+
 def train(
     name: str, parallelism: str, *, scan: bool, steps: int
 ) -> dict[str, np.ndarray]:
@@ -54,7 +62,7 @@ def train(
         devices=8,
         tiny=True,
         scan=scan,
-        sequence=32,
+        sequence=16,
         learning_rate=3e-3,
         # Room for every token, so that no two ways to group tokens drop others.
         capacity_factor=8.0,
@@ -63,7 +71,7 @@ def train(
     shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
     mesh = jax.make_mesh(shape, axes, axis_types=step.mesh.axis_types)
     # Random words cannot be predicted, but the same batch can be remembered.
-    state, tokens = step.initialise(mesh)
+    state, tokens = BEGIN.on(mesh, name, step)
     state, loss = step.function(state, tokens)
     # After one step, adamw's first moment is a tenth of the gradient.
     moment = jax.tree_util.tree_leaves_with_path(state.optimizer[0].mu)
@@ -80,6 +88,7 @@ def train(
 
 
 if __name__ == "__main__":
+    BEGIN.shared = sys.argv[1:] != ["nightly"]
     for line in sys.stdin:
         model, way, loop, count, path = json.loads(line)
         np.savez(path, **train(model, way, scan=loop == "scanned", steps=count))

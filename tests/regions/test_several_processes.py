@@ -32,6 +32,8 @@ class Process:
             env={
                 **os.environ,
                 **kept_programs(),
+                # Compiling takes longer than running.
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
                 "PYTHONPATH": str(ROOT),
                 "JAX_PLATFORMS": "cpu",
             },

@@ -39,7 +39,13 @@ def start(
             *words,
             "--log_every=1",
         ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **kept_programs()},
+        env={
+            **os.environ,
+            **kept_programs(),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            # Compiling takes longer than running.
+            "XLA_FLAGS": "--xla_backend_optimization_level=1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -27,6 +27,8 @@ def train(*words):
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             **kept_programs(),
+            # jax keeps no program with callbacks: each region compiles its step anew.
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

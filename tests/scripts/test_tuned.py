@@ -44,6 +44,8 @@ class Runs:
                 },
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 "XLA_FLAGS": "",
+                # Compiling takes longer than running.
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
                 **kept_programs(),
             },
             stdout=subprocess.PIPE,
