@@ -98,7 +98,7 @@ def test_what_coarser_controls_choose_is_a_choice_of_finer_ones(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_finer_controls_are_never_worse_than_coarser_ones(cluster):
-    @examples(EXAMPLES // 4)
+    @examples(EXAMPLES // 8)
     @given(alike(Cluster.parse(cluster)))
     def holds(step):
         coarse = stage_of(step, cluster, "tuner")
