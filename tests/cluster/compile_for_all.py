@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from lagom_jax.cluster import Cluster, target_config, topology
 
-WIDTH, LAYERS, ROWS = 1024, 4, 4096
+WIDTH, LAYERS, ROWS = 1024, 2, 4096
 
 
 def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
