@@ -3,13 +3,15 @@
 XLA's combiner goes through a computation and puts collectives of one kind and the same
 groups together for as long as their results stay within a threshold, and none of them
 needs another. So only sums of results matter as thresholds: between two of them nothing
-changes.
+changes. It does so before bodies of loops are doubled: those of one iteration are never
+together with those of the next.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -51,9 +53,10 @@ def families(block: Block, kind: str) -> list[Family]:
         kind: One of `COMBINED`.
     """
     return [
-        family
-        for inside, times in _computations(block, 1)
-        for family in _alike(inside, kind, times)
+        (iteration, times)
+        for inside, times, copies in _computations(block, 1, 1)
+        for family in _alike(inside, kind)
+        for iteration in _iterations(family, copies)
     ]
 
 
@@ -154,24 +157,27 @@ def _joined(part: tuple[Collective, ...]) -> Collective:
     )
 
 
-def _computations(block: Block, times: int) -> Iterator[tuple[list[Collective], int]]:
-    """The collectives of each computation, those of loops inside apart."""
+def _computations(
+    block: Block, times: int, copies: int
+) -> Iterator[tuple[list[Collective], int, int]]:
+    """The collectives of each computation, those of loops inside apart.
+
+    With them how often it runs, and how many iterations it has one after another.
+    """
     own: list[Collective] = []
     for node in block:
         if isinstance(node, Run | Launch):
             if isinstance(node.task, Collective):
                 own.append(node.task)
         elif isinstance(node, Loop):
-            yield from _computations(node.body, times * node.trips)
+            yield from _computations(node.body, times * node.trips, node.copies)
         elif isinstance(node, Branch):
             for arm in node.arms:
-                yield from _computations(arm, times)
-    yield own, times
+                yield from _computations(arm, times, 1)
+    yield own, times, copies
 
 
-def _alike(
-    inside: list[Collective], kind: str, times: int
-) -> Iterator[tuple[tuple[Collective, ...], int]]:
+def _alike(inside: list[Collective], kind: str) -> Iterator[tuple[Collective, ...]]:
     families: dict[tuple[object, ...], list[Collective]] = {}
     for site in inside:
         if site.kind == kind and not site.one_shot_kernel:
@@ -179,5 +185,24 @@ def _alike(
             # What XLA took out of a loop was still inside when it combined.
             key = (members.shape, members.tobytes(), site.op_name.count(_LOOP_BODY))
             families.setdefault(key, []).append(site)
-    for family in families.values():
-        yield tuple(family), times
+    yield from map(tuple, families.values())
+
+
+def _iterations(
+    family: tuple[Collective, ...], copies: int
+) -> list[tuple[Collective, ...]]:
+    """The collectives of each iteration; all together where nothing tells them apart.
+
+    Args:
+        family: Of a body.
+        copies: Iterations that it has one after another.
+    """
+    same: defaultdict[tuple[object, ...], list[Collective]] = defaultdict(list)
+    for site in family:
+        same[site.op_name, site.operand_count, site.result_bytes].append(site)
+    if any(len(sites) % copies for sites in same.values()):
+        return [family]
+    of: dict[Collective, int] = {}
+    for sites in same.values():
+        of.update((site, n * copies // len(sites)) for n, site in enumerate(sites))
+    return [tuple(s for s in family if of[s] == copy) for copy in range(copies)]

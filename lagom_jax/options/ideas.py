@@ -71,6 +71,9 @@ class Idea:
     """True if it is tried together with the others at once; if not, only by itself."""
     instead_of: tuple[str, ...] = ()
     """Other options that make no sense beside it."""
+    carries_less: bool = False
+    """True if collectives themselves take less with it; if not, they are only waited
+    for less."""
 
     @property
     def loops_only(self) -> bool:
@@ -267,11 +270,13 @@ def _combining(seen: _Seen, seconds: Callable[[Collective], float]) -> Iterator[
         best = max(grouping.saved_seconds for grouping in better)
         # All that a computation has in one leaves nothing to hide the first behind:
         # the smallest threshold that brings most of it comes first.
-        chosen = dict.fromkeys(
+        most, all_but = (
             next(g for g in better if g.saved_seconds >= share * best)
             for share in _SHARES
         )
-        for number, grouping in enumerate(chosen):
+        more = all_but.saved_seconds - most.saved_seconds
+        worth = more > _NOTHING * seen.timeline.step_seconds
+        for number, grouping in enumerate((most, all_but) if worth else (most,)):
             above = (g.threshold for g in made if g.threshold > grouping.threshold)
             threshold = _rounded(grouping.threshold, min(above, default=None))
             # What is gathered is mostly there from the start. What is reduced is made
@@ -291,6 +296,7 @@ def _combined(
         chosen.saved_seconds,
         keeps_order=kind == "all-gather",
         first=first,
+        carries_less=True,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from lagom_jax.options import Idea
+from lagom_jax.options.bound import NOT_A_LINK
 from lagom_jax.planner.comparison import BETTER
 from lagom_jax.planner.judge import View
 from lagom_jax.planner.trial import Asked, Trial
+from lagom_jax.settings.floor import Fastest
 from xla_flags import known
 
 _MENTIONED: Final = 4
@@ -41,16 +44,22 @@ def neighbours(
 ) -> list[Asked]:
     """One idea more or one less, those first that could give the most.
 
-    Last come those without an idea that changed nothing where it was tried.
+    Where one link carries collectives for most of the step, waiting less for them gives
+    no more than the rest of it. Last come those without an idea that changed nothing
+    where it was tried.
     """
     options = best.asked.options
+    assert best.view is not None
+    assert first.view is not None
+    room = _room(best)
     found = [
-        (idea.most_seconds, best.asked.with_(idea, best.label))
+        (
+            *_worth(idea.most_seconds, None if idea.carries_less else room),
+            best.asked.with_(idea, best.label),
+        )
         for idea in ideas
         if any(options.get(name) != value for name, value in idea.options.items())
     ]
-    assert best.view is not None
-    assert first.view is not None
     # What an idea may have brought that is not wanted: work, and waiting for its kind.
     work = _alone(best.view) - _alone(first.view)
     least = BETTER * best.seconds
@@ -64,9 +73,9 @@ def neighbours(
         worth = max(0.0, work) + waiting
         if idea.key in without_effect:
             worth = max(worth, least)
-        found.append((worth, best.asked.without(idea, best.label)))
-    found.sort(key=lambda pair: -pair[0])
-    return [asked for most, asked in found if most >= least]
+        found.append((*_worth(worth, room), best.asked.without(idea, best.label)))
+    found.sort(key=lambda one: (-one[0], -one[1]))
+    return [asked for _, most, asked in found if most >= least]
 
 
 def idle(trials: Iterable[Trial]) -> set[object]:
@@ -87,6 +96,30 @@ def idle(trials: Iterable[Trial]) -> set[object]:
 def key_of(asked: Asked) -> frozenset[str]:
     """Options by which two candidates are the same."""
     return frozenset(f"{name}={value!r}" for name, value in asked.options.items())
+
+
+def _worth(most: float, room: float | None) -> tuple[float, float]:
+    """What something could give within the room there is for it, if any, and at all."""
+    return (most if room is None else min(most, room)), most
+
+
+def _room(best: Trial) -> float | None:
+    """Seconds of a step in which the link that carries most is idle.
+
+    Collectives of one link come one after another, each at its fastest. None where
+    kernels take longer: they, not links, are what a step then waits for.
+    """
+    assert best.view is not None
+    fastest = Fastest(best.view.stage)
+    links: defaultdict[str, float] = defaultdict(float)
+    for site, times, _ in best.view.program.collectives():
+        price = fastest.collective(site)
+        if price.bound != NOT_A_LINK:
+            links[price.bound] += times * price.seconds
+    longest = max(links.values(), default=0.0)
+    if longest <= _alone(best.view):
+        return None
+    return max(0.0, best.seconds - longest)
 
 
 def _alone(view: View) -> float:

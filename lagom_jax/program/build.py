@@ -226,6 +226,7 @@ class _Nodes:
             body=self.block(loop_body(self._module, instruction)),
             trips=1 if trips is None else trips,
             trips_known=trips is not None,
+            copies=_copies_of(instruction),
         )
 
     def _async_start(
@@ -262,6 +263,12 @@ def trips_of(instruction: Instruction) -> int | None:
     # An unknown count may still be written as a bare string in old versions.
     known = trips is not None and str(trips).isdecimal()
     return int(str(trips)) if known else None
+
+
+def _copies_of(loop: Instruction) -> int:
+    """Iterations in one body: XLA counts so many on, where a loop of jax counts one."""
+    step = str(section(backend_config(loop), "known_init_step").get("step", ""))
+    return max(1, int(step)) if step.isdecimal() else 1
 
 
 def loop_body(module: Module, loop: Instruction) -> Computation:

@@ -76,6 +76,8 @@ class Loop:
     trips: int
     trips_known: bool
     """False where the compiler could not tell; then `trips` is 1."""
+    copies: int = 1
+    """Iterations that the body has one after another: two where it was doubled."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -148,6 +148,34 @@ def test_computations_are_apart():
     assert times == {(1, 15), (2, 5), (1, 1)}
 
 
+def test_iterations_of_a_doubled_body_are_apart():
+    """XLA combines before it doubles, so the sums are those of one iteration."""
+    weights = [("up", 8), ("down", 5), ("up", 8), ("down", 5)]
+    sites = [
+        collective(f"gather {n}", nbytes=size, op_name=name)
+        for n, (name, size) in enumerate(weights)
+    ]
+    doubled = found(Loop("l", in_order(sites), 3, True, copies=2))
+    assert [([s.name for s in f], n) for f, n in doubled] == [
+        (["gather 0", "gather 1"], 3),
+        (["gather 2", "gather 3"], 3),
+    ]
+    assert [g.launches for g in groupings(doubled, seconds)] == [12, 6]
+    written_once = found(Loop("l", in_order(sites), 3, True))
+    assert groupings(written_once, seconds)[-1].launches == 3
+
+
+def test_a_doubled_body_whose_iterations_differ_is_one_family():
+    """What is not in every iteration cannot be told to be of one of them."""
+    names = ("up", "up", "scale")
+    sites = [
+        collective(f"gather {n}", nbytes=8, op_name=name)
+        for n, name in enumerate(names)
+    ]
+    ((family, times),) = found(Loop("l", in_order(sites), 3, True, copies=2))
+    assert (len(family), times) == (3, 3)
+
+
 def test_a_program_without_collectives_has_no_groupings():
     for kind in COMBINED:
         assert groupings(found(kind=kind), seconds) == []

@@ -203,14 +203,18 @@ def test_what_gives_next_to_nothing_is_no_idea():
     assert ideas(step, timeline, lambda site: 1e-9, jaxlib="0.10.2") == ()
 
 
-def combining(sizes):
-    """The ideas of combining all-gathers of these sizes, and what was to choose."""
+def combining(sizes, computing=0.0):
+    """The ideas of combining all-gathers of these sizes, and what was to choose.
+
+    Each takes a second, and a kernel before them as long as is said.
+    """
     sites = [
         collective(f"g {n}", nbytes=nbytes, is_sync=True)
         for n, nbytes in enumerate(sizes)
     ]
-    step = program(*map(Run, sites))
-    timeline = replay(step, ByName({site.name: 1.0 for site in sites}))
+    step = program(run("k"), *map(Run, sites))
+    times = {"k": computing} | {site.name: 1.0 for site in sites}
+    timeline = replay(step, ByName(times))
     found = ideas(step, timeline, lambda site: 1.0, jaxlib="0.10.2")
     made = groupings(families(step.body, "all-gather"), lambda site: 1.0)
     return [i for i in found if i.name.startswith("combining")], made
@@ -229,6 +233,16 @@ def test_a_threshold_makes_the_grouping_that_it_stands_for(size):
         made_by_it = [g for g in made if g.threshold <= threshold][-1]
         assert f"an estimated {made_by_it.launches} a step" in idea.why
         assert idea.most_seconds == pytest.approx(made_by_it.saved_seconds)
+
+
+def test_a_larger_threshold_must_save_more_than_nothing():
+    """Six launches of nine or eight: the two are much of this step, or little of it."""
+    assert len(combining([8] * 9)[0]) == 2
+    (only,), made = combining([8] * 9, computing=5000.0)
+    saved = [grouping.saved_seconds for grouping in made]
+    assert only.most_seconds == pytest.approx(6.0)
+    assert only.first
+    assert max(saved) == pytest.approx(8.0)
 
 
 def test_a_threshold_is_said_in_whole_mib_where_that_is_the_same():

@@ -168,6 +168,21 @@ def test_loop_with_known_trips():
     assert {t.name: n for t, n, _ in program.tasks()} == {"next": 7, "y": 7}
 
 
+@pytest.mark.parametrize(
+    ("said", "copies"),
+    [
+        ("", 1),
+        (',"known_init_step":{"init":"0","step":"1"}', 1),
+        (',"known_init_step":{"init":"1","step":"2"}', 2),
+    ],
+)
+def test_a_doubled_loop_counts_by_two(said, copies):
+    config = f', backend_config={{"known_trip_count":{{"n":"7"}}{said}}}'
+    program = build_program(parse(LOOP.format(config=config)))
+    (loop,) = (node for node in program.body if isinstance(node, Loop))
+    assert (loop.trips, loop.copies) == (7, copies)
+
+
 def test_loop_with_unknown_trips_is_said_to_be_unknown():
     program = build_program(parse(LOOP.format(config="")))
     assert names(program.body) == [(1, ["next", "y"])]
