@@ -71,7 +71,11 @@ def train(
     shape, axes = tuple(step.mesh.shape.values()), step.mesh.axis_names
     mesh = jax.make_mesh(shape, axes, axis_types=step.mesh.axis_types)
     # Random words cannot be predicted, but the same batch can be remembered.
-    state, tokens = BEGIN.on(mesh, name, step)
+    # Pairs make it themselves by day, too: on every layout it is the same.
+    begin = (
+        step.initialise(mesh) if " x " in parallelism else BEGIN.on(mesh, name, step)
+    )
+    state, tokens = begin
     state, loss = step.function(state, tokens)
     # After one step, adamw's first moment is a tenth of the gradient.
     moment = jax.tree_util.tree_leaves_with_path(state.optimizer[0].mu)
