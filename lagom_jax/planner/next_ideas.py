@@ -99,7 +99,7 @@ def key_of(asked: Asked) -> frozenset[str]:
 
 
 def _worth(most: float, room: float | None) -> tuple[float, float]:
-    """What something could give within the room there is for it, if any, and at all."""
+    """Seconds to gain at most: within the room that there is, if any, and at all."""
     return (most if room is None else min(most, room)), most
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -66,7 +67,9 @@ def test_a_plan_of_ones_own_step_is_shown_and_written(capsys, own, tmp_path):
     file = tmp_path / "plan.json"
     words = [own(), *HERE, *FEW, "--output", file]
     code, out, complaint = tune(capsys, *words)
-    assert (code, complaint) == (0, "")
+    assert code == 0
+    # On a slow machine it says now and then how far it is.
+    assert all(re.match(r"lagom: \d+ s: ", x) for x in complaint.splitlines())
     assert out.startswith("make_step on h100:1x8 (8 devices)")
     assert "Candidates (steps are predicted, compiles measured)" in out
     assert f"written to {file}" in " ".join(out.split())
