@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from overlap_bounds import Bound, seconds_at_least
+from overlap_bounds import BoundKind, seconds_at_least
 from planned_cases import (
     ONE_HOST,
     STEPS,
@@ -146,7 +146,7 @@ def row_of(case: str) -> Row:
     for module, model in itertools.product(modules, models):
         builder = _with_streams(module, cluster, model)
         at_least = functools.partial(seconds_at_least, builder, cluster, model)
-        found.append((at_least(Bound), *(at_least([kind]) for kind in Bound)))
+        found.append((at_least(BoundKind), *(at_least([kind]) for kind in BoundKind)))
         print(f"{case}: {found[-1]}", file=sys.stderr, flush=True)
     limit, overlap, chain, link = min(found)
     return Row(

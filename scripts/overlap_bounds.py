@@ -19,6 +19,7 @@ from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
+from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.module import Computation, Instruction
 from lagom_jax.options.bound import NOT_A_LINK
@@ -92,7 +93,7 @@ class _Parts:
             yield from inner.collectives()
 
 
-class Bound(enum.Enum):
+class BoundKind(enum.Enum):
     """What keeps a step from being shorter."""
 
     OVERLAP = "overlap"
@@ -104,7 +105,7 @@ class Bound(enum.Enum):
 
 
 def seconds_at_least(
-    builder: Builder, cluster: Cluster, model: CostModel, kinds: Collection[Bound]
+    builder: Builder, cluster: Cluster, model: CostModel, kinds: Collection[BoundKind]
 ) -> float:
     """Seconds that a step takes, whatever its order and settings.
 
@@ -126,7 +127,11 @@ class _Computations:
     """Bounds of a module's computations, those that others call first."""
 
     def __init__(
-        self, builder: Builder, stage: Stage, model: CostModel, kinds: frozenset[Bound]
+        self,
+        builder: Builder,
+        stage: Stage,
+        model: CostModel,
+        kinds: frozenset[BoundKind],
     ) -> None:
         self._builder, self._stage = builder, stage
         self._model, self._kinds = model, kinds
@@ -155,6 +160,7 @@ class _Computations:
                 self._trips[instruction.name] = sum(inner)
         lives = dict.fromkeys(self._builder.module.computations, 0)
         units = sequence_of(self._builder, computation, Inner({}, lives)).units
+        needs = _needs(units)
         parts = [_Parts() for _ in units]
         step = self._builder.program()
         for own, unit in zip(parts, units, strict=True):
@@ -162,11 +168,11 @@ class _Computations:
                 alone = dataclasses.replace(step, body=unit.nodes)
                 own.add(decided(alone, self._model).body)
         bounds = [sum(map(self._within, parts))]
-        if Bound.OVERLAP in self._kinds:
-            bounds.append(self._overlap(units, parts, ends_all))
-        if Bound.CHAIN in self._kinds:
-            bounds.append(self._chain(units, ends_all))
-        if Bound.LINK in self._kinds and ends_all:
+        if BoundKind.OVERLAP in self._kinds:
+            bounds.append(self._overlap(units, needs, parts, ends_all))
+        if BoundKind.CHAIN in self._kinds:
+            bounds.append(self._chain(units, needs, ends_all))
+        if BoundKind.LINK in self._kinds and ends_all:
             bounds.append(self._link(parts))
         self._known[computation.id] = float(max(bounds))
         return self._known[computation.id]
@@ -182,12 +188,16 @@ class _Computations:
         return [each for each in called if each.sequence is not None]
 
     def _overlap(
-        self, units: Sequence[Unit], parts: Sequence[_Parts], ends_all: bool
+        self,
+        units: Sequence[Unit],
+        needs: Sequence[set[int]],
+        parts: Sequence[_Parts],
+        ends_all: bool,
     ) -> float:
         """Each collective lies where it costs least, beside what does not need it."""
         rows: defaultdict[_Beside, float] = defaultdict(float)
         one_of: dict[Any, Kernel] = {}
-        numbers, apart = _kept_apart(units, _needs(units))
+        numbers, apart = _kept_apart(units, needs)
         for own, met in zip(parts, apart, strict=True):
             for kernel, times in own.kernels.items():
                 seconds, load = self._stage.kernel(kernel)
@@ -195,8 +205,7 @@ class _Computations:
                 one_of.setdefault(load, kernel)
             # What is waited for on the compute stream has others beside it, as a loop.
             fixed = self._within(own) + sum(
-                times * self._fastest.collective(site).seconds
-                for site, times in own.alone.items()
+                times * self._alone(site) for site, times in own.alone.items()
             )
             if fixed:
                 rows[_Beside(None, met)] += fixed
@@ -224,12 +233,13 @@ class _Computations:
             bounds.append(_least(columns, np.array(loads), may_meet, times, works))
         return max(bounds)
 
-    def _chain(self, units: Sequence[Unit], ends_all: bool) -> float:
+    def _chain(
+        self, units: Sequence[Unit], needs: Sequence[set[int]], ends_all: bool
+    ) -> float:
         """The longest chain, each task at its fastest and with nothing in its way."""
         ends: dict[int, float] = {}
         arrives: dict[int, float] = {}
         working, flying = 0.0, dict.fromkeys(_STREAMS, 0.0)
-        needs = _needs(units)
         for unit in units:
             now = max((ends[needed] for needed in needs[unit.number]), default=0.0)
             inner = [
@@ -261,9 +271,7 @@ class _Computations:
         return max((working, *ends.values(), *under_way))
 
     def _alone(self, task: Task) -> float:
-        if isinstance(task, Kernel):
-            return self._fastest.kernel(task).seconds
-        return self._fastest.collective(task).seconds
+        return price_of(task, self._fastest).seconds
 
     def _link(self, parts: Sequence[_Parts]) -> float:
         """What the busiest link needs, under the settings that spare it most."""

@@ -2,7 +2,18 @@
 
 from hypothesis import strategies as st
 
+from lagom_jax.cluster import Cluster
+from lagom_jax.cost.model import CostModel
+from lagom_jax.order.sequence import Inner, sequence_of
+from lagom_jax.order.terms import Terms
+from lagom_jax.settings.controls import COARSE, named
+from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
+
 from ..texts import parse
+
+H100 = Cluster.parse("h100:1x8")
+MODEL = CostModel.of(H100)
 
 SUM = """
 sum {
@@ -110,3 +121,14 @@ def steps(draw):
     results = values[2 :: draw(st.integers(1, 3))]
     shape = ", ".join([WHOLE] * len(results))
     return (*lines, f"ROOT all = ({shape}) tuple({', '.join(results)})")
+
+
+def descent_parts(builder, controls="sequence", grid=COARSE):
+    """An entry, the costs of its tasks, and candidates of its groups.
+
+    One builder is for both: tasks are the same objects, so that groups have launches.
+    """
+    program = builder.program()
+    stage = Stage(program, space_of(program, H100, named(controls), grid), MODEL)
+    terms = Terms(stage, stage.untouched)
+    return stage, sequence_of(builder, builder.module.entry, Inner({}, {})), terms

@@ -6,8 +6,6 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lagom_jax.cluster import Cluster
-from lagom_jax.cost.model import CostModel
 from lagom_jax.order.constraints import Constraints
 from lagom_jax.order.descent import Descent
 from lagom_jax.order.eager import eager
@@ -17,17 +15,12 @@ from lagom_jax.order.neighbours import Neighbours, async_pairs
 from lagom_jax.order.parameters import SearchParameters
 from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.splices import Splice, shifted, shifts
-from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import Builder, build_program
 from lagom_jax.settings.controls import COARSE, named
-from lagom_jax.settings.space import space_of
-from lagom_jax.settings.stage import Stage
 
+from .modules import H100, MODEL, descent_parts, steps
 from .modules import module as made_of
-from .modules import steps
 
-H100 = Cluster.parse("h100:1x8")
-MODEL = CostModel.of(H100)
 FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=60, deadline=None)
 
@@ -79,21 +72,11 @@ def test_busy_streams_are_a_legal_order_that_keeps_kernels_in_place(lines, secon
     assert kernels == sorted(kernels)
 
 
-def descent_parts(module, controls="sequence"):
-    """A computation, the costs of its tasks, and candidates of its groups."""
-    # One builder for both: tasks are the same objects, so that groups have launches.
-    builder = Builder(module)
-    program = builder.program()
-    stage = Stage(program, space_of(program, H100, named(controls), COARSE), MODEL)
-    terms = Terms(stage, stage.untouched)
-    return stage, sequence_of(builder, module.entry, Inner({}, {})), terms
-
-
 @MANY
 @given(steps(), st.data())
 def test_an_incremental_replay_is_a_replay_of_the_whole(lines, data):
     """To the last bit, after any orders and settings before."""
-    stage, found, terms = descent_parts(made_of(*lines), "tuner")
+    stage, found, terms = descent_parts(Builder(made_of(*lines)), "tuner")
     order = found.given
     part = IncrementalReplay(found, terms, order)
     assert abs(part.seconds - stage.score(stage.untouched).step_seconds) < 1e-12
@@ -183,7 +166,7 @@ def test_what_a_splice_may_do_is_what_the_whole_order_may(lines, sizes, streams,
 @FEW
 @given(steps(), st.data())
 def test_neighbours_are_legal_and_the_same_in_one_splice(lines, data):
-    stage, found, terms = descent_parts(made_of(*lines))
+    stage, found, terms = descent_parts(Builder(made_of(*lines)))
     near = SearchParameters(stride=1.0, near=6)
     groups = frozenset(range(len(stage.space.groups)))
     order = found.given
@@ -284,7 +267,7 @@ def test_the_memory_limit_is_kept(lines, spare):
 @MANY
 @given(steps(), SIZES, st.integers(0, 9), st.sampled_from(["tuner", "sequence"]))
 def test_perturbations_never_lose_what_was_found(lines, sizes, seed, controls):
-    stage, found, terms = descent_parts(made_of(*lines), controls)
+    stage, found, terms = descent_parts(Builder(made_of(*lines)), controls)
     found = with_inner_memory(found, sizes)
     options = {
         number: range(0, len(group.candidates), 3)
@@ -311,7 +294,7 @@ def test_perturbations_never_lose_what_was_found(lines, sizes, seed, controls):
 @given(steps(), st.sampled_from(["tuner", "sequence"]))
 def test_nothing_near_is_better_where_a_search_ends(lines, controls):
     """Each end of each transfer elsewhere, each group with each of its candidates."""
-    stage, found, terms = descent_parts(made_of(*lines), controls)
+    stage, found, terms = descent_parts(Builder(made_of(*lines)), controls)
     options = {
         number: range(0, len(group.candidates), 3)
         for number, group in enumerate(stage.space.groups)

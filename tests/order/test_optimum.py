@@ -2,8 +2,6 @@
 
 import pytest
 
-from lagom_jax.cluster import Cluster
-from lagom_jax.cost.model import CostModel
 from lagom_jax.errors import HloError
 from lagom_jax.order.find import find_order
 from lagom_jax.order.sequence import Inner, sequence_of
@@ -12,6 +10,8 @@ from lagom_jax.settings.controls import named
 
 from ..texts import parse
 from .modules import (
+    H100,
+    MODEL,
     PART,
     WHOLE,
     add,
@@ -24,9 +24,6 @@ from .modules import (
     scatter,
     update,
 )
-
-H100 = Cluster.parse("h100:1x8")
-MODEL = CostModel.of(H100)
 
 
 def found(made, controls="sequence", **more):

@@ -4,24 +4,21 @@ import math
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from overlap_bounds import Bound, seconds_at_least
+from overlap_bounds import BoundKind, seconds_at_least
 
-from lagom_jax.cluster import Cluster
-from lagom_jax.cost.model import CostModel
 from lagom_jax.order.incremental import IncrementalReplay
-from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.splices import shifted
 from lagom_jax.order.streams import inside_domains
-from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import Builder
-from lagom_jax.settings.controls import named
-from lagom_jax.settings.space import space_of
-from lagom_jax.settings.stage import Stage
+from lagom_jax.settings.controls import FINE
 
 from ..order.modules import (
+    H100,
+    MODEL,
     PART,
     SUM,
     WHOLE,
+    descent_parts,
     gather,
     gathered,
     matmul,
@@ -30,10 +27,7 @@ from ..order.modules import (
 )
 from ..texts import parse
 
-H100 = Cluster.parse("h100:1x8")
-MODEL = CostModel.of(H100)
 FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
-SPACE = named("tuner")
 
 
 @FEW
@@ -43,12 +37,9 @@ def test_no_order_and_no_settings_take_less(lines, second_stream, data):
     builder = Builder(made)
     if second_stream:
         builder = Builder(made, inside_domains(builder.program(), H100))
-    least = seconds_at_least(builder, H100, MODEL, Bound)
+    least = seconds_at_least(builder, H100, MODEL, BoundKind)
 
-    program = builder.program()
-    stage = Stage(program, space_of(program, H100, SPACE), MODEL)
-    terms = Terms(stage, stage.untouched)
-    found = sequence_of(builder, made.entry, Inner({}, {}))
+    stage, found, terms = descent_parts(builder, "tuner", FINE)
     order, places = found.given, st.integers(0, len(found.units) - 1)
     for _ in range(8):
         splice = shifted(found.units, order, data.draw(places), data.draw(places))
@@ -107,8 +98,10 @@ def test_each_loop_takes_what_its_own_bound_says():
     def least(kinds, *uses):
         return seconds_at_least(looped(*uses), H100, MODEL, kinds)
 
-    waits, hidden = least(Bound, "came"), least(Bound, "there")
-    assert math.isclose(least(Bound, "came", "there"), waits + hidden)
+    waits, hidden = least(BoundKind, "came"), least(BoundKind, "there")
+    assert math.isclose(least(BoundKind, "came", "there"), waits + hidden)
     # The matmuls that need what was gathered have nothing beside them.
-    assert math.isclose(least([Bound.OVERLAP], "came"), least([Bound.CHAIN], "came"))
-    assert least([Bound.CHAIN], "there") < hidden < waits
+    assert math.isclose(
+        least([BoundKind.OVERLAP], "came"), least([BoundKind.CHAIN], "came")
+    )
+    assert least([BoundKind.CHAIN], "there") < hidden < waits
