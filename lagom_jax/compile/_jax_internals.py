@@ -1,6 +1,7 @@
 """Parts of jax that it does not promise to keep.
 
-Only this module, `_jax_kernels` and `_jax_modules` touch such.
+Only this module, `_jax_modules`, `_jaxlib` and `_plugin_pass` touch such, and all by
+`internal`.
 
 Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 
@@ -12,6 +13,8 @@ Verified on `VERIFIED_ON`. What is used, and why nothing public will do:
 - `ModuleContext.get_backend`: callbacks look for the platform that they are for;
 - `xla_bridge.backends_are_initialized`: whether starting jax can still be heard;
 - `xla_bridge._discover_and_register_pjrt_plugins`: loads them before anything starts;
+- `cudnn.fused_attention_stablehlo.check_*`: jax asks the machine that it traces on;
+- `xla_bridge._plugin_callbacks`: the calls that XLA may cut along their batch;
 - `distributed.global_state`: `jax.process_index` starts the backends, and nothing
   public leads to the coordination service.
 
@@ -27,6 +30,7 @@ from typing import Any
 
 import jax
 
+from lagom_jax.compile._internal import internal
 from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
 
@@ -37,26 +41,10 @@ _CUDNN_KERNELS = (
     "_dot_product_attention_bwd_p_wrapper",
 )
 
+# As `lagom_jax.cluster.target` states it to the compiler.
+_CUDNN = 90800
+
 DEBUG_PRIMITIVES = ("debug_callback", "debug_print", "inspect_sharding")
-
-
-def internal(owner: object, path: str) -> Any:
-    """An attribute of jax's inside, or a ToolchainError that says what to install.
-
-    Example:
-        >>> internal("jax._src.xla_bridge", "backends_are_initialized").__name__
-        'backends_are_initialized'
-    """
-    try:
-        found: Any = importlib.import_module(owner) if isinstance(owner, str) else owner
-        for name in path.split("."):
-            found = getattr(found, name)
-        return found
-    except (ImportError, AttributeError) as error:
-        raise ToolchainError(
-            f"jax {jax.__version__} has changed inside: {error}. lagom_jax was "
-            f"verified on jax {' and '.join(VERIFIED_ON)}; install one of these."
-        ) from error
 
 
 def backends_started() -> bool:
@@ -251,6 +239,62 @@ def _without_devices(jaxpr: Any) -> Iterator[None]:
         yield
     finally:
         needing |= kernels
+
+
+@contextlib.contextmanager
+def cudnn_for(compute_capability: str) -> Iterator[None]:
+    """Lets jax trace cuDNN's kernels for a GPU that is not here.
+
+    jax asks the installed cuDNN for its version and the GPU that is here for its
+    capability; inside the block it is answered for the one that is compiled for.
+
+    Args:
+        compute_capability: Of that GPU, as `9.0`.
+    """
+    name = "jax._src.cudnn.fused_attention_stablehlo"
+    internal(name, "check_cudnn_version")
+    module = importlib.import_module(name)
+    there = _version(compute_capability)
+    answers: dict[str, Callable[..., Any]] = {
+        "check_cudnn_version": lambda: _CUDNN,
+        "check_compute_capability": lambda asked: there >= _version(asked),
+        "is_cuda_compute_capability_equal": lambda asked: there == _version(asked),
+    }
+    before = {name: internal(module, name) for name in answers}
+    vars(module).update(answers)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.rstrip("abcdef").split("."))
+
+
+def batch_partitionable(targets: Sequence[str]) -> tuple[str, ...]:
+    """Those of the called functions that XLA may cut along their batch dimensions.
+
+    jax says so to each plugin as it loads it.
+
+    Args:
+        targets: Names of custom calls.
+
+    Example:
+        >>> batch_partitionable(["cusolver_getrf_ffi", "my_kernel"])
+        ('cusolver_getrf_ffi',)
+    """
+    said = internal(
+        "jax._src.lib", "xla_client.register_custom_call_as_batch_partitionable"
+    )
+    callbacks: list[Any] = internal("jax._src.xla_bridge", "_plugin_callbacks")
+    names = {
+        name
+        for callback in callbacks
+        if getattr(callback, "func", None) is said
+        for name in callback.args
+    }
+    return tuple(name for name in targets if name in names)
 
 
 def platforms(lowered: Any) -> tuple[str, ...]:

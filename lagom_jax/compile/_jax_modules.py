@@ -1,12 +1,10 @@
-"""Modules of StableHLO and HLO: read, written, translated and compiled.
+"""Modules of StableHLO and HLO: read, written and translated.
 
 Of what jax does not promise to keep it touches, on the same versions as
 `_jax_internals`:
 
-- `pxla.create_compile_options` and `CompileOnlyPyClient.compile`: jax's own options
-  for a module that another process lowered;
 - `_jax.mlir`: from HLO, and from files of `jax.export`, to StableHLO;
-- `mlir.make_ir_context`: to read a lowered module again;
+- `mlir.make_ir_context`: to read a lowered module again.
 """
 
 from __future__ import annotations
@@ -14,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile._internal import internal
 from lagom_jax.compile._shardy import each_value, in_the_dialect
 from lagom_jax.compile.locations import Locations, separated
 
@@ -120,42 +116,3 @@ def _parsed(module: bytes) -> Any:
     ir = internal("jax._src.lib.mlir", "ir")
     with internal("jax._src.interpreters.mlir", "make_ir_context")():
         return ir.Module.parse(module)
-
-
-def compile_module(
-    module: bytes,
-    devices: Sequence[Any],
-    *,
-    tuple_args: bool,
-    propagate_to_inputs: Sequence[bool],
-    propagate_to_outputs: Sequence[bool],
-    options: Mapping[str, Any],
-) -> Any:
-    """Compiles StableHLO bytecode for devices that need not exist.
-
-    Args:
-        module: StableHLO as MLIR bytecode.
-        devices: Compile-only devices, in the order of the partitions.
-        tuple_args: Whether the parameters are one tuple.
-        propagate_to_inputs: Per parameter, whether XLA chooses its sharding.
-        propagate_to_outputs: Per result, whether XLA chooses its sharding.
-        options: Compiler options; `fdo_profile` is a profile, not a flag.
-
-    Returns:
-        The executable, which cannot be run here.
-    """
-    parsed = _parsed(module)
-    client = devices[0].client
-    compile_options = internal("jax._src.interpreters.pxla", "create_compile_options")(
-        parsed,
-        tuple_args,
-        list(propagate_to_inputs),
-        list(propagate_to_outputs),
-        client,
-        np.array(devices, dtype=object),
-        dict(options),
-    )
-    device_list = internal("jax._src.lib", "_jax.DeviceList")(tuple(devices))
-    return client.compile(
-        parsed, executable_devices=device_list, compile_options=compile_options
-    )

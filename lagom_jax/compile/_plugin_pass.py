@@ -1,10 +1,10 @@
 """A pass of our own inside XLA's GPU compiler: how it gets in, and out again.
 
-From `PUBLIC_FROM` on jax's public `jax.extend.xla` registers a pass with the compiler
-plugin. Before, it did so only through a client of a real GPU, and without one nothing
-was ever called; the plugin itself has the same two functions in an extension of its C
-interface, which is used here as it is written in XLA's `pjrt_c_api.h` and
-`pjrt_c_api_xla_transform_extension.h` (read off jax 0.10.2).
+From `JAXLIB_FROM` on jaxlib has the functions by which jax's public `jax.extend.xla`
+registers a pass with the compiler plugin. Before, it did so only through a client of a
+real GPU, and without one nothing was ever called; the plugin itself has the same two
+functions in an extension of its C interface, which is used here as it is written in
+XLA's `pjrt_c_api.h` and `pjrt_c_api_xla_transform_extension.h` (read off jax 0.10.2).
 
 A transformation belongs to the process, not to a compile: only one stands at a time.
 """
@@ -13,24 +13,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lagom_jax.compile import _jaxlib
+from lagom_jax.compile._internal import internal, jax_version
 from lagom_jax.compile.toolchain import VERIFIED_ON
 from lagom_jax.errors import ToolchainError
 
 Transform = Callable[[bytes], bytes | None]
 """Takes a serialised module; returns a changed one, or None for no change."""
 
-PUBLIC_FROM = (0, 12)
+JAXLIB_FROM = (0, 12)
 _NAME = "lagom_jax"
-_LIBRARY = "xla_cuda_plugin.so"
 _POST_SCHEDULER = 1
 _EXTENSION_TYPE = 24
 _CALLBACKS_VERSION = 1
-_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
 
 @contextlib.contextmanager
@@ -44,12 +44,7 @@ def registered(transform: Transform) -> Iterator[None]:
     Raises:
         ToolchainError: This jax offers no way to register a pass.
     """
-    import jax
-
-    if jax.__version_info__ >= PUBLIC_FROM:
-        register, clear = _publicly
-    else:
-        register, clear = _directly
+    register, clear = _by_jaxlib if _jaxlib_registers() else _directly
     register(transform)
     try:
         yield
@@ -57,23 +52,24 @@ def registered(transform: Transform) -> Iterator[None]:
         clear()
 
 
-def _register_publicly(transform: Transform) -> None:
-    from jax.extend import xla
-
-    xla.register_hlo_module_transformation(
-        transform,
-        name=_NAME,
-        stage=xla.PipelineStage.POST_SCHEDULER,
-        platforms="cuda",
-    )
+def _jaxlib_registers() -> bool:
+    numbers = re.findall(r"\d+", jax_version())[:2]
+    return tuple(map(int, numbers)) >= JAXLIB_FROM
 
 
-def _clear_publicly() -> None:
-    from jax.extend import xla
+def _register_by_jaxlib(transform: Transform) -> None:
+    register = internal("jaxlib._xla", "register_xla_transform_c_api")
+    register(_plugin(), _NAME, _POST_SCHEDULER, transform)
 
-    xla.clear_hlo_module_transformation(
-        _NAME, xla.PipelineStage.POST_SCHEDULER, platforms="cuda"
-    )
+
+def _clear_by_jaxlib() -> None:
+    clear = internal("jaxlib._xla", "clear_xla_transform_c_api")
+    clear(_plugin(), _NAME, _POST_SCHEDULER)
+
+
+def _plugin() -> Any:
+    """The plugin that this process, or jax in it, has loaded."""
+    return internal("jaxlib._jax", "get_pjrt_plugin")("cuda")
 
 
 class _Text(ctypes.Structure):
@@ -210,9 +206,7 @@ def _tell(function: int, arguments: ctypes.Structure) -> None:
 
 def _extension() -> _Extension:
     """The extension of the plugin's C interface that takes passes."""
-    import jax
-
-    library = ctypes.CDLL(str(_plugin_library()))
+    library = ctypes.CDLL(str(_jaxlib.plugin_library()))
     library.GetPjrtApi.restype = ctypes.POINTER(_Api)
     address = library.GetPjrtApi().contents.extensions
     while address:
@@ -220,7 +214,7 @@ def _extension() -> _Extension:
         if extension.type == _EXTENSION_TYPE:
             functions = (extension.register, extension.clear)
             if (
-                jax.__version__ in VERIFIED_ON
+                jax_version() in VERIFIED_ON
                 and extension.struct_size == ctypes.sizeof(_Extension)
                 and len(set(functions)) == len(functions)
                 and all(_is_code(address) for address in functions)
@@ -240,7 +234,7 @@ def _is_code(address: int | None, maps: str = "/proc/self/maps") -> bool:
     Where a structure has been changed the address may be anything.
     """
     for line in Path(maps).read_text().splitlines():
-        if not line.endswith(_LIBRARY):
+        if not line.endswith(_jaxlib.PLUGIN_LIBRARY):
             continue
         span, rights, *_ = line.split()
         begin, end = (int(part, 16) for part in span.split("-"))
@@ -249,14 +243,5 @@ def _is_code(address: int | None, maps: str = "/proc/self/maps") -> bool:
     return False
 
 
-def _plugin_library() -> Path:
-    for name in _PLUGINS:
-        with contextlib.suppress(ImportError):
-            found = importlib.util.find_spec(name)
-            if found is not None and found.origin:
-                return Path(found.origin).with_name(_LIBRARY)
-    raise ToolchainError("jax's CUDA plugin is not installed")
-
-
-_publicly = (_register_publicly, _clear_publicly)
+_by_jaxlib = (_register_by_jaxlib, _clear_by_jaxlib)
 _directly = (_register_directly, _clear_directly)

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile._internal import internal
 
 _FRONTEND = "mhlo.frontend_attributes"
 _MESHES, _SHARDING = "xla.sdy.meshes", "xla.sdy.sharding"

@@ -233,14 +233,15 @@ def command() -> list[str]:
 def environment(cuda_root: Path | None = None) -> dict[str, str]:
     """The user's environment, and what only the child may have.
 
-    The plugin's start-up looks for all of CUDA's libraries unless jax is told to stay
-    on the CPU. `XLA_FLAGS` goes along, since it would reach the real compiler too, but
+    `XLA_FLAGS` goes along, since it would reach the real compiler too, but
     for what makes the compiler write files: those of the user's program lie there.
 
     Args:
         cuda_root: Where CUDA's tools are, if not where jax finds them.
     """
-    own = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    # As jax has it: without that every start is logged.
+    log_level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
+    own = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": log_level}
     with contextlib.suppress(FlagError):
         settings, _ = split(os.environ.get("XLA_FLAGS", ""))
         kept = [(name, value) for name, value in settings if not names_dump(name)]

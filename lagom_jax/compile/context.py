@@ -12,7 +12,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import _jax_internals, _jax_kernels
+from lagom_jax.compile import _jax_internals
+from lagom_jax.compile._internal import internal
 from lagom_jax.compile.questions import Questions, questions_asked
 from lagom_jax.compile.tracing import first_paragraph, trace
 
@@ -136,7 +137,7 @@ def _told(cluster: Cluster | None, processes: int | None) -> Iterator[Questions]
         return
     with (
         questions_asked(cluster, processes=processes) as asked,
-        _jax_kernels.cudnn_for(cluster.gpu.compute_capability),
+        _jax_internals.cudnn_for(cluster.gpu.compute_capability),
     ):
         yield asked
 
@@ -165,11 +166,9 @@ def mesh_of(arguments: Any) -> Mesh | AbstractMesh | None:
 
 
 def _no_mesh_is_set() -> bool:
-    if not _jax_internals.internal("jax._src.core", "trace_state_clean")():
+    if not internal("jax._src.core", "trace_state_clean")():
         return False
-    legacy = _jax_internals.internal(
-        "jax._src.mesh", "thread_resources"
-    ).env.physical_mesh
+    legacy = internal("jax._src.mesh", "thread_resources").env.physical_mesh
     return legacy.empty and jax.sharding.get_abstract_mesh().empty
 
 

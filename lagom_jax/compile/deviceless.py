@@ -89,7 +89,7 @@ class CompiledStep:
     """The device of each partition, counted host by host."""
     memory: MemoryUse
     start_seconds: float
-    """Importing jax and loading the compiler, in the child."""
+    """Loading the compiler, in the child."""
     compile_seconds: float
     serialise_seconds: float
     versions: dict[str, str]
@@ -212,6 +212,8 @@ def _request(
         "propagate_to_inputs": lowered.allow_propagation_to_inputs,
         "propagate_to_outputs": lowered.allow_propagation_to_outputs,
         "options": options,
+        "custom_calls": lowered.custom_calls,
+        "batch_partitionable": lowered.batch_partitionable,
         "settings": lowered.settings,
         "order": None if order is None else plain(order),
         "capture": capture,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from lagom_jax.compile import _jax_internals, _jax_modules, partitioning
-from lagom_jax.compile.lowering import LoweredStep, sha256
+from lagom_jax.compile.lowering import LoweredStep, compiler_settings, sha256
 from lagom_jax.compile.starting import start_jax
 from lagom_jax.errors import StepError
 
@@ -161,8 +161,8 @@ def lowered_from_stablehlo(data: bytes | str, *, devices: int = 1) -> LoweredSte
     except Exception as error:
         raise StepError(f"this StableHLO cannot be read: {error}") from error
     text = module.text_without_names
-    rules = partitioning.called_targets(text)
-    if "CustomSPMDPartitioning" in rules:
+    called = partitioning.called_targets(text)
+    if "CustomSPMDPartitioning" in called:
         raise StepError(
             "this program has calls with jax.experimental.custom_partitioning, whose "
             "rules are functions of the process that wrote it: give the step itself"
@@ -195,7 +195,9 @@ def lowered_from_stablehlo(data: bytes | str, *, devices: int = 1) -> LoweredSte
         mesh=mesh,
         device_order=tuple(range(partitions)),
         argument_count=len(arguments),
-        settings={"jax_use_shardy_partitioner": "sdy." in text},
+        custom_calls=called,
+        batch_partitionable=_jax_internals.batch_partitionable(called),
+        settings=compiler_settings() | {"jax_use_shardy_partitioner": "sdy." in text},
     )
 
 

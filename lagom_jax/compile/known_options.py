@@ -139,6 +139,8 @@ def _ask(options: tuple[tuple[str, type, object], ...]) -> tuple[OptionSupport, 
         "tuple_args": False,
         "propagate_to_inputs": (False,),
         "propagate_to_outputs": (False,),
+        "custom_calls": (),
+        "batch_partitionable": (),
         "settings": {},
     }
     return tuple(_answers(request, [(name, value) for name, _, value in options]))

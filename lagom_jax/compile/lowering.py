@@ -83,8 +83,12 @@ class LoweredStep:
     """The device of each partition, counted from 0."""
     argument_count: int
     """Parameters of the module: arguments that are used, and hoisted constants."""
+    custom_calls: tuple[str, ...] = dataclasses.field(repr=False)
+    """Names of the functions that the module calls."""
+    batch_partitionable: tuple[str, ...] = dataclasses.field(repr=False)
+    """Those of them that XLA may cut along their batch dimensions."""
     settings: dict[str, Any] = dataclasses.field(repr=False)
-    """jax's configuration as far as it reaches the compiler."""
+    """The configuration of jax as far as it reaches the compiler."""
     notes: tuple[str, ...] = ()
     """Differences from the program that would run on the GPUs, in words."""
     rules: Mapping[str, partitioning.PartitioningRule] = dataclasses.field(
@@ -179,7 +183,9 @@ def _lowered_step(
 ) -> LoweredStep:
     facts = _jax_internals.compile_facts(lowered)
     module = lowered.compiler_ir("stablehlo")
-    rules = partitioning.rules_of(module.operation.get_asm(enable_debug_info=False))
+    text = module.operation.get_asm(enable_debug_info=False)
+    rules = partitioning.rules_of(text)
+    called = partitioning.called_targets(text)
     module = _jax_modules.module_apart(
         module, functools.partial(partitioning.renamed, rules=rules)
     )
@@ -199,15 +205,29 @@ def _lowered_step(
         mesh=facts["mesh"],
         device_order=_order(facts["device_ids"], facts["device_count"]),
         argument_count=len(facts["propagate_to_inputs"]),
-        settings={
-            name: getattr(jax.config, name)
-            for name in _COMPILER_SETTINGS
-            if hasattr(jax.config, name)
-        },
+        custom_calls=called,
+        batch_partitionable=_jax_internals.batch_partitionable(called),
+        settings=compiler_settings(),
         notes=notes,
         rules=rules,
         cautions=cautions,
     )
+
+
+def compiler_settings() -> dict[str, Any]:
+    """The configuration of jax as far as it reaches the compiler.
+
+    Example:
+        >>> compiler_settings()["jax_optimization_level"]
+        'UNKNOWN'
+    """
+    # Some can be set for a block, and are attributes; the others are not.
+    every: Mapping[str, Any] = jax.config.values  # pyright: ignore[reportAttributeAccessIssue]
+    return {
+        name: getattr(jax.config, name, every[name])
+        for name in _COMPILER_SETTINGS
+        if name in every
+    }
 
 
 def sha256(text: str) -> str:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lagom_jax.compile import _jax_internals, _jax_kernels, _jax_modules
+from lagom_jax.compile import _jax_modules, _jaxlib
+from lagom_jax.compile._internal import internal
 
 QUESTION: Final = "rule"
 """The key in a header that makes a frame a question, and says which rule is asked."""
@@ -51,7 +52,7 @@ def rules_of(text: str) -> dict[str, PartitioningRule]:
         >>> rules_of("module { }")
         {}
     """
-    table: Mapping[bytes, Any] = _jax_internals.internal(_MODULE, "_sharding_callbacks")
+    table: Mapping[bytes, Any] = internal(_MODULE, "_sharding_callbacks")
     places = {
         key: text.find(f'backend_config = "{key.decode()}"') for key in list(table)
     }
@@ -93,10 +94,10 @@ def answered(
     """
     rule = rules[header["name"]]
     key = rule.key.encode()
-    function = _jax_internals.internal(_MODULE, _RULES[header[QUESTION]])
-    read, write = _jax_kernels.read_sharding, _jax_kernels.write_sharding
-    shapes = [_jax_kernels.read_shape(shape) for shape in header["shapes"]]
-    result = _jax_kernels.read_shape(header["result"])
+    function = internal(_MODULE, _RULES[header[QUESTION]])
+    read, write = _jaxlib.read_sharding, _jaxlib.write_sharding
+    shapes = [_jaxlib.read_shape(shape) for shape in header["shapes"]]
+    result = _jaxlib.read_shape(header["result"])
     shardings = [read(sharding) for sharding in header["shardings"]]
     try:
         if header[QUESTION] == "propagate":
@@ -124,7 +125,7 @@ def rules_that_ask(
         exchange: Sends a question and returns the answer.
         register: Called with the names of custom calls in the programs that come back.
     """
-    read, write = _jax_kernels.read_sharding, _jax_kernels.write_sharding
+    read, write = _jaxlib.read_sharding, _jaxlib.write_sharding
 
     def ask(
         rule: str, shapes: Any, shardings: Any, result: Any, name: bytes, **more: Any
@@ -165,13 +166,11 @@ def rules_that_ask(
 
 
 def use_rules(rules: Mapping[str, Callable[..., Any]]) -> None:
-    """Has jax give the compiler other rules than its own.
-
-    To be called before jax loads its plugins.
+    """Has the compiler of this process partition calls by rules.
 
     Args:
         rules: As `rules_that_ask` returns them.
     """
-    _jax_kernels.replace_partitioner(
+    _jaxlib.register_partitioner(
         _CALL, rules["propagate"], rules["partition"], rules["infer"]
     )

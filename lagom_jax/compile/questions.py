@@ -22,7 +22,7 @@ from typing import Any, Final
 import jax
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import _jax_internals
+from lagom_jax.compile._internal import internal
 from lagom_jax.compile.asking_code import asking_frame, is_lookup, place_of
 
 _GPU: Final = (None, "gpu", "cuda")
@@ -180,7 +180,7 @@ def questions_asked(
         yield asked
 
 
-_told: Any = _jax_internals.internal(jax, "make_user_context")(None)
+_told: Any = internal(jax, "make_user_context")(None)
 _ONE_AT_A_TIME: Final = threading.RLock()
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -138,6 +139,10 @@ def scheduler_pass(edit: ScheduleEdit | None, capture: bool) -> Iterator[Schedul
 
 @contextlib.contextmanager
 def _without_persistent_cache() -> Iterator[None]:
+    # Without jax, as in a process that only compiles, there is none.
+    if "jax" not in sys.modules:
+        yield
+        return
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 

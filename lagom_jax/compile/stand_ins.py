@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lagom_jax.compile import _jax_kernels
+from lagom_jax.compile import _jaxlib
 
 # A function of jax that does nothing at all.
 _KERNEL: Final = "dce_sink"
@@ -71,7 +71,7 @@ class StandIns:
         Returns:
             True if there was one to register.
         """
-        handlers: dict[str, Any] = _jax_kernels.cuda_handlers()
+        handlers: dict[str, Any] = _jaxlib.cuda_handlers()
         registered = self._typed if typed else self._untyped
         missing = [
             name
@@ -79,6 +79,6 @@ class StandIns:
             if name not in registered and not (typed and name in handlers)
         ]
         for name in missing:
-            _jax_kernels.register_for_cuda(name, handlers[_KERNEL], typed=typed)
+            _jaxlib.register_for_cuda(name, handlers[_KERNEL], typed=typed)
             registered.add(name)
         return bool(missing)

@@ -70,7 +70,7 @@ class Toolchain:
             True
         """
         environ = os.environ if environ is None else environ
-        roots = [root for root in (_cuda_root(environ), _SYSTEM_CUDA) if root]
+        roots = [root for root in (cuda_root(environ), _SYSTEM_CUDA) if root]
         return cls(
             versions=dict(_installed()),
             ptxas=_tool("ptxas", environ),
@@ -233,8 +233,17 @@ def _install(versions: Mapping[str, str]) -> str:
     return f'pip install "jax[cuda12-local]{pin}" nvidia-cuda-nvcc-cu12'
 
 
-def _cuda_root(environ: Mapping[str, str]) -> Path | None:
-    """The CUDA directory that jax points XLA to."""
+def cuda_root(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The CUDA directory that jax points XLA to.
+
+    Args:
+        environ: The environment variables; this process's own by default.
+
+    Example:
+        >>> cuda_root({"CUDA_ROOT": "/opt/cuda"}).as_posix()
+        '/opt/cuda'
+    """
+    environ = os.environ if environ is None else environ
     if root := environ.get("CUDA_ROOT"):
         return Path(root)
     # jax asks for CUDA 13's package first, and stays with it even where it holds no
@@ -257,7 +266,7 @@ def _locations(module: str) -> list[Path]:
 
 def _tool(name: str, environ: Mapping[str, str]) -> Path | None:
     """The path at which XLA finds a tool: jax's CUDA, the PATH, the system's CUDA."""
-    root = _cuda_root(environ)
+    root = cuda_root(environ)
     folders = [root / "bin"] if root else []
     folders += [Path(p) for p in environ.get("PATH", "").split(os.pathsep) if p]
     folders.append(_SYSTEM_CUDA / "bin")

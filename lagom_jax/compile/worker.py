@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lagom_jax.compile import partitioning, stand_ins, wire
-from lagom_jax.errors import ToolchainError
+from lagom_jax.compile import _jaxlib, partitioning, stand_ins, wire
 
 if TYPE_CHECKING:
     from lagom_jax.compile.scheduler_pass import SchedulerPass
@@ -30,9 +29,13 @@ _PR_SET_PDEATHSIG = 1
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answers requests until there are no more."""
-    _use_rules_of_the_parent(requests, answers)
+    ready = False
     while (frame := wire.unpack(requests)) is not None:
         try:
+            # An installation that does not work is an answer, too.
+            if not ready:
+                _use_rules_of_the_parent(requests, answers)
+                ready = True
             request, module = frame
             answer = _try_options if "each_option" in request else _compile
             header, payload = answer(request, module)
@@ -46,7 +49,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _use_rules_of_the_parent(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Has jax ask the process that sends requests how calls are partitioned."""
+    """Has XLA ask the process that sends requests how calls are partitioned."""
 
     def exchange(question: dict[str, Any], payload: bytes) -> Any:
         answers.write(wire.pack(question, payload))
@@ -59,9 +62,7 @@ def _use_rules_of_the_parent(requests: BinaryIO, answers: BinaryIO) -> None:
     def register(targets: tuple[str, ...]) -> None:
         _STAND_INS.register(stand_ins.needing(targets))
 
-    # An installation that does not import is an answer, later.
-    with contextlib.suppress(ImportError, ToolchainError):
-        partitioning.use_rules(partitioning.rules_that_ask(exchange, register))
+    partitioning.use_rules(partitioning.rules_that_ask(exchange, register))
 
 
 def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
@@ -142,18 +143,7 @@ def _try_options(
 
 def _devices(request: dict[str, Any]) -> list[Any]:
     """The devices to compile for, in the order of the partitions."""
-    # Here and not above, so that an installation that does not import is an answer.
-    import jax
-    from jax.experimental import topologies
-
-    for name, value in request["settings"].items():
-        jax.config.update(name, value)
-    topology = topologies.get_topology_desc(
-        platform="cuda",
-        topology=request["topology"],
-        target_config=request["target_text"],
-    )
-    devices = topology.devices
+    devices = _jaxlib.devices(request["topology"], request["target_text"])
     platforms = {device.platform for device in devices}
     if not platforms <= {"gpu", "cuda"}:
         raise RuntimeError(f"the devices to compile for are no GPUs: {platforms}")
@@ -169,20 +159,20 @@ def _devices(request: dict[str, Any]) -> list[Any]:
 def _executable(
     request: dict[str, Any], module: bytes, devices: list[Any], options: dict[str, Any]
 ) -> Any:
-    from lagom_jax.compile import _jax_modules
-
-    targets = partitioning.called_targets(_jax_modules.text_of(module))
-    _STAND_INS.register(stand_ins.needing(targets))
+    _STAND_INS.register(stand_ins.needing(request["custom_calls"]))
+    for name in request["batch_partitionable"]:
+        _jaxlib.register_batch_partitionable(name)
+    made = _jaxlib.compile_options(
+        [device.id for device in devices],
+        tuple_args=request["tuple_args"],
+        propagate_to_inputs=request["propagate_to_inputs"],
+        propagate_to_outputs=request["propagate_to_outputs"],
+        options=options,
+        settings=request["settings"],
+    )
     while True:
         try:
-            return _jax_modules.compile_module(
-                module,
-                devices,
-                tuple_args=request["tuple_args"],
-                propagate_to_inputs=request["propagate_to_inputs"],
-                propagate_to_outputs=request["propagate_to_outputs"],
-                options=options,
-            )
+            return _jaxlib.compile_module(module, devices, made)
         except Exception as error:
             missing = stand_ins.lacking(str(error))
             if missing is None:
@@ -224,8 +214,8 @@ def main() -> None:
         die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # What a compile leaves behind is freed by counting; looking for circles in all of
-    # jax takes longer than starting it.
+    # What a compile leaves behind is freed by counting; looking for circles in what
+    # is imported takes longer than it helps.
     gc.disable()
     serve(sys.stdin.buffer, answers)
 

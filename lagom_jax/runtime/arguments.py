@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import jax
 
-from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile._internal import internal
 from lagom_jax.runtime.dispatch import parts_of
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import jax
 
-from lagom_jax.compile._jax_internals import internal
+from lagom_jax.compile._internal import internal
 from lagom_jax.errors import ToolchainError
 from lagom_jax.runtime.say import LOG
 

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import jax
 
-from lagom_jax.compile._jax_internals import internal, lowered_devices
+from lagom_jax.compile._internal import internal
+from lagom_jax.compile._jax_internals import lowered_devices
 from lagom_jax.compile.lowering import sha256
 from lagom_jax.compile.scheduler_pass import scheduler_pass
 from lagom_jax.errors import LagomError, PlanError, ToolchainError

@@ -101,7 +101,7 @@ class KeyValueStore:
         Raises:
             RuntimeError: The service refuses, or does not answer in time.
         """
-        from lagom_jax.compile._jax_internals import internal
+        from lagom_jax.compile._internal import internal
 
         call = internal(self._client, method)
         try:

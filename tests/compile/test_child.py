@@ -51,8 +51,7 @@ def test_the_toolchain_is_examined_without_jax():
 def test_the_worker_imports_only_what_compiling_needs():
     result = run_python(
         "import sys; import lagom_jax.compile.worker\n"
-        "import lagom_jax.compile._jax_internals, jax.experimental.topologies\n"
-        "heavy = ['rich', 'flax', 'optax', 'google.protobuf', 'matplotlib']\n"
+        "heavy = ['jax', 'rich', 'flax', 'optax', 'google.protobuf', 'matplotlib']\n"
         "heavy += ['lagom_jax.planner', 'lagom_jax.report', 'lagom_jax.runtime']\n"
         "print([module for module in heavy if module in sys.modules])"
     )
@@ -146,9 +145,9 @@ def test_python_without_an_executable(monkeypatch):
 
 
 def test_the_environment_of_the_child_is_not_that_of_the_user(monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
     environment = child.environment()
-    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["XLA_FLAGS"] == "--xla_gpu_enable_triton_gemm=false"
-    assert os.environ["JAX_PLATFORMS"] == "cuda"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
