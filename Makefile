@@ -19,7 +19,7 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test nightly smoke check format docs bench clean
+.PHONY: help setup browser demo collect test nightly smoke check format docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -51,6 +51,9 @@ demo: $(STAMP)  ## llama-3-8b's training step on 64 H100s: analyse, search, reco
 
 test: $(STAMP) check  ## lint, types and the whole test suite
 	$(PYTEST) --durations=25
+
+collect: $(STAMP)
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null
 
 nightly: $(STAMP) check  ## the same at full depth, and what is left out by day
 	$(PYTEST) --nightly --durations=25

@@ -183,7 +183,9 @@ def compile_options(
     build.allow_spmd_sharding_propagation_to_output = list(propagate_to_outputs)
     flags = dict(options)
     given = {b: settings[s] for s, b in _BUILD_SETTINGS.items() if s in settings}
-    given |= {name: flags.pop(name) for name in _BUILD_OPTIONS if name in flags}
+    # jaxlib 0.12 has fewer of them; another is an option that XLA does not know.
+    kept = [name for name in _BUILD_OPTIONS if name in flags and hasattr(build, name)]
+    given |= {name: flags.pop(name) for name in kept}
     for name, value in given.items():
         setattr(build, name, _LEVELS.get(value, value))
     for name in _COMPILE_OPTIONS:
@@ -250,6 +252,7 @@ def register_partitioner(
     )
 
 
+@functools.cache
 def register_batch_partitionable(name: str) -> None:
     """Lets the compiler cut the calls of a name along their batch dimensions."""
     register = internal(
