@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import threading
@@ -21,6 +22,29 @@ from lagom_jax.errors import CompileError, ToolchainError
 from lagom_jax.files import digest_of_code
 
 LOG = logging.getLogger("lagom_jax")
+
+
+# A plan looks for orders of the best of what it has compiled lately.
+_SCHEDULES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptSchedule:
+    """A module as XLA's scheduler left it, and what was said of its compile."""
+
+    header: dict[str, Any]
+    module: bytes = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(cls, header: dict[str, Any], payload: bytes) -> KeptSchedule | None:
+        """What an answer of `worker` has of it, if anything.
+
+        Args:
+            header: The answer.
+            payload: The modules that came with it.
+        """
+        size = header.get("scheduled_size", 0)
+        return cls(header, payload[len(payload) - size :]) if size else None
 
 
 class Compiler:
@@ -51,6 +75,7 @@ class Compiler:
         self._busy: set[Child] = set()
         self._kernels: dict[str, KernelCache] = {}
         self._lacking: set[str] = set()
+        self._schedules: dict[str, KeptSchedule] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._stack = contextlib.ExitStack()
@@ -120,7 +145,54 @@ class Compiler:
             request: What `worker` takes.
             program: A digest of the program.
         """
-        if self.store is None or store.depends_on_files(request["options"]):
+        return None if self.store is None else self._key(request, program)
+
+    def schedule_of(
+        self, request: Mapping[str, Any], program: str
+    ) -> KeptSchedule | None:
+        """What XLA's scheduler left of the same compile without an order, if kept.
+
+        Args:
+            request: What `worker` takes.
+            program: A digest of the program.
+        """
+        asked = {**request, "order": None, "capture": True}
+        key = self._key(asked, program)
+        if key is None:
+            return None
+        with self._lock:
+            kept = self._schedules.get(key)
+        if kept is None and self.store is not None:
+            found = self.store.find(key)
+            kept = None if found is None else KeptSchedule.of(*found)
+        return kept
+
+    def remember(
+        self,
+        request: Mapping[str, Any],
+        program: str,
+        header: dict[str, Any],
+        payload: bytes,
+    ) -> None:
+        """Keeps what the scheduler left, for orders that are asked for soon.
+
+        Args:
+            request: What `worker` took.
+            program: A digest of the program.
+            header: Its answer.
+            payload: The modules that came with it.
+        """
+        key = self._key(request, program)
+        kept = KeptSchedule.of(header, payload)
+        if key is None or kept is None:
+            return
+        with self._lock:
+            self._schedules[key] = kept
+            while len(self._schedules) > _SCHEDULES:
+                del self._schedules[next(iter(self._schedules))]
+
+    def _key(self, request: Mapping[str, Any], program: str) -> str | None:
+        if store.depends_on_files(request["options"]):
             return None
         ours = digest_of_code(Path(__file__).parent)
         versions = {**self.toolchain.versions, "lagom_jax": ours}

@@ -247,9 +247,23 @@ def _compiled(
 ) -> tuple[dict[str, Any], bytes]:
     """The compiler's result, with its warnings and the options added as a fallback."""
     fallback: dict[str, Any] = {}
-    answer = compiler.ask(
-        request, lowered.stablehlo, timeout_s=timeout_s, rules=lowered.rules
-    )
+    before = None
+    if request["order"] is not None and not lowered.rules:
+        before = compiler.schedule_of(request, lowered.digest)
+    if before is None:
+        answer = compiler.ask(
+            request, lowered.stablehlo, timeout_s=timeout_s, rules=lowered.rules
+        )
+    else:
+        fallback = before.header["fallback"]
+        asked = {
+            **request,
+            "options": {**request["options"], **fallback},
+            "scheduled_size": len(before.module),
+        }
+        answer = compiler.ask(
+            asked, lowered.stablehlo + before.module, timeout_s=timeout_s
+        )
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:
         # With a GPU XLA would have tried which tiles its own matmul kernels can take.
         fallback = {_TRITON: False}
@@ -262,11 +276,12 @@ def _compiled(
         )
     if answer.header is None or not answer.header["ok"]:
         raise failures.explain(answer, lowered.name, target.name, timeout_s)
-    header = {
-        **answer.header,
-        "fallback": fallback,
-        "warnings": list(filter(_WARNING.match, answer.printed)),
-    }
+    warned = list(filter(_WARNING.match, answer.printed))
+    if before is not None and answer.header["only_reordered"]:
+        warned = before.header["warnings"]
+    header = {**answer.header, "fallback": fallback, "warnings": warned}
+    if request["order"] is None and not lowered.rules:
+        compiler.remember(request, lowered.digest, header, answer.payload)
     # Rules are code, of which the program says nothing. And a schedule that was not met
     # may be met when asked again.
     by_chance = _outcome(header) == NOT_MET

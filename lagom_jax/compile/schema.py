@@ -30,8 +30,12 @@ _MESSAGES = {
         7 HloScheduleProto schedule
         8 HloInputOutputAliasProto input_output_alias
         15 DeviceAssignmentProto device_assignment
-        17 StackFrameIndexProto stack_frame_index""",
-    "HloModuleFramesProto": "17 StackFrameIndexProto stack_frame_index",
+        17 StackFrameIndexProto stack_frame_index
+        19 FrontendAttributes frontend_attributes""",
+    "HloModuleNameProto": "1 string name",
+    "HloModuleFramesProto": """
+        17 StackFrameIndexProto stack_frame_index
+        19 FrontendAttributes frontend_attributes""",
     "HloComputationProto": """
         1 string name
         2 HloInstructionProto* instructions

@@ -65,17 +65,21 @@ def _use_rules_of_the_parent(requests: BinaryIO, answers: BinaryIO) -> None:
     partitioning.use_rules(partitioning.rules_that_ask(exchange, register))
 
 
-def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
+def _compile(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     began = time.perf_counter()
     devices = _devices(request)
     ready = time.perf_counter()
-    with schedule_pass(request) as seen:
-        executable = _executable(request, module, devices, request["options"])
-    compiled = time.perf_counter()
-    modules = executable.hlo_modules()
-    if len(modules) != 1:
-        raise RuntimeError(f"one module was compiled into {len(modules)}")
-    result = modules[0].as_serialized_hlo_module_proto()
+    size = len(payload) - request.get("scheduled_size", 0)
+    module, scheduled = payload[:size], payload[size:]
+    found = _in_another_order(request, scheduled, devices) if scheduled else None
+    if found is None:
+        with schedule_pass(request) as seen:
+            executable = _executable(request, module, devices, request["options"])
+        compiled = time.perf_counter()
+        result = _only_module(executable)
+    else:
+        executable, seen, result = found
+        compiled = time.perf_counter()
     serialised = time.perf_counter()
     return {
         "ok": True,
@@ -84,8 +88,49 @@ def _compile(request: dict[str, Any], module: bytes) -> tuple[dict[str, Any], by
         "start_seconds": ready - began,
         "compile_seconds": compiled - ready,
         "serialise_seconds": serialised - compiled,
+        "only_reordered": found is not None,
         **(_schedule(seen, result) if seen is not None else {}),
     }, result + ((seen and seen.before) or b"")
+
+
+def _only_module(executable: Any) -> bytes:
+    modules = executable.hlo_modules()
+    if len(modules) != 1:
+        raise RuntimeError(f"one module was compiled into {len(modules)}")
+    return modules[0].as_serialized_hlo_module_proto()
+
+
+def _in_another_order(
+    request: dict[str, Any], scheduled: bytes, devices: list[Any]
+) -> tuple[Any, SchedulerPass, bytes] | None:
+    """The executable, the pass and the module of a step that was scheduled before.
+
+    None where that cannot be done, or the order is not taken; a compile of the whole
+    step is then right, and says why.
+    """
+    from lagom_jax.compile import reordering
+    from lagom_jax.compile.scheduler_pass import SchedulerPass, placed
+    from lagom_jax.plan.order import APPLIED, ScheduleEdit
+    from lagom_jax.typed_json import typed
+
+    seen = SchedulerPass(typed(ScheduleEdit, request["order"]), request["capture"])
+    moved = seen.transform(scheduled)
+    if moved is None or seen.outcome != APPLIED:
+        return None
+    try:
+        program, given, made = reordering.placeholder(scheduled, len(devices))
+        asked = {
+            **request,
+            "tuple_args": False,
+            "propagate_to_inputs": (False,) * given,
+            "propagate_to_outputs": (False,) * made,
+        }
+        with placed(reordering.without_frames(moved)):
+            executable = _executable(asked, program, devices, request["options"])
+        result = reordering.with_frames(_only_module(executable), scheduled)
+    except Exception:
+        return None
+    return executable, seen, result
 
 
 @contextlib.contextmanager
