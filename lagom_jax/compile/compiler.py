@@ -37,7 +37,7 @@ class KeptSchedule:
 
     @classmethod
     def of(cls, header: dict[str, Any], payload: bytes) -> KeptSchedule | None:
-        """What an answer of `worker` has of it, if anything.
+        """The schedule in an answer of `worker`, if it has one.
 
         Args:
             header: The answer.
@@ -150,7 +150,7 @@ class Compiler:
     def schedule_of(
         self, request: Mapping[str, Any], program: str
     ) -> KeptSchedule | None:
-        """What XLA's scheduler left of the same compile without an order, if kept.
+        """The schedule of the same compile without an order, if it was kept.
 
         Args:
             request: What `worker` takes.
