@@ -264,6 +264,10 @@ def _compiled(
         answer = compiler.ask(
             asked, lowered.stablehlo + before.module, timeout_s=timeout_s
         )
+        if answer.header is None and not answer.timed_out:
+            # XLA did not survive a program of ours; it may survive the step.
+            del asked["scheduled_size"]
+            answer = compiler.ask(asked, lowered.stablehlo, timeout_s=timeout_s)
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:
         # With a GPU XLA would have tried which tiles its own matmul kernels can take.
         fallback = {_TRITON: False}

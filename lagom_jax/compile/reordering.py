@@ -74,7 +74,7 @@ def placeholder(module: bytes, partitions: int) -> tuple[bytes, int, int]:
     results = ", ".join(f"%r{number}" for number in range(len(made)))
     body = "\n".join(lines)
     text = f"""
-module @{parsed.name} attributes {{
+module @"{parsed.name}" attributes {{
   mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32
 }} {{
   func.func public @main({arguments}) -> ({", ".join(made)}) {{

@@ -7,6 +7,7 @@ import pytest
 
 import lagom_models
 from lagom_jax.compile import Compiler, ScheduledOrder, Target, compile_step, lower
+from lagom_jax.compile.child import WorkerAnswer
 from lagom_jax.compile.reordering import NoPlaceholderError, placeholder
 from lagom_jax.compile.schema import message_class
 from lagom_jax.plan import ScheduleEdit
@@ -159,6 +160,25 @@ def test_other_options_are_another_compile(asked):
         others = {"xla_gpu_enable_latency_hiding_scheduler": False}
         compile_step(step, TARGET, others, order=edit, compiler=compiler)
     assert asked == [False, False]
+
+
+def test_a_process_that_dies_of_it_is_followed_by_a_whole_compile(monkeypatch):
+    step, ask = small(), Compiler.ask
+    died = []
+
+    def dying(self, request, *arguments, **named):
+        if "scheduled_size" in request:
+            died.append(request)
+            return WorkerAnswer(None, b"", -6, False, ())
+        return ask(self, request, *arguments, **named)
+
+    monkeypatch.setattr(Compiler, "ask", dying)
+    with Compiler(store=False) as compiler:
+        before = compile_step(step, TARGET, capture=True, compiler=compiler)
+        edit = parameters_first(before.scheduled_bytes)
+        found = compile_step(step, TARGET, order=edit, compiler=compiler)
+    assert len(died) == 1
+    assert found.order_outcome == APPLIED
 
 
 def module(**shape):
