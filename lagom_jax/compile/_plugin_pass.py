@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from lagom_jax.compile import _jaxlib
 from lagom_jax.compile._internal import internal, jax_version
-from lagom_jax.compile.toolchain import VERIFIED_ON
+from lagom_jax.compile.toolchain import VERIFIED_ON, release
 from lagom_jax.errors import ToolchainError
 
 Transform = Callable[[bytes], bytes | None]
@@ -44,17 +43,13 @@ def registered(transform: Transform) -> Iterator[None]:
     Raises:
         ToolchainError: This jax offers no way to register a pass.
     """
-    register, clear = _by_jaxlib if _jaxlib_registers() else _directly
+    by_jaxlib = release(jax_version()) >= JAXLIB_FROM
+    register, clear = _by_jaxlib if by_jaxlib else _directly
     register(transform)
     try:
         yield
     finally:
         clear()
-
-
-def _jaxlib_registers() -> bool:
-    numbers = re.findall(r"\d+", jax_version())[:2]
-    return tuple(map(int, numbers)) >= JAXLIB_FROM
 
 
 def _register_by_jaxlib(transform: Transform) -> None:

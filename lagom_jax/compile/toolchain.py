@@ -286,5 +286,14 @@ def order_keeps_donation(jaxlib: str) -> bool:
         >>> order_keeps_donation("0.10.2"), order_keeps_donation("0.12.0.1")
         (False, True)
     """
-    numbers = tuple(int(part) for part in re.findall(r"\d+", jaxlib)[:2])
-    return numbers >= _ORDER_KEEPS_DONATION
+    return release(jaxlib) >= _ORDER_KEEPS_DONATION
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, to be compared.
+
+    Example:
+        >>> release("0.10.2") < release("0.12.0.1")
+        True
+    """
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
