@@ -1,5 +1,6 @@
 """The command line, in this process and in one of its own, and a program to give it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ def lagom_alone(*words, **options):
         [sys.executable, "-m", "lagom_jax", *map(str, words)],
         **{"capture_output": True, "text": True, "check": False, **options},
     )
+
+
+def without_progress(complaint: str) -> str:
+    """What is left of stderr without the lines that a slow machine has to see."""
+    return re.sub(r"^lagom: \d+ s: .*\n", "", complaint, flags=re.MULTILINE)
 
 
 def write_dump(folder: Path, devices: int) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ from lagom_jax.commands import tune as verb
 from lagom_jax.errors import PlanError
 from lagom_jax.plan import load, to_json
 
-from ..command_line import lagom, lagom_alone, write_dump
+from ..command_line import lagom, lagom_alone, without_progress, write_dump
 
 STEP = """\
 import jax, jax.numpy as jnp
@@ -68,8 +67,7 @@ def test_a_plan_of_ones_own_step_is_shown_and_written(capsys, own, tmp_path):
     words = [own(), *HERE, *FEW, "--output", file]
     code, out, complaint = tune(capsys, *words)
     assert code == 0
-    # On a slow machine it says now and then how far it is.
-    assert all(re.match(r"lagom: \d+ s: ", x) for x in complaint.splitlines())
+    assert not without_progress(complaint)
     assert out.startswith("make_step on h100:1x8 (8 devices)")
     assert "Candidates (steps are predicted, compiles measured)" in out
     assert f"written to {file}" in " ".join(out.split())
@@ -92,7 +90,7 @@ def test_json_is_the_plan_and_nothing_else(own, tmp_path):
     words = ["tune", own(), *HERE, *FEW, "--json", "--output", str(file)]
     path = ":".join(filter(None, sys.path))
     done = lagom_alone(*words, env={**os.environ, "PYTHONPATH": path})
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")
     assert done.stdout == file.read_text() == to_json(load(file))
     assert json.loads(done.stdout)["lagom_plan"] is True
 
