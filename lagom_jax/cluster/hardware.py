@@ -88,6 +88,9 @@ class Link:
     latency_s: float
     """From one end to the other for the smallest message."""
     sources: Mapping[str, str] = dataclasses.field(compare=False, repr=False)
+    gpus_joined: int | None = None
+    """Most GPUs that all reach each other over it, such as 2 over a bridge; None where
+    all of a domain do."""
 
     def as_dict(self) -> dict[str, object]:
         """All figures as JSON-ready data, without their sources."""

@@ -91,16 +91,23 @@ class RecordFile:
                 raise self.error(key, "must hold nothing but texts")
         return tuple(cast("list[str]", value))
 
-    def facts(self, keys: Collection[str], tables: Collection[str] = ()) -> list[Fact]:
+    def facts(
+        self,
+        keys: Collection[str],
+        tables: Collection[str] = (),
+        optional: Collection[str] = (),
+    ) -> list[Fact]:
         """The facts of the record: `keys`, no others but the tables of facts.
 
         Args:
             keys: the facts that must be there, and no others.
             tables: names that must be there too and are read by `fact_table`.
+            optional: facts that may be there, and come last.
         """
         content = self._table("facts", self.content.get("facts"))
-        self._check_keys("facts.", content, (*keys, *tables), ())
-        return [self._fact(f"facts.{key}", content[key]) for key in keys]
+        self._check_keys("facts.", content, (*keys, *tables), optional)
+        found = (*keys, *(key for key in optional if key in content))
+        return [self._fact(f"facts.{key}", content[key]) for key in found]
 
     def fact_table(
         self, key: str, needed: Collection[str], optional: Collection[str] = ()

@@ -144,19 +144,20 @@ def _load_gpu(path: Path) -> Gpu:
 def _load_link(path: Path) -> Link:
     record = RecordFile.read(path)
     record.expect_keys("name", "title", "kind", "facts", "sources")
-    facts = record.facts(("bytes_per_s", "latency_s"))
+    facts = record.facts(("bytes_per_s", "latency_s"), optional=("gpus_joined",))
     record.check_sources(facts)
     kind = record.text("kind")
     if kind not in _LINK_KINDS:
         raise record.error("kind", f"must be one of {', '.join(_LINK_KINDS)}")
-    bytes_per_s, latency_s = map(record.quantity, facts)
+    bytes_per_s, latency_s, *joined = facts
     return Link(
         name=record.text("name"),
         title=record.text("title"),
         kind=kind,
-        bytes_per_s=bytes_per_s,
-        latency_s=latency_s,
+        bytes_per_s=record.quantity(bytes_per_s),
+        latency_s=record.quantity(latency_s),
         sources=_sources(facts),
+        gpus_joined=record.count(joined[0], least=2) if joined else None,
     )
 
 

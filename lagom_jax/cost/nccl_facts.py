@@ -44,7 +44,8 @@ class NcclFacts:
     nvls_efficiency: float
     """0 where the links cannot reduce or multicast."""
     ll128: bool
-    """True if NCCL uses LL128: not over PCIe, where 128 bytes may arrive in parts."""
+    """True if NCCL has LL128: all of a domain reach each other over NVLink. Over PCIe
+    128 bytes may arrive in parts."""
     version: str
     """Of NCCL."""
     channels: int
@@ -171,7 +172,7 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         tree_ll128_channel_gb_per_s=tuple(generation["tree_ll128_channel_gb_per_s"]),
         tree_channel_gb_per_s=tuple(generation["tree_channel_gb_per_s"]),
         nvls_efficiency=generation["nvls_efficiency"] if nvlink else 0.0,
-        ll128=nvlink,
+        ll128=nvlink and _all_joined(cluster),
         version=version,
         channels=generation["channels"],
         far_channels=generation["far_channels"],
@@ -195,6 +196,12 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
             for protocol in ("ll", "ll128", "simple")
         },
     )
+
+
+def _all_joined(cluster: Cluster) -> bool:
+    """True if the GPUs of a domain reach each other without another way between."""
+    joined = cluster.inside.gpus_joined
+    return joined is None or cluster.scale_up_size <= joined
 
 
 @functools.cache

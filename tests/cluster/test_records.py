@@ -180,6 +180,10 @@ def test_a_wrong_gpu_record_is_refused(
         (at("facts", "bytes_per_s", "value", value=-1), "must be a positive number"),
         (at("facts", "latency_s", "value", value=float("nan")), "positive number"),
         (at("facts", "latency_s", "value", value="1 us"), "positive number"),
+        (
+            at("facts", "gpus_joined", value={"value": 1, "source": "latency"}),
+            "`facts.gpus_joined` must be a whole number, 2 or more",
+        ),
     ],
 )
 def test_a_wrong_link_record_is_refused(

@@ -63,6 +63,27 @@ def test_simple_fills_all_channels_from_768_kib():
     assert channels((736 << 10) - 1) == 22
 
 
+@pytest.mark.parametrize(
+    ("cluster", "possible"),
+    [
+        ("h100:2x8", True),
+        ("l40s:2x8", False),
+        ("a40-pcie:1x2", False),
+        ("a40-nvlink:2x8", False),
+        ("a40-nvlink:1x4", False),
+        ("a40-nvlink:4x2", True),
+    ],
+)
+def test_ll128_is_for_gpus_that_reach_each_other_over_nvlink(cluster, possible):
+    """A bridge joins two A40: a ring of more of them crosses PCIe on its way."""
+    cluster = Cluster.parse(cluster)
+    groups = [Span(cluster.gpus_per_host, 1, cluster.gpus_per_host)]
+    groups.append(Span(cluster.devices, cluster.hosts, cluster.gpus_per_host))
+    for kind, span in itertools.product(("all-gather", "all-reduce"), groups):
+        protocols = {protocol for _, protocol in offered(kind, span, cluster)}
+        assert ("ll128" in protocols) == possible
+
+
 def test_the_ranking_of_the_worked_case():
     """Eight H100: 10.8, 27.3 and 32.2 us of latency for LL, LL128 and Simple."""
     facts = nccl_facts(H100)
