@@ -78,6 +78,8 @@ class Row:
     """The longest chain of that program."""
     link_seconds: float
     """What the busiest link needs for it."""
+    turn_seconds: float
+    """What the busiest communicator needs for it."""
     limit_seconds: float
     """The least bound of a program."""
     plan_seconds: float
@@ -148,7 +150,7 @@ def row_of(case: str) -> Row:
         at_least = functools.partial(seconds_at_least, builder, cluster, model)
         found.append((at_least(BoundKind), *(at_least([kind]) for kind in BoundKind)))
         print(f"{case}: {found[-1]}", file=sys.stderr, flush=True)
-    limit, overlap, chain, link = min(found)
+    limit, overlap, chain, link, turn = min(found)
     return Row(
         case=case,
         default_seconds=plan.evidence.default.step_seconds,
@@ -156,6 +158,7 @@ def row_of(case: str) -> Row:
         overlap_seconds=overlap,
         chain_seconds=chain,
         link_seconds=link,
+        turn_seconds=turn,
         limit_seconds=limit,
         plan_seconds=plan.evidence.tuned.step_seconds,
         programs=len(modules),
@@ -166,9 +169,9 @@ def row_of(case: str) -> Row:
 def table(rows: list[Row]) -> str:
     lines = [
         "| case | default | simple bound | with contention | longest chain "
-        "| busiest link | limit "
+        "| busiest link | busiest communicator | limit "
         "| recovered at the limit | plan | recovered | of what is possible |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         cells = (
@@ -178,6 +181,7 @@ def table(rows: list[Row]) -> str:
             milliseconds(row.overlap_seconds),
             milliseconds(row.chain_seconds),
             milliseconds(row.link_seconds),
+            milliseconds(row.turn_seconds),
             milliseconds(row.limit_seconds),
             f"{100 * row.recovered(row.limit_seconds):.0f} %",
             milliseconds(row.plan_seconds),
@@ -204,10 +208,12 @@ Where a plan would try two streams for collectives, it is the larger bound of th
 each as if the other had nothing to do. The *longest chain* is of tasks that need each
 other, or that share a stream, at their fastest, loop by loop. The *busiest link*
 carries the bytes of all collectives, under the settings that need it least, at the rate
-that large messages reach; the simple bound has its peak. These columns are of one
-program. The *limit* has for each loop the largest of the three, and is the least of all
-programs that were compiled for the plan: with these programs no order and no settings
-make the step shorter. *Recovered* is the share of what the simple bound promises.
+that large messages reach; the simple bound has its peak. The *busiest communicator*
+runs its collectives one after another, each at its fastest, as NCCL does whatever their
+streams. These columns are of one program. The *limit* has for each loop the largest of
+the four, and is the least of all programs that were compiled for the plan: with these
+programs no order and no settings make the step shorter. *Recovered* is the share of
+what the simple bound promises.
 Which step each case is: [levers](levers.md).
 
 {table(rows)}

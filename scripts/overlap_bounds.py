@@ -1,4 +1,4 @@
-"""Bounds of a step's time, whatever its order and settings: overlap, chains, links.
+"""Bounds of a step's time, whatever its order and settings.
 
 limits_of_overlap.py says what they are, and compares plans with them.
 """
@@ -102,6 +102,8 @@ class BoundKind(enum.Enum):
     """Some things need others, or share a stream with them."""
     LINK = "link"
     """Bytes of all collectives pass the busiest link."""
+    TURN = "turn"
+    """The collectives of one communicator run in turn."""
 
 
 def seconds_at_least(
@@ -174,6 +176,8 @@ class _Computations:
             bounds.append(self._chain(units, needs, ends_all))
         if BoundKind.LINK in self._kinds and ends_all:
             bounds.append(self._link(parts))
+        if BoundKind.TURN in self._kinds and ends_all:
+            bounds.append(self._in_turn(parts))
         self._known[computation.id] = float(max(bounds))
         return self._known[computation.id]
 
@@ -281,6 +285,14 @@ class _Computations:
             seconds, link = min(self._needed(site, each) for each in candidates)
             if link != NOT_A_LINK:
                 busy[link] += times * seconds
+        return max(busy.values(), default=0.0)
+
+    def _in_turn(self, parts: Sequence[_Parts]) -> float:
+        """What the communicator with the most to do needs, each at its fastest."""
+        busy: defaultdict[bytes | None, float] = defaultdict(float)
+        for site, times in (found for own in parts for found in own.collectives()):
+            busy[site.communicator] += times * self._alone(site)
+        busy.pop(None, None)
         return max(busy.values(), default=0.0)
 
     def _needed(self, site: Collective, candidate: int) -> tuple[float, str]:

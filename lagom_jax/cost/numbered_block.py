@@ -70,6 +70,20 @@ class NumberedBlock:
         """By number."""
         self.collective = tuple(isinstance(one, Collective) for one in self.tasks)
         """By number of a task whether it is one."""
+        communicators = [
+            one.communicator if isinstance(one, Collective) else None
+            for one in self.tasks
+        ]
+        self.in_turn = tuple(
+            frozenset(
+                other
+                for other, whose in enumerate(communicators)
+                if whose is not None and whose == own
+            )
+            for own in communicators
+        )
+        """By number of a collective those of its communicator, which NCCL runs in
+        turn."""
 
     def _actions(self, block: Block) -> tuple[Action, ...]:
         found: list[Action] = []

@@ -191,7 +191,10 @@ class NumberedReplay:
                 for token in action.tokens:
                     self._wait(token, books)
             elif isinstance(action, RunCollective):
-                begun, number = self._now, action.number
+                number = action.number
+                if self._queues:
+                    self._wait_for_any(self._block.in_turn[number], books)
+                begun = self._now
                 self._compute(
                     self._terms.loads[number], self._terms.seconds[number], books
                 )
@@ -230,6 +233,11 @@ class NumberedReplay:
     def _wait(self, token: int, books: Books) -> None:
         for stream, queue in list(self._queues.items()):
             while any(flight.token == token for flight in queue):
+                self._stand_still(stream, books)
+
+    def _wait_for_any(self, tasks: frozenset[int], books: Books) -> None:
+        for stream, queue in list(self._queues.items()):
+            while any(flight.number in tasks for flight in queue):
                 self._stand_still(stream, books)
 
     def _compute(self, load: int, left: float, books: Books) -> None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from lagom_jax.cost.contention import Contention, Rates
 from lagom_jax.cost.ledger import Ledger
+from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Kernel, Stream, Task
 
 State: TypeAlias = tuple[tuple[Stream, int, Task, float], ...]
@@ -44,7 +45,12 @@ class Streams:
         queue.append(Flight(token, task, seconds))
 
     def compute(self, task: Task, seconds: float, ledger: Ledger) -> None:
-        """Runs a task on the compute stream; `seconds` is its time alone."""
+        """Runs a task on the compute stream; `seconds` is its time alone.
+
+        A collective waits for those of its communicator: NCCL runs them in turn.
+        """
+        if isinstance(task, Collective) and self._queues:
+            self._wait_for_communicator(task, ledger)
         begun = self.now
         left = seconds
         while left > 0.0:
@@ -68,6 +74,18 @@ class Streams:
             if any(flight.token == token for flight in queue):
                 while any(flight.token == token for flight in queue):
                     self._stand_still(stream, ledger)
+
+    def _wait_for_communicator(self, task: Collective, ledger: Ledger) -> None:
+        communicator = task.communicator
+        if communicator is None:
+            return
+        for stream, queue in list(self._queues.items()):
+            while any(
+                isinstance(flight.task, Collective)
+                and flight.task.communicator == communicator
+                for flight in queue
+            ):
+                self._stand_still(stream, ledger)
 
     def drain(self, ledger: Ledger) -> None:
         """Holds compute until everything is done.

@@ -120,6 +120,17 @@ class Collective:
         return len(self.operands)
 
     @property
+    def communicator(self) -> bytes | None:
+        """NCCL's communicator, which runs its collectives in turn, whatever the stream.
+
+        None for a kernel of XLA's own, which has none, and for exchanges in pairs,
+        of which it is not known.
+        """
+        if self.one_shot_kernel or self.groups.point_to_point:
+            return None
+        return self.groups.communicator
+
+    @property
     def element_types(self) -> tuple[str, ...]:
         """Their types, each once."""
         return tuple(dict.fromkeys(kind for kind, _ in self.operands))

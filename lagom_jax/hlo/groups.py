@@ -52,6 +52,19 @@ class Groups:
         """Devices in a group; for a point-to-point exchange, how many pairs."""
         return self.members.shape[0 if self.point_to_point else 1]
 
+    @property
+    def communicator(self) -> bytes:
+        """Equal where each device has one communicator for both, however it is listed.
+
+        Example:
+            >>> rows = Groups(np.array([[0, 1], [2, 3]]))
+            >>> again = Groups(np.array([[2, 3], [0, 1]]))
+            >>> rows.communicator == again.communicator
+            True
+        """
+        rows = self.members[self.members[:, 0].argsort()]
+        return bytes(str(rows.shape), "ascii") + rows.tobytes()
+
     def most_shared(self, other: Groups) -> int:
         """The most devices that a group of one has in common with a group of another.
 

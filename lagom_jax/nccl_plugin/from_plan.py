@@ -26,7 +26,6 @@ LONGEST_SEQUENCE: Final = 20_000
 """Calls of a communicator in a step; a longer one is not followed."""
 _BROADCAST: Final = "collective-broadcast"
 _Shape: TypeAlias = tuple[int, int]
-_Members: TypeAlias = bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class _Site:
     name: str
     shape: _Shape
     """Ranks and domains."""
-    members: _Members
+    members: bytes
     """The members of its communicator."""
     calls: tuple[Call, ...]
     answer: Answer | None
@@ -206,7 +205,7 @@ def _site(found: Collective, cluster: Cluster, told: Setting | None) -> _Site | 
     return _Site(
         found.name,
         (span.size, span.domains),
-        _members(found),
+        found.groups.communicator,
         calls_of(found, span),
         answer,
     )
@@ -216,13 +215,6 @@ def _answer(told: Setting, operands: int) -> Answer:
     # NCCL gives each operand of a group so many channels, and adds them up.
     channels = max(1, told.channels // max(1, operands))
     return Answer(told.algorithm, told.protocol, channels, told.chunk_bytes)
-
-
-def _members(found: Collective) -> _Members:
-    """Equal where each device has one communicator for both, however it is listed."""
-    members = found.groups.members
-    rows = members[members[:, 0].argsort()]
-    return bytes(str(rows.shape), "ascii") + rows.tobytes()
 
 
 def _answers(sites: Sequence[_Site]) -> dict[Call, list[Answer | None]]:
@@ -246,7 +238,7 @@ def _sequences(
     )
     found: list[tuple[Place, ...]] = []
     broadcasts = {
-        _members(found)
+        found.groups.communicator
         for found, _, _ in program.collectives()
         if found.kind == _BROADCAST
     }
@@ -272,9 +264,7 @@ def _sequences(
     return tuple(found), []
 
 
-def _executed(
-    block: Block, sites: dict[int, _Site], members: _Members
-) -> Iterator[_Site]:
+def _executed(block: Block, sites: dict[int, _Site], members: bytes) -> Iterator[_Site]:
     """A communicator's collectives in the order in which a step runs them.
 
     Raises:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.replay import Machine
 from lagom_jax.cost.sharing import NOTHING
+from lagom_jax.hlo.collective import Collective
 from lagom_jax.order.terms import Terms
 from lagom_jax.order.transfers import Transfer, TransferQueues
 from lagom_jax.program.program import (
@@ -83,6 +84,7 @@ class Clock:
         self._machine.known = terms.known
         self._task_of: dict[int, Task] = {}
         self._loops: dict[Loop, tuple[float, StreamStates]] = {}
+        self._in_turn: dict[bytes, frozenset[int]] = {}
         actions = [tuple(map(self._action, block)) for block in blocks]
         self.actions = [
             of_unit[0] if len(of_unit) == 1 else _in_turn(of_unit)
@@ -103,7 +105,7 @@ class Clock:
             if isinstance(node.task, Kernel):
                 load = terms.kernel_load(node.task)
                 return self._kernel(load, terms.seconds[number])
-            return self._collective(number)
+            return self._collective(node.task)
         if isinstance(node, Launch):
             number = terms.number(node.task)
             self._task_of[number] = node.task
@@ -151,13 +153,29 @@ class Clock:
 
         return run
 
-    def _collective(self, number: int) -> Action:
+    def _collective(self, task: Collective) -> Action:
         seconds, loads, compute = self._seconds, self._loads, self._compute
+        number, communicator = self._terms.number(task), task.communicator
 
         def run(now: float, state: StreamStates) -> tuple[float, StreamStates]:
+            if communicator is not None and len(state) > 1:
+                before = self._of_communicator(communicator)
+                while state[0].has_any(before):
+                    now, state = self._stand_still(now, state)
             return compute(loads[number], seconds[number], now, state)
 
         return run
+
+    def _of_communicator(self, communicator: bytes) -> frozenset[int]:
+        """What is launched of a communicator, which NCCL runs in turn."""
+        found = self._in_turn.get(communicator)
+        if found is None:
+            found = self._in_turn[communicator] = frozenset(
+                number
+                for number, task in self._task_of.items()
+                if isinstance(task, Collective) and task.communicator == communicator
+            )
+        return found
 
     def _launch(self, stream: int, transfer: Transfer) -> Action:
         seconds, (number, _) = self._seconds, transfer

@@ -376,6 +376,7 @@ class Stage:
                 group = self._place[task][0] if task in self._place else None
                 known = (
                     *(group, task.kind, task.bytes, task.operand_count),
+                    task.communicator,
                     *(self.price(task, 0), self.load(task, 0)),
                 )
             self._marks[task] = known

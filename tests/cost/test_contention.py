@@ -92,12 +92,32 @@ def test_contention_in_a_loop_is_multiplied_exactly():
 
 def test_a_synchronous_collective_is_slowed_by_one_that_flies():
     """Half a speed each for 4 s, then what is left of the first, alone."""
-    step = program(launch("c", 1), Run(collective("d")), wait(1))
+    step = program(launch("c", 1), Run(collective("d", ranks=(0, 2))), wait(1))
     prices = ByName({"c": 5.0, "d": 2.0})
     timeline = replay(step, prices, Slowing({"c": 0.5}, flying=0.5))
     assert {t.name: f.seconds for t, f in timeline.tasks.items()} == {"c": 7, "d": 4}
     assert timeline.totals.exposed_seconds == timeline.step_seconds == 7.0
     assert timeline.totals.contention_seconds == 0.0
+
+
+def test_nccl_runs_the_collectives_of_one_communicator_in_turn():
+    """The synchronous one waits for both, and nothing is ever at its side."""
+    step = program(
+        *(launch("c", 1), launch("e", 2), run("k"), Run(collective("d")), wait(1, 2)),
+    )
+    prices = ByName({"c": 3.0, "d": 2.0, "e": 1.0, "k": 1.0})
+    timeline = replay(step, prices, Slowing({"c": 0.5}, flying=0.5))
+    # Of c's 3 s half a second is done beside the kernel, which takes 2.
+    found = {task.name: figures.seconds for task, figures in timeline.tasks.items()}
+    assert found == {"c": 2.0 + 2.0, "d": 2.0, "e": 1.0, "k": 2.0}
+    assert timeline.step_seconds == 2.0 + 2.0 + 1.0 + 2.0
+    assert timeline.totals.exposed_seconds == 5.0
+
+
+def test_a_kernel_of_xlas_own_waits_for_no_communicator():
+    own = collective("d", kind="all-reduce", one_shot_kernel=True)
+    step = program(launch("c", 1), Run(own), wait(1))
+    assert replay(step, ByName({"c": 5.0, "d": 2.0})).step_seconds == 5.0
 
 
 SIZES = st.sampled_from([1 << n for n in range(18, 31)])
@@ -131,8 +151,10 @@ def test_two_large_ones_at_once_are_by_no_model_a_way_to_have_more_of_a_link(
     """Who finds a link slow finds it slow for both."""
     cluster = Cluster.parse(name)
     ranks = tuple(range(cluster.devices))
+    # In another order, and so with a communicator of their own.
     one, other = (
-        collective(each, nbytes=1 << 29, kind=kind, ranks=ranks) for each in "cd"
+        collective(each, nbytes=1 << 29, kind=kind, ranks=listed)
+        for each, listed in (("c", ranks), ("d", ranks[::-1]))
     )
     step = program(Launch(one, Stream.COLLECTIVE, 1), Run(other), wait(1))
     for model in Ensemble.of(cluster).members:

@@ -105,3 +105,22 @@ def test_each_loop_takes_what_its_own_bound_says():
         least([BoundKind.OVERLAP], "came"), least([BoundKind.CHAIN], "came")
     )
     assert least([BoundKind.CHAIN], "there") < hidden < waits
+
+
+def test_what_one_communicator_runs_is_done_in_turn():
+    def least(*collectives):
+        lines = [f"ROOT end = {WHOLE} add(p0, p1)"]
+        for number, begin in enumerate(collectives):
+            lines.insert(0, gathered(f"came{number}", f"start{number}"))
+            lines.insert(0, begin(f"start{number}", f"q{number}"))
+        return seconds_at_least(Builder(module(*lines)), H100, MODEL, [BoundKind.TURN])
+
+    def of_four(name, operand):
+        groups = "replica_groups={{0,1,2,3},{4,5,6,7}}"
+        return gather(name, operand).replace(
+            "replica_groups={{0,1,2,3,4,5,6,7}}", groups
+        )
+
+    assert math.isclose(least(gather, gather), 2 * least(gather))
+    # Others have a communicator of their own: the slower of the two needs more.
+    assert least(gather, of_four) == max(least(gather), least(of_four))
