@@ -78,13 +78,14 @@ class Row:
     """The longest chain of that program."""
     link_seconds: float
     """What the busiest link needs for it."""
-    turn_seconds: float
-    """What the busiest communicator needs for it."""
     limit_seconds: float
     """The least bound of a program."""
     plan_seconds: float
     programs: int
     versions: str
+    turn_seconds: float | None = None
+    """What the busiest communicator needs for it; None in rows from before there was
+    such a bound."""
 
     def recovered(self, seconds: float) -> float:
         """The share of what the simple bound promises."""
@@ -181,7 +182,7 @@ def table(rows: list[Row]) -> str:
             milliseconds(row.overlap_seconds),
             milliseconds(row.chain_seconds),
             milliseconds(row.link_seconds),
-            milliseconds(row.turn_seconds),
+            "" if row.turn_seconds is None else milliseconds(row.turn_seconds),
             milliseconds(row.limit_seconds),
             f"{100 * row.recovered(row.limit_seconds):.0f} %",
             milliseconds(row.plan_seconds),

@@ -23,6 +23,7 @@ from lagom_jax.cost.ledger import Ledger
 from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.streams import State, Streams
 from lagom_jax.cost.timeline import Timeline
+from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import (
     Block,
     Branch,
@@ -99,6 +100,8 @@ class Machine:
         """Carries one node out."""
         streams = self.streams
         if isinstance(node, Run):
+            if isinstance(node.task, Collective):
+                streams.wait_for_turn(node.task, ledger)
             streams.compute(node.task, self.seconds(node.task), ledger)
         elif isinstance(node, Launch):
             ledger.launched(node.task)

@@ -45,12 +45,7 @@ class Streams:
         queue.append(Flight(token, task, seconds))
 
     def compute(self, task: Task, seconds: float, ledger: Ledger) -> None:
-        """Runs a task on the compute stream; `seconds` is its time alone.
-
-        A collective waits for those of its communicator: NCCL runs them in turn.
-        """
-        if isinstance(task, Collective) and self._queues:
-            self._wait_for_communicator(task, ledger)
+        """Runs a task on the compute stream; `seconds` is its time alone."""
         begun = self.now
         left = seconds
         while left > 0.0:
@@ -75,9 +70,13 @@ class Streams:
                 while any(flight.token == token for flight in queue):
                     self._stand_still(stream, ledger)
 
-    def _wait_for_communicator(self, task: Collective, ledger: Ledger) -> None:
+    def wait_for_turn(self, task: Collective, ledger: Ledger) -> None:
+        """Holds compute until all that its communicator was handed before is done.
+
+        NCCL runs the collectives of one communicator in turn, whatever their streams.
+        """
         communicator = task.communicator
-        if communicator is None:
+        if communicator is None or not self._queues:
             return
         for stream, queue in list(self._queues.items()):
             while any(

@@ -18,8 +18,8 @@ from lagom_jax.settings.stage import Score
 
 from .programs import matmul, site, stage_of
 
-A40 = Cluster.parse("a40-nvlink:2x8")
-STEP = Program("p", (Run(site(A40, "all-gather", 1 << 28)),), A40.devices)
+A40, A100 = Cluster.parse("a40-nvlink:2x8"), Cluster.parse("a100:2x8")
+STEP = Program("p", (Run(site(A100, "all-gather", 1 << 28)),), A100.devices)
 SIMPLE = dataclasses.replace(FINE, protocols=("simple",))
 PROTOCOLS = {"ll": 1.9, "ll128": 1.25, "simple": 1.0}
 
@@ -28,7 +28,7 @@ class Surface:
     """A stage whose only group has the times that a function gives."""
 
     def __init__(self, seconds, grid=FINE, controls="fork", usual=1e9):
-        self.space: Space = space_of(STEP, A40, named(controls), grid)
+        self.space: Space = space_of(STEP, A100, named(controls), grid)
         self.group = self.space.groups[0]
         self.scenes_of = [[0]]
         self.untouched = (0,)
@@ -178,15 +178,15 @@ def test_another_objective():
 
 
 def test_objectives_are_one_where_nothing_runs_beside():
-    stage = stage_of(STEP, A40.name)
+    stage = stage_of(STEP, A100.name)
     of_step = AutoCcl(objective=step_time).choose(stage)
     assert of_step.choice == AutoCcl().choose(stage).choice
 
 
 def test_candidates_obey_the_limits_of_the_buffers():
     for kind in ("all-gather", "all-reduce", "reduce-scatter"):
-        step = Program("p", (Run(site(A40, kind, 1 << 28)),), A40.devices)
-        (group,) = space_of(step, A40, named("fork")).groups
+        step = Program("p", (Run(site(A100, kind, 1 << 28)),), A100.devices)
+        (group,) = space_of(step, A100, named("fork")).groups
         settings = [c for c in group.candidates if isinstance(c, Setting)]
         assert {s.protocol for s in settings} == {"ll", "ll128", "simple"}
         for setting in settings:

@@ -1,5 +1,6 @@
 """Settings that all models choose: less expected regret than those of one model."""
 
+import dataclasses
 import functools
 from statistics import fmean
 
@@ -21,12 +22,23 @@ from lagom_jax.settings.stage import Stage
 
 from .programs import matmul, site
 
-CLUSTERS = ("a40-nvlink:2x8", "h100:2x8", "b200:2x8")
+SWITCHED_A40 = "a40-nvlink:2x8 behind a switch"
+CLUSTERS = (SWITCHED_A40, "h100:2x8", "b200:2x8")
+
+
+def parsed(name):
+    """A cluster; of A40 with NVLink between all of a host, there is LL128 to ask about."""
+    cluster = Cluster.parse(name.removesuffix(" behind a switch"))
+    if name != SWITCHED_A40:
+        return cluster
+    link = dataclasses.replace(cluster.inside, gpus_joined=None)
+    system = dataclasses.replace(cluster.system, inside=link)
+    return dataclasses.replace(cluster, system=system)
 
 
 def doubted(name):
     """A layer's gather and scatter beside matmuls, thirty-two times."""
-    cluster = Cluster.parse(name)
+    cluster = parsed(name)
     gather = site(cluster, "all-gather", 80_000_000)
     scatter = site(cluster, "reduce-scatter", 80_000_000)
     return of_layers(
@@ -40,7 +52,7 @@ def doubted(name):
 
 def doubted_gathers(name, *sizes, beside):
     """Gathers one after the other, each beside some matmuls, thirty-two times."""
-    cluster = Cluster.parse(name)
+    cluster = parsed(name)
     return of_layers(
         cluster,
         *(
@@ -84,7 +96,7 @@ def test_it_costs_less_on_average_than_what_one_model_finds():
     [
         *(functools.partial(doubted, cluster) for cluster in CLUSTERS),
         functools.partial(
-            *(doubted_gathers, "a40-nvlink:2x8", 20_000_000, 30_000_000), beside=0
+            *(doubted_gathers, SWITCHED_A40, 20_000_000, 30_000_000), beside=0
         ),
     ],
 )
@@ -140,7 +152,7 @@ def test_what_all_models_choose_means_no_more_regret_than_what_one_found(cluster
 
 def test_the_worst_counts_where_nobody_knows_what_is_fast(monkeypatch):
     """What suits most models on eight channels or fewer leaves one far behind."""
-    stage, doubt = doubted_gathers("a40-nvlink:2x8", 80_000_000, 100_000_000, beside=2)
+    stage, doubt = doubted_gathers(SWITCHED_A40, 80_000_000, 100_000_000, beside=2)
     regret = regret_of_all_asked(stage, doubt)
     steady = regret()
     monkeypatch.setattr("lagom_jax.settings.robust.regretted", fmean)
@@ -156,14 +168,14 @@ def test_the_best_of_each_protocol_is_asked_about(monkeypatch):
     """
     monkeypatch.setattr("lagom_jax.settings.robust._FEW", 1)
     monkeypatch.setattr("lagom_jax.settings.robust._ASKED", 0)
-    stage, doubt = doubted_gathers("a40-nvlink:2x8", 80_000_000, 100_000_000, beside=2)
+    stage, doubt = doubted_gathers(SWITCHED_A40, 80_000_000, 100_000_000, beside=2)
     choice = robust(stage, doubt.stages, Lagom().choose(stage)).choice
     assert len(protocols(stage, choice)) == 2
 
 
 def test_who_has_the_most_regret_says_what_it_would_choose(monkeypatch):
     """By one model LL128 wants eight channels, which by no other one would be asked."""
-    stage, doubt = doubted_gathers("a40-nvlink:2x8", 80_000_000, 100_000_000, beside=2)
+    stage, doubt = doubted_gathers(SWITCHED_A40, 80_000_000, 100_000_000, beside=2)
     regret = regret_of_all_asked(stage, doubt)
     asked = regret()
     monkeypatch.setattr("lagom_jax.settings.robust._ASKED", 0)
@@ -190,7 +202,7 @@ def protocols(stage, choice):
     return {group.setting(0, group.candidates[one]).protocol for group, one in pairs}
 
 
-@pytest.mark.parametrize("cluster", ["a40-nvlink:2x8", "b200:2x8"])
+@pytest.mark.parametrize("cluster", [SWITCHED_A40, "b200:2x8"])
 def test_a_model_that_may_not_be_behind_has_its_way(cluster):
     """Settings that suit it better are taken, though others like them less."""
     stage, doubt = doubted(cluster)
