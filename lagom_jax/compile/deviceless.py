@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from lagom_jax.errors import StepError, StepTypeError
 from lagom_jax.plan.order import APPLIED, NOT_MET, OrderOutcome, ScheduleEdit
 from lagom_jax.typed_json import plain, typed
 from xla_flags import in_effect, pinned_here
+
+LOG = logging.getLogger("lagom_jax")
 
 _TRITON = "xla_gpu_enable_triton_gemm"
 _FALLBACK_NOTE = (
@@ -280,6 +283,8 @@ def _compiled(
         )
     if answer.header is None or not answer.header["ok"]:
         raise failures.explain(answer, lowered.name, target.name, timeout_s)
+    if failed := answer.header.get("reordering_failed"):
+        LOG.info("%s: compiled whole for a new order: %s", lowered.name, failed)
     warned = list(filter(_WARNING.match, answer.printed))
     if before is not None and answer.header["only_reordered"]:
         warned = before.header["warnings"]

@@ -71,7 +71,13 @@ def _compile(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], b
     ready = time.perf_counter()
     size = len(payload) - request.get("scheduled_size", 0)
     module, scheduled = payload[:size], payload[size:]
-    found = _in_another_order(request, scheduled, devices) if scheduled else None
+    found, failed = None, ""
+    if scheduled:
+        try:
+            found = _in_another_order(request, scheduled, devices)
+        except Exception as error:
+            # A compile of the whole step is right wherever this is not.
+            failed = f"{type(error).__name__}: {error}"
     if found is None:
         with schedule_pass(request) as seen:
             executable = _executable(request, module, devices, request["options"])
@@ -89,6 +95,7 @@ def _compile(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], b
         "compile_seconds": compiled - ready,
         "serialise_seconds": serialised - compiled,
         "only_reordered": found is not None,
+        "reordering_failed": failed,
         **(_schedule(seen, result) if seen is not None else {}),
     }, result + ((seen and seen.before) or b"")
 
@@ -105,8 +112,7 @@ def _in_another_order(
 ) -> tuple[Any, SchedulerPass, bytes] | None:
     """The executable, the pass and the module of a step that was scheduled before.
 
-    None where that cannot be done, or the order is not taken; a compile of the whole
-    step is then right, and says why.
+    None where the order is not taken; a compile of the whole step says why.
     """
     from lagom_jax.compile import reordering
     from lagom_jax.compile.scheduler_pass import SchedulerPass, placed
@@ -117,19 +123,16 @@ def _in_another_order(
     moved = seen.transform(scheduled)
     if moved is None:
         return None
-    try:
-        program, given, made = reordering.placeholder(scheduled, len(devices))
-        asked = {
-            **request,
-            "tuple_args": False,
-            "propagate_to_inputs": (False,) * given,
-            "propagate_to_outputs": (False,) * made,
-        }
-        with placed(reordering.without_frames(moved)):
-            executable = _executable(asked, program, devices, request["options"])
-        result = reordering.with_frames(_only_module(executable), scheduled)
-    except Exception:
-        return None
+    program, given, made = reordering.placeholder(scheduled, len(devices))
+    asked = {
+        **request,
+        "tuple_args": False,
+        "propagate_to_inputs": (False,) * given,
+        "propagate_to_outputs": (False,) * made,
+    }
+    with placed(reordering.without_frames(moved)):
+        executable = _executable(asked, program, devices, request["options"])
+    result = reordering.with_frames(_only_module(executable), scheduled)
     return executable, seen, result
 
 

@@ -4,6 +4,7 @@ import re
 
 import jax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import lagom_models
 from lagom_jax.compile import Compiler, ScheduledOrder, Target, compile_step, lower
@@ -179,6 +180,22 @@ def test_a_process_that_dies_of_it_is_followed_by_a_whole_compile(monkeypatch):
         found = compile_step(step, TARGET, order=edit, compiler=compiler)
     assert len(died) == 1
     assert found.order_outcome == APPLIED
+
+
+def test_why_an_order_alone_failed_is_in_the_log(caplog, asked):
+    everywhere = NamedSharding(mesh(4, 2), PartitionSpec())
+    numbers = (
+        jax.ShapeDtypeStruct((64, 64), kind, sharding=everywhere)
+        for kind in ("complex64", "float32")
+    )
+    step = lower(jax.jit(lambda c, x: (c * 2, x @ x, x.sum())), *numbers)
+    with Compiler(store=False) as compiler, caplog.at_level("INFO", "lagom_jax"):
+        before = compile_step(step, TARGET, capture=True, compiler=compiler)
+        edit = parameters_first(before.scheduled_bytes)
+        found = compile_step(step, TARGET, order=edit, compiler=compiler)
+    assert asked == [False, False]
+    assert found.order_outcome == APPLIED
+    assert "compiled whole for a new order: NoPlaceholderError: " in caplog.text
 
 
 def module(**shape):
