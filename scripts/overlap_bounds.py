@@ -174,10 +174,8 @@ class _Computations:
             bounds.append(self._overlap(units, needs, parts, ends_all))
         if BoundKind.CHAIN in self._kinds:
             bounds.append(self._chain(units, needs, ends_all))
-        if BoundKind.LINK in self._kinds and ends_all:
-            bounds.append(self._link(parts))
-        if BoundKind.TURN in self._kinds and ends_all:
-            bounds.append(self._in_turn(parts))
+        whole = (BoundKind.LINK, self._link), (BoundKind.TURN, self._in_turn)
+        bounds += [of(parts) for kind, of in whole if ends_all and kind in self._kinds]
         self._known[computation.id] = float(max(bounds))
         return self._known[computation.id]
 
@@ -292,8 +290,7 @@ class _Computations:
         busy: defaultdict[bytes | None, float] = defaultdict(float)
         for site, times in (found for own in parts for found in own.collectives()):
             busy[site.communicator] += times * self._alone(site)
-        busy.pop(None, None)
-        return max(busy.values(), default=0.0)
+        return max((busy[whose] for whose in busy if whose is not None), default=0.0)
 
     def _needed(self, site: Collective, candidate: int) -> tuple[float, str]:
         load = self._stage.load(site, candidate)

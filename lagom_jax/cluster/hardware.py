@@ -119,11 +119,12 @@ class System:
 
 
 def _figures(record: Gpu | Link) -> dict[str, object]:
-    return {
-        field.name: _plain(getattr(record, field.name))
+    figures = {
+        field.name: getattr(record, field.name)
         for field in dataclasses.fields(record)
         if field.name != "sources"
     }
+    return {key: _plain(value) for key, value in figures.items() if value is not None}
 
 
 def _plain(value: object) -> object:

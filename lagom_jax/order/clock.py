@@ -167,7 +167,7 @@ class Clock:
         return run
 
     def _of_communicator(self, communicator: bytes) -> frozenset[int]:
-        """What is launched of a communicator, which NCCL runs in turn."""
+        """Launched collectives of a communicator, which NCCL runs in turn."""
         found = self._in_turn.get(communicator)
         if found is None:
             found = self._in_turn[communicator] = frozenset(
