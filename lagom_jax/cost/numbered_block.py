@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final, NamedTuple, TypeAlias
 
 from lagom_jax.hlo.collective import Collective
@@ -70,20 +71,9 @@ class NumberedBlock:
         """By number."""
         self.collective = tuple(isinstance(one, Collective) for one in self.tasks)
         """By number of a task whether it is one."""
-        communicators = [
-            one.communicator if isinstance(one, Collective) else None
-            for one in self.tasks
-        ]
-        self.in_turn = tuple(
-            frozenset(
-                other
-                for other, whose in enumerate(communicators)
-                if whose is not None and whose == own
-            )
-            for own in communicators
-        )
-        """By number of a collective those of its communicator, which NCCL runs in
-        turn."""
+        self.in_turn = self._in_turn()
+        """By number of a collective all those of its communicator, which NCCL runs in
+        turn; none for one without."""
 
     def _actions(self, block: Block) -> tuple[Action, ...]:
         found: list[Action] = []
@@ -107,6 +97,17 @@ class NumberedBlock:
                 else:
                     found.append(RunKernels((number,)))
         return tuple(found)
+
+    def _in_turn(self) -> dict[int, frozenset[int]]:
+        members: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        for number, task in enumerate(self.tasks):
+            if isinstance(task, Collective):
+                members[task.communicator].append(number)
+        found: dict[int, frozenset[int]] = {}
+        for communicator, numbers in members.items():
+            together = frozenset[int](() if communicator is None else numbers)
+            found |= dict.fromkeys(numbers, together)
+        return found
 
     def _number(self, task: Task) -> int:
         return self._numbers.setdefault(task, len(self._numbers))

@@ -75,8 +75,8 @@ class Streams:
 
         NCCL runs the collectives of one communicator in turn, whatever their streams.
         """
-        communicator = task.communicator
-        if communicator is None or not self._queues:
+        communicator = task.communicator if self._queues else None
+        if communicator is None:
             return
         for stream, queue in list(self._queues.items()):
             while any(

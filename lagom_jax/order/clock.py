@@ -84,7 +84,7 @@ class Clock:
         self._machine.known = terms.known
         self._task_of: dict[int, Task] = {}
         self._loops: dict[Loop, tuple[float, StreamStates]] = {}
-        self._in_turn: dict[bytes, frozenset[int]] = {}
+        self._launched_of: dict[bytes, frozenset[int]] = {}
         actions = [tuple(map(self._action, block)) for block in blocks]
         self.actions = [
             of_unit[0] if len(of_unit) == 1 else _in_turn(of_unit)
@@ -168,9 +168,9 @@ class Clock:
 
     def _of_communicator(self, communicator: bytes) -> frozenset[int]:
         """Launched collectives of a communicator, which NCCL runs in turn."""
-        found = self._in_turn.get(communicator)
+        found = self._launched_of.get(communicator)
         if found is None:
-            found = self._in_turn[communicator] = frozenset(
+            found = self._launched_of[communicator] = frozenset(
                 number
                 for number, task in self._task_of.items()
                 if isinstance(task, Collective) and task.communicator == communicator
