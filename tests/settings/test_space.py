@@ -10,6 +10,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.replay import replay
 from lagom_jax.cost.span import span_of
 from lagom_jax.cost.timeline import Totals
+from lagom_jax.hlo.groups import Groups
 from lagom_jax.plan.setting import MOST_CHANNELS, Call, Cap, Setting
 from lagom_jax.program.program import Launch, Program, Run, Stream, Wait
 from lagom_jax.program.windows import windows
@@ -203,6 +204,31 @@ def test_windows_alike_are_replayed_once():
     assert stage.replays == 1
     stage.score((1,))
     assert stage.replays == 2
+
+
+def test_who_waits_for_a_communicator_is_not_like_who_does_not():
+    """Listed in another order the same devices have another communicator."""
+    other = gather(32)
+    listed = Groups(other.groups.members[:, ::-1])
+    other = dataclasses.replace(other, groups=listed)
+    program = Program(
+        "p",
+        tuple(
+            node
+            for token, sync in enumerate((gather(32), other))
+            for node in (
+                *(Launch(gather(32), Stream.COLLECTIVE, token), Run(sync)),
+                Wait((token,)),
+            )
+        ),
+        H100.devices,
+    )
+    stage = stage_of(program, H100.name)
+    assert len(stage.scenes) == 2
+    model = model_of(H100.name)
+    expected = replay(program, model, model.contention()).step_seconds
+    found = stage.score(stage.untouched).step_seconds
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_windows_that_differ_are_not_taken_for_one_another():
