@@ -269,6 +269,7 @@ def _compiled(
         )
         if answer.header is None and not answer.timed_out:
             # XLA did not survive a program of ours; it may survive the step.
+            LOG.info("%s: compiled whole, since XLA died of an order", lowered.name)
             del asked["scheduled_size"]
             answer = compiler.ask(asked, lowered.stablehlo, timeout_s=timeout_s)
     if failures.lacks_tiles(answer) and _TRITON not in request["options"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 from lagom_jax.cost.contention import Contention, Rates
@@ -65,10 +66,7 @@ class Streams:
 
     def wait(self, token: int, ledger: Ledger) -> None:
         """Holds compute until everything launched under a token is done."""
-        for stream, queue in list(self._queues.items()):
-            if any(flight.token == token for flight in queue):
-                while any(flight.token == token for flight in queue):
-                    self._stand_still(stream, ledger)
+        self._wait_for(lambda flight: flight.token == token, ledger)
 
     def wait_for_turn(self, task: Collective, ledger: Ledger) -> None:
         """Holds compute until all that its communicator was handed before is done.
@@ -78,12 +76,17 @@ class Streams:
         communicator = task.communicator if self._queues else None
         if communicator is None:
             return
-        for stream, queue in list(self._queues.items()):
-            while any(
+        self._wait_for(
+            lambda flight: (
                 isinstance(flight.task, Collective)
                 and flight.task.communicator == communicator
-                for flight in queue
-            ):
+            ),
+            ledger,
+        )
+
+    def _wait_for(self, waited: Callable[[Flight], bool], ledger: Ledger) -> None:
+        for stream, queue in list(self._queues.items()):
+            while any(map(waited, queue)):
                 self._stand_still(stream, ledger)
 
     def drain(self, ledger: Ledger) -> None:

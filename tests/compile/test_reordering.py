@@ -163,7 +163,7 @@ def test_other_options_are_another_compile(asked):
     assert asked == [False, False]
 
 
-def test_a_process_that_dies_of_it_is_followed_by_a_whole_compile(monkeypatch):
+def test_a_process_that_dies_of_it_is_followed_by_a_whole_compile(monkeypatch, caplog):
     step, ask = small(), Compiler.ask
     died = []
 
@@ -174,12 +174,13 @@ def test_a_process_that_dies_of_it_is_followed_by_a_whole_compile(monkeypatch):
         return ask(self, request, *arguments, **named)
 
     monkeypatch.setattr(Compiler, "ask", dying)
-    with Compiler(store=False) as compiler:
+    with Compiler(store=False) as compiler, caplog.at_level("INFO", "lagom_jax"):
         before = compile_step(step, TARGET, capture=True, compiler=compiler)
         edit = parameters_first(before.scheduled_bytes)
         found = compile_step(step, TARGET, order=edit, compiler=compiler)
     assert len(died) == 1
     assert found.order_outcome == APPLIED
+    assert "XLA died of an order" in caplog.text
 
 
 def test_why_an_order_alone_failed_is_in_the_log(caplog, asked):
