@@ -133,7 +133,8 @@ class Communicator:
             function: One of `FUNCTIONS`.
             nbytes: As NCCL adds them up.
             pipe_ops: NCCL's number of operations.
-            possible: The algorithms and protocols that NCCL has for the call.
+            possible: The algorithms and protocols that NCCL has for the call. Where
+                there are none, it does not go on to ask for a chunk.
         """
         before = [_USUAL_COST if e in possible else _IMPOSSIBLE for e in _ENTRIES]
         costs = (ctypes.c_float * len(_ENTRIES))(*before)
@@ -149,6 +150,8 @@ class Communicator:
             0,
             ctypes.byref(channels),
         )
+        if not possible:
+            return None
         changed = [i for i, cost in enumerate(costs) if cost != before[i]]
         algorithm, protocol = _ENTRIES[changed[0]] if changed else (None, None)
         # Without a choice NCCL might take any entry; the plainest stands for it.

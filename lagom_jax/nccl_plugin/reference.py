@@ -136,8 +136,11 @@ class ReferenceCommunicator:
             nbytes: As NCCL adds them up.
             pipe_ops: NCCL's number of operations.
             possible: The algorithms and protocols that NCCL has for the call; None
-                where it has all.
+                where it has all. With none at all it asks for kernels of symmetric
+                memory, as from 2.32 on, and again for the call itself.
         """
+        if possible is not None and not possible:
+            return None
         answer = self._places.step((function, nbytes))
         if answer is None:
             answer = self._by_size(function, nbytes, pipe_ops)

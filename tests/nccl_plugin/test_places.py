@@ -50,6 +50,26 @@ def test_a_stranger_costs_one_round_at_most(told):
     assert told([LAYER], calls) == [1, 64, 64, 64, 3, 1, 2, 3]
 
 
+def test_a_question_about_kernels_of_symmetric_memory_is_no_call(told):
+    asked_first = (*GATHER, 1, ())
+    calls = [asked_first, GATHER, asked_first, GATHER, (*REDUCE, 1, ()), REDUCE]
+    assert told([LAYER], calls * 2) == [None, 1, None, 2, None, 3] * 2
+
+
+def test_a_question_about_kernels_of_symmetric_memory_leaves_the_chunk(
+    plugin, tmp_path
+):
+    answer = Answer("ring", "simple", 4, 1 << 17)
+    rules = Rules((Scope(8, rules=(Rule("all-gather", 0, 1 << 40, answer),)),))
+    save(rules, tmp_path / "rules")
+    with opened(plugin, {"LAGOM_TUNER_RULES": str(tmp_path / "rules")}) as tuner:
+        one = Communicator(tuner, ranks=8, hosts=1, domains=1)
+        for _ in range(2):
+            assert one.ask(*GATHER, possible=()) is None
+            assert one.ask(*GATHER) == answer
+        one.close()
+
+
 def test_a_missing_call_is_noticed(told):
     calls = [GATHER, GATHER, REDUCE, GATHER, REDUCE, GATHER, GATHER, REDUCE]
     assert told([LAYER], calls) == [1, 2, 3, 1, 3, 1, 2, 3]

@@ -91,12 +91,24 @@ static void note_chunk(struct communicator *me, int function,
   *chunk = now;
 }
 
+/* From version 2.32 on NCCL asks about some calls twice: first for kernels of symmetric
+   memory, with a table in which nothing can be chosen, and then for the call itself.
+   What was answered to the first must not count as a call. */
+static bool on_offer(float **costs, int algorithms, int protocols) {
+  const float *cost = (const float *)(const void *)costs;
+  if (!cost) return true;
+  for (int i = 0; i < algorithms * protocols; i++)
+    if (cost[i] >= 0.0f) return true;
+  return false;
+}
+
 static void decide(struct communicator *me, int function, size_t bytes, int pipe_ops,
                    float **costs, int algorithms, int protocols, int registered,
                    int *channels) {
   if (!me) return;
   const struct setting *setting = NULL;
-  if (function >= 0 && function < FUNCTIONS) {
+  if (function >= 0 && function < FUNCTIONS &&
+      on_offer(costs, algorithms, protocols)) {
     setting = setting_for(me, (uint32_t)function, bytes, (uint32_t)pipe_ops);
     if (setting && !force(setting, costs, algorithms, protocols)) setting = NULL;
     note_chunk(me, function, setting);
