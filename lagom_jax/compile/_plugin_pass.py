@@ -1,10 +1,11 @@
 """A pass of our own inside XLA's GPU compiler: how it gets in, and out again.
 
-From `JAXLIB_FROM` on jaxlib has the functions by which jax's public `jax.extend.xla`
-registers a pass with the compiler plugin. Before, it did so only through a client of a
-real GPU, and without one nothing was ever called; the plugin itself has the same two
-functions in an extension of its C interface, which is used here as it is written in
-XLA's `pjrt_c_api.h` and `pjrt_c_api_xla_transform_extension.h` (read off jax 0.10.2).
+From `PASSES_BY_JAXLIB` on jaxlib has the functions by which jax's public
+`jax.extend.xla` registers a pass with the compiler plugin. Before, it did so only
+through a client of a real GPU, and without one nothing was ever called; the plugin
+itself has the same two functions in an extension of its C interface, which is used here
+as XLA's `pjrt_c_api.h` and `pjrt_c_api_xla_transform_extension.h` have it (read
+off jax 0.10.2).
 
 A transformation belongs to the process, not to a compile: only one stands at a time.
 """
@@ -19,13 +20,12 @@ from typing import Any
 
 from lagom_jax.compile import _jaxlib
 from lagom_jax.compile._internal import internal, jax_version
-from lagom_jax.compile.toolchain import VERIFIED_ON, release
+from lagom_jax.compile.toolchain import PASSES_BY_JAXLIB, VERIFIED_ON, release
 from lagom_jax.errors import ToolchainError
 
 Transform = Callable[[bytes], bytes | None]
 """Takes a serialised module; returns a changed one, or None for no change."""
 
-JAXLIB_FROM = (0, 12)
 _NAME = "lagom_jax"
 _POST_SCHEDULER = 1
 _EXTENSION_TYPE = 24
@@ -43,7 +43,7 @@ def registered(transform: Transform) -> Iterator[None]:
     Raises:
         ToolchainError: This jax offers no way to register a pass.
     """
-    by_jaxlib = release(jax_version()) >= JAXLIB_FROM
+    by_jaxlib = release(jax_version()) >= PASSES_BY_JAXLIB
     register, clear = _by_jaxlib if by_jaxlib else _directly
     register(transform)
     try:

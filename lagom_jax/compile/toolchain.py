@@ -31,6 +31,8 @@ _PACKAGES = (
 )
 VERIFIED_ON = ("0.10.2", "0.12.0.1")
 """The versions of jax that everything here was tried with."""
+PASSES_BY_JAXLIB = (0, 12)
+"""The first release of jaxlib with functions of its own to register a pass."""
 _ORDER_KEEPS_DONATION = (0, 12)
 """The first jaxlib that was seen to keep donation where a pass changes a schedule."""
 
@@ -274,6 +276,18 @@ def _tool(name: str, environ: Mapping[str, str]) -> Path | None:
         if (folder / name).is_file() and os.access(folder / name, os.X_OK):
             return folder / name
     return None
+
+
+def takes_passes(jax: str) -> bool:
+    """True if XLA's GPU compiler takes a pass of lagom_jax after its scheduler.
+
+    Before `PASSES_BY_JAXLIB` the plugin has to be one whose C interface is known.
+
+    Example:
+        >>> takes_passes("0.10.2"), takes_passes("0.11.2"), takes_passes("0.12.0.1")
+        (True, False, True)
+    """
+    return jax in VERIFIED_ON or release(jax) >= PASSES_BY_JAXLIB
 
 
 def order_keeps_donation(jaxlib: str) -> bool:

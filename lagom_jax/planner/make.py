@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,18 +104,19 @@ class Planner:
         """
         from lagom_jax.compile import Compiler
 
+        request, caution = without_impossible(request or Request())
         step = KnownStep(
             self._name,
             self.fingerprint,
             self.cluster,
             self.pins,
             self._calibration,
-            self._cautions,
+            (*self._cautions, *caution),
         )
         with contextlib.ExitStack() as stack:
             compiler = self._compiler or stack.enter_context(Compiler())
             compiles = functools.partial(self.compile, compiler=compiler)
-            run = PlannerRun(step, compiles, request or Request())
+            run = PlannerRun(step, compiles, request)
             plan, self.finished = run.plan()
         return plan
 
@@ -155,6 +157,37 @@ class Planner:
             compiled, self.cluster, self._name, self._description, self._lowered.notes
         )
         return scheduled.stating(self.kernels), compiled
+
+
+def without_impossible(
+    request: Request, jax: str | None = None
+) -> tuple[Request, tuple[str, ...]]:
+    """A request without levers that a version of jax does not have, and a note on it.
+
+    Args:
+        request: All that a plan may use.
+        jax: The version; by default the one that is installed.
+
+    Example:
+        >>> less, (note,) = without_impossible(Request(), "0.11.2")
+        >>> "order" in less.levers
+        False
+        >>> without_impossible(Request(), "0.12.0.1") == (Request(), ())
+        True
+    """
+    # Here and not above, so that importing lagom_jax does not import jax.
+    from lagom_jax.compile._internal import jax_version
+    from lagom_jax.compile.toolchain import takes_passes
+
+    jax = jax or jax_version()
+    if "order" not in request.levers or takes_passes(jax):
+        return request, ()
+    levers = tuple(lever for lever in request.levers if lever != "order")
+    note = (
+        f"no order was looked for: jax {jax} takes none; install jax 0.10.2, or one "
+        "from 0.12 on"
+    )
+    return dataclasses.replace(request, levers=levers), (note,)
 
 
 def make_plan(
