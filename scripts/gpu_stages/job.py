@@ -32,9 +32,15 @@ _SMALL: Final = (
     *(f"--mesh=data={RANKS},model=1", "--lagom_deterministic", "--lagom_progress"),
 )
 _ENVIRONMENT: Final = {
-    # Both programs then have the same kernels, and every all-reduce is one of NCCL.
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 "
+    # Both programs then have the same kernels, sums in the same order, and every
+    # all-reduce is one of NCCL.
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_deterministic_ops=true "
+    # Triton's products have no deterministic form that compiles without a GPU on
+    # jax 0.11.
+    "--xla_gpu_enable_triton_gemm=false "
     "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false",
+    # Whatever filters of warnings the machine has.
+    "PYTHONWARNINGS": "always",
     # Rather an error than a job on CPUs.
     "JAX_PLATFORMS": "cuda,cpu",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -59,6 +65,8 @@ class Trained:
     """Reasons why the program as it was ran instead."""
     plan: Plan | None = None
     """The plan in use, if it changes anything."""
+    planned: bool = True
+    """A plan was made, if only one that changes nothing."""
 
 
 def run(request: Request) -> Outcome:
@@ -82,7 +90,9 @@ def compared(usual: Trained, tuned: Trained, repeated: Trained) -> Outcome:
             f"The job as it is does not repeat its own losses in {own} steps; no plan "
             "can do better."
         )
-    if not changes:
+    if not tuned.planned:
+        findings.append("No plan was made: the logs of --lagom=tune may say why.")
+    elif not changes:
         findings.append("No plan would change anything: nothing was compared.")
     return Outcome(
         checks=(
@@ -166,7 +176,7 @@ def _environment(request: Request, folder: Path) -> dict[str, str]:
 
 def _read(folder: Path, logs: Sequence[Path]) -> Trained:
     lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
-    plans = map(load, sorted((folder / "decisions").glob("*.json")))
+    plans = [*map(load, sorted((folder / "decisions").glob("*.json")))]
     useful = [plan for plan in plans if plan.levers or plan.settings]
     # There may be one with an order and one without; the guard measures what is used.
     useful.sort(key=lambda plan: plan.evidence.measured is None)
@@ -178,4 +188,5 @@ def _read(folder: Path, logs: Sequence[Path]) -> Trained:
             for warning in _WARNED.findall(log.read_text(errors="replace"))
         ],
         plan=useful[0] if useful else None,
+        planned=bool(plans),
     )

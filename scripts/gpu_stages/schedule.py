@@ -334,8 +334,10 @@ def _child(text: str, module_file: str) -> None:
     """Compiles what a text in JSON asks for, and writes the scheduled module."""
     asked = json.loads(text)
     try:
+        # Before the step, which starts jax's backends: the topology is read then.
+        mocked = [] if asked["target"] else _mocked(asked["topology"])
         step = build(asked["model"], **asked["sizes"])
-        devices = _stand_ins(asked) if asked["target"] else _mocked(asked["topology"])
+        devices = mocked or _stand_ins(asked)
         compiled = _lowered_on(devices, step).compile(compiler_options=asked["options"])
     except Exception as error:
         # After jax's traceback, so that the last line is the reason.

@@ -42,7 +42,8 @@ _OFF_RINGS: Final = re.compile(
 _MULTICAST: Final = re.compile(r"MC(_|$)")
 _HEAD: Final = re.compile(r"NCCL INFO\s+Algorithm\s+\|\s*Tree\s*\|\s*Ring\s*\|")
 _LINE: Final = re.compile(rf"NCCL INFO\s+({_NAME}) \|(.*)")
-_CELL: Final = re.compile(r"[\d.]+/\s*([\d.]+)\s*\|")
+# What a communicator does not have has -1 for a rate, or 0.
+_CELL: Final = re.compile(r"-?[\d.]+/\s*(-?[\d.]+)\s*\|")
 _CHANNELS: Final = re.compile(r"NCCL INFO (\d+) coll channels")
 _PLUGIN: Final = re.compile(r"lagom tuner:|TUNER/Plugin: Using lagom ")
 _MOST_FINDINGS: Final = 8

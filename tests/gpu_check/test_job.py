@@ -50,6 +50,12 @@ def test_without_a_plan_nothing_is_shown():
     assert "No plan would change anything" in findings[0]
 
 
+def test_a_plan_that_was_not_made_is_told_from_one_without_effect():
+    found, findings = verdict(Trained(USUAL.losses, planned=False))
+    assert found == "open"
+    assert "No plan was made" in findings[0]
+
+
 def test_a_warning_refutes_it():
     warned = Trained(USUAL.losses, ["no memory", "no memory"], Changes())
     assert verdict(warned) == ("refuted", ("no memory",))

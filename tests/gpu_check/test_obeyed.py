@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from gpu_stages.obeyed import GENERATIONS, Asked, generation, judge
-from gpu_stages.steering import Offer
+from gpu_stages.steering import Offer, offer
 from lagom_jax.nccl_plugin import Answer, Rules, Scope
 from lagom_jax.nccl_plugin.reference import ReferenceCommunicator
 from lagom_jax.nccl_plugin.rules import FUNCTIONS
@@ -15,6 +15,7 @@ from .staged import staged
 
 CALL = Asked("all-gather", 1 << 22, Answer("ring", "simple", 8, 1 << 20))
 HERE = Offer(32, frozenset({("all-gather", "ring", "simple")}), True)
+SIZED = ("ll", "ll128", "simple")
 CUT = "AllGather: tuner chunk size 1048576 exceeds buffer max 524288, clamping"
 
 
@@ -60,6 +61,30 @@ def test_a_chunk_that_the_buffers_hold_is_not_written_of():
 def test_what_nccl_does_not_have_is_no_disobedience():
     none = dataclasses.replace(HERE, offered=frozenset())
     assert judged(ran(protocol="LL"), here=none) is None
+
+
+def test_the_table_of_a_real_communicator_is_read():
+    """Lines that NCCL 2.32.3 wrote for two ranks on one H200, a column less each."""
+    other = "    -1.0/  -1.0 |" * 3
+    lines = [
+        "TUNER/Plugin: Using lagom (v6)",
+        "  Algorithm   |                            Tree                  |"
+        "                            Ring                  |",
+        "  Protocol    |             LL |          LL128 |         Simple |"
+        "             LL |          LL128 |         Simple |",
+        f"    AllGather |{other}     7.6/ 282.0 |    16.5/2348.8 |    14.1/3840.0 |",
+        "    AllReduce |     8.8/  23.2 |    17.8/  68.7 |    16.4/  88.3 |"
+        "     8.6/ 141.0 |    19.0/1174.4 |    19.8/1920.0 |",
+        "  Algorithm   |                    CollNetChain                  |"
+        "                            NVLS                  |",
+        "    AllGather |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |"
+        "     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |",
+        "32 coll channels, 32 collnet channels, 0 nvls channels, 32 p2p channels",
+    ]
+    found = offer(f"vm:685:713 [0] NCCL INFO {line}" for line in lines)
+    rings = {(name, "ring", p) for name in ("all-gather", "all-reduce") for p in SIZED}
+    trees = {("all-reduce", "tree", protocol) for protocol in SIZED}
+    assert found == Offer(32, frozenset(rings | trees), True)
 
 
 def test_a_small_call_may_take_fewer_channels_but_not_more():

@@ -177,6 +177,9 @@ class Communicator:
         algorithms = ("ring", "tree") if function == "all-reduce" else ("ring",)
         offered = [*itertools.product(algorithms, PROTOCOLS)]
         all_bytes = nbytes * (self._ranks if function in _PARTED else 1)
+        if function not in _ROOTED:
+            # As from 2.32 on: a question about kernels of symmetric memory.
+            self._plugin.ask(function, all_bytes, possible=())
         return self._plugin.ask(function, all_bytes, possible=offered) or Answer()
 
     def _queue(self, function: str, stream: Stream, *buffers: Array) -> None:
@@ -190,8 +193,11 @@ class Communicator:
         self._write(f"{self._most} coll channels, 0 nvls channels")
         self._write(f"  Algorithm   |{'Tree':>40} |{'Ring':>40} |")
         for name in _NAMES:
-            rates = [24.0 * (name == "AllReduce")] * 3 + [24.0] * 3
-            cells = " ".join(f"{5.0:8.1f}/{rate:6.1f} |" for rate in rates)
+            trees = 24.0 if name == "AllReduce" else -1.0
+            cells = " ".join(
+                f"{math.copysign(5.0, rate):8.1f}/{rate:6.1f} |"
+                for rate in [trees] * 3 + [24.0] * 3
+            )
             self._write(f"{name:>13} |{cells}")
 
     def _write(self, line: str) -> None:
