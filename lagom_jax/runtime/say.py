@@ -39,6 +39,8 @@ def visibly(message: str) -> None:
 def warn_once(reason: str, *, first: bool) -> None:
     """Warns, unless this process has said so before or another one does.
 
+    Where all warnings are ignored, as in many training programs, it goes to the log.
+
     Args:
         reason: Why, and what can be done.
         first: Whether this is the job's first process.
@@ -49,11 +51,23 @@ def warn_once(reason: str, *, first: bool) -> None:
     if not first:
         LOG.debug("%s", reason)
         return
+    if _hidden_with_all():
+        LOG.warning("%s", reason)
+        return
     try:
         warnings.warn(f"lagom_jax: {reason}", LagomWarning, stacklevel=2)
     except LagomWarning:
         # Warnings are errors here; a step that runs as it was is none.
         LOG.warning("%s", reason)
+
+
+def _hidden_with_all() -> bool:
+    """True if a filter that was meant for warnings in general hides this one."""
+    for action, message, category, module, line in warnings.filters:
+        for_all = message is None and module is None and not line
+        if for_all and issubclass(LagomWarning, category):
+            return action == "ignore" and category is not LagomWarning
+    return False
 
 
 def fallen_back(error: BaseException, *, first: bool) -> None:

@@ -27,6 +27,8 @@ _AFTER_THE_GUARD, _DRY_STEPS = 4, 3
 # The job as it is, tuned, and once more if they differ.
 _RUNS: Final = 3
 _WARNED: Final = re.compile(r"LagomWarning: (.*)")
+# Processes of ours hide warnings otherwise, which are counted here.
+_SHOWN: Final = ("-W", "always")
 _SMALL: Final = (
     *("--model=phi-2", "--batch=8", "--sequence=16", "--warmup=300", "--log_every=1"),
     *(f"--mesh=data={RANKS},model=1", "--lagom_deterministic", "--lagom_progress"),
@@ -39,8 +41,6 @@ _ENVIRONMENT: Final = {
     # jax 0.11.
     "--xla_gpu_enable_triton_gemm=false "
     "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false",
-    # Whatever filters of warnings the machine has.
-    "PYTHONWARNINGS": "always",
     # Rather an error than a job on CPUs.
     "JAX_PLATFORMS": "cuda,cpu",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -136,7 +136,7 @@ def _train(request: Request, mode: str, suffix: str = "") -> Trained:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     logs = [folder / f"{i}.log" for i in range(1 if request.dry else RANKS)]
     commands = {
-        log: processes.python(*_words(request, mode, folder, address, index))
+        log: processes.python(*_SHOWN, *_words(request, mode, folder, address, index))
         for index, log in enumerate(logs)
     }
     try:

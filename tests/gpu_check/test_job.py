@@ -102,6 +102,21 @@ def test_a_job_that_fails_or_hangs_is_ended(tmp_path, monkeypatch, body, seconds
         job.run(Request("h100", True, seconds, str(tmp_path)))
 
 
+def test_a_warning_of_the_job_reaches_its_log(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, sys, warnings\n"
+        "from lagom_jax.runtime.say import LagomWarning\n"
+        "warnings.warn('no order', LagomWarning)\n"
+        "(out,) = (w[6:] for w in sys.argv if w.startswith('--out='))\n"
+        "pathlib.Path(out).mkdir()\n"
+        "(pathlib.Path(out) / 'metrics.jsonl').write_text('{\"loss\": 1.0}\\n')\n"
+    )
+    monkeypatch.setattr(job, "TRAIN", script)
+    found = job.run(Request("h100", True, 60.0, str(tmp_path)))
+    assert "no order" in found.findings
+
+
 def test_each_process_is_a_rank_of_one_host(tmp_path):
     request = Request("h100", False, 280.0, str(tmp_path))
     words = job._words(request, "tune", tmp_path, "a:1", 1)

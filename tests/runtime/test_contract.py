@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 import time
+import warnings
 import weakref
 from pathlib import Path
 
@@ -704,6 +705,18 @@ def test_a_program_that_cannot_be_built_again(plans, monkeypatch):
         assert step(1.0) == 2.0
     assert step(1.0) == 2.0
     assert not step.plans
+
+
+@pytest.mark.parametrize(
+    ("hidden", "logged"), [(Warning, 1), (UserWarning, 1), (LagomWarning, 0)]
+)
+def test_a_reason_is_logged_where_all_warnings_are_hidden(caplog, hidden, logged):
+    step = lagom_jax.tune(jax.jit(lambda x: x + 1), plan=f"none_{hidden.__name__}.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hidden)
+        assert step(1.0) == 2.0
+    told = [one for one in caplog.records if "the program as it was" in one.message]
+    assert len(told) == logged
 
 
 def test_the_first_arguments_on_the_host(plans, monkeypatch):
