@@ -142,9 +142,10 @@ class Toolchain:
                 )
         jax = self.versions.get("jax")
         if jax and jax not in VERIFIED_ON:
+            orderless = "" if takes_passes(jax) else "; plans leave the order to XLA"
             yield Finding(
                 "warning",
-                f"jax {jax} has not been tried with lagom_jax",
+                f"jax {jax} has not been tried with lagom_jax{orderless}",
                 f"if something fails, install jax {' or '.join(VERIFIED_ON)}",
             )
         if not self.plugins:

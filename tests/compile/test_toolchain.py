@@ -85,3 +85,12 @@ def test_the_cuda_root_comes_before_the_path(tmp_path):
 def test_the_version_of_what_is_missing():
     with pytest.raises(ToolchainError, match="jaxlib is not installed: pip install"):
         Toolchain({}, None, None, None).version("jaxlib")
+
+
+@pytest.mark.parametrize(
+    ("jax", "said"), [("0.11.2", ["; plans leave the order to XLA"]), ("0.99", [""])]
+)
+def test_a_jax_without_orders_is_said_to_be_one(jax, said):
+    known = f"jax {jax} has not been tried with lagom_jax"
+    texts = [f.text for f in toolchain(jax=jax).findings]
+    assert [t.removeprefix(known) for t in texts if t.startswith(known)] == said

@@ -10,7 +10,7 @@ import pytest
 
 import lagom_models
 from lagom_jax.cluster import Cluster
-from lagom_jax.compile import compile_step, lower
+from lagom_jax.compile import _internal, compile_step, lower
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
 from lagom_jax.errors import CompileError, LagomError
@@ -282,6 +282,18 @@ def test_what_nccl_has_been_told_is_said(monkeypatch):
     assert named in plan.holds_for.pinned
     (note,) = (note for note in plan.notes if note.startswith("NCCL_ALGO"))
     assert "NCCL will heed it, predictions do not" in note
+
+
+def test_a_jax_that_takes_no_order_costs_the_order_alone(monkeypatch):
+    """Its plugin would refuse to compile what is to be captured."""
+    monkeypatch.setattr(_internal, "jax_version", lambda: "0.11.2")
+    function, arguments = overlapping_step(mesh(16))
+    planner = Planner(function, *arguments, cluster=CLUSTER)
+    plan = planner.plan(Request(("settings", "order"), budget=BUDGET))
+    assert plan.settings
+    assert plan.order is None
+    assert any("jax 0.11.2 takes none" in note for note in plan.notes)
+    assert all(made.scheduled_bytes is None for made in planner._compiled.values())
 
 
 def test_costs_of_the_users_own_stay():
