@@ -81,6 +81,17 @@ def collective_seconds(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """Parts of a collective's time under a setting, in seconds."""
+
+    structure: Structure
+    latency: float
+    transfer: float
+    waits: Waits
+    """Of its arrays for each other, which are in neither."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CollectiveTerms:
     """All of a collective's price that its setting does not change."""
 
@@ -100,6 +111,10 @@ class CollectiveTerms:
         compare=False,
         repr=False,
     )
+    _by_setting: dict[Setting, _Parts] = dataclasses.field(
+        default_factory=dict[Setting, _Parts], compare=False, repr=False
+    )
+    """Parts under settings, asked for by price and load alike."""
     _bins: _Bins = dataclasses.field(default_factory=_Bins, compare=False, repr=False)
     """Arrays that NCCL puts together, and their protocols, once they are known."""
 
@@ -143,10 +158,6 @@ class CollectiveTerms:
         """NCCL's constants on the cluster."""
         return self.constants.facts
 
-    def sent_bytes(self, setting: Setting) -> float:
-        """Bytes that each GPU sends, as the setting's algorithm has it."""
-        return self._structure(setting).sent_bytes
-
     def price(self, setting: Setting | None = None) -> Price:
         """The price under a setting, or under NCCL's own.
 
@@ -156,11 +167,11 @@ class CollectiveTerms:
         if self.usual is None:
             return Price(self._fixed, "latency")
         setting = setting or self.usual
-        latency, transfer, waits = self._parts(setting)
-        latency += waits.longest
+        parts = self._parts(setting)
+        latency, transfer = parts.latency + parts.waits.longest, parts.transfer
         _, alone, _ = self._at(setting.protocol)
-        seconds, sent = latency + transfer, self.sent_bytes(setting)
-        share = min(1.0, sent / (alone.peak * seconds))
+        seconds = latency + transfer
+        share = min(1.0, parts.structure.sent_bytes / (alone.peak * seconds))
         return Price(seconds, "latency" if transfer <= latency else alone.bound, share)
 
     def load(self, price: Price, setting: Setting | None = None) -> CollectiveLoad:
@@ -177,11 +188,12 @@ class CollectiveTerms:
             return NO_LOAD
         used = setting or self.usual
         passes = self.constants.sharing.passes(self.kind, used)
-        latency, transfer, waits = self._parts(used)
+        parts = self._parts(used)
         # A channel that has done its arrays gives its SM back.
-        whole = latency + transfer + waits.longest
-        held = (latency + transfer + waits.mean) / max(whole, 1e-12)
-        sent, seconds = self.sent_bytes(used), max(price.seconds, 1e-12)
+        own = parts.latency + parts.transfer
+        whole = max(own + parts.waits.longest, 1e-12)
+        held = (own + parts.waits.mean) / whole
+        sent, seconds = parts.structure.sent_bytes, max(price.seconds, 1e-12)
         _, alone, _ = self._at(used.protocol)
         return CollectiveLoad(
             max(1, round(used.channels * held)),
@@ -189,12 +201,17 @@ class CollectiveTerms:
             memory_rate(sent, price.seconds, passes),
             price.bound,
             min(1.0, sent / (alone.reached * seconds)),
-            transfer / max(whole, 1e-12),
+            parts.transfer / whole,
             self.kind == "all-reduce" and used.protocol == "simple",
         )
 
-    def _parts(self, setting: Setting) -> tuple[float, float, Waits]:
-        """Seconds of latency, of the transfer, and waits, which are in neither."""
+    def _parts(self, setting: Setting) -> _Parts:
+        known = self._by_setting.get(setting)
+        if known is None:
+            known = self._by_setting[setting] = self._parts_under(setting)
+        return known
+
+    def _parts_under(self, setting: Setting) -> _Parts:
         structure = self._structure(setting)
         reference, alone, usual = self._at(setting.protocol)
         latency, transfer = alone.latency, alone.transfer
@@ -205,7 +222,7 @@ class CollectiveTerms:
                 transfer *= structure.transfer / usual.transfer
         transfer = max(transfer, structure.on_channels)
         waits = self._waits(setting, latency) if self.arrays else NO_WAITS
-        return latency, transfer, waits
+        return _Parts(structure, latency, transfer, waits)
 
     def _waits(self, setting: Setting, latency: float) -> Waits:
         """Waits of arrays for others on their channel.

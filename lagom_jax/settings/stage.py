@@ -23,6 +23,7 @@ from lagom_jax.cost.prices import Price, Prices
 from lagom_jax.cost.sharing import KernelMix
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.work import Work
 from lagom_jax.program.program import (
     Block,
     Kernel,
@@ -54,6 +55,15 @@ class Score:
     def step_seconds(self) -> float:
         """From the first kernel to the end of everything."""
         return self.totals.step_seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Split:
+    """Tasks of a scene by what decides about them, whatever the model."""
+
+    kernels: list[tuple[int, Kernel, Kernel]]
+    """Each with its number, and the first kernel of the step with the same work."""
+    sites: list[_Site]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +133,9 @@ class Stage:
         self.scenes = tuple(found.values())
         self._known = [self._by_mark.setdefault(mark, {}) for mark in found]
         self._terms = self._no_terms()
+        # Shared by all models.
+        self._splits: list[_Split | None] = [None] * len(self.scenes)
+        self._first_with: dict[Work, Kernel] = {}
         self.scenes_of: list[list[int]] = [[] for _ in self.space.groups]
         for position, scene in enumerate(self.scenes):
             for group in scene.groups:
@@ -297,7 +310,7 @@ class Stage:
     def _replay(self, position: int, choice: Choice) -> Score:
         self.replays += 1
         numbered = self.scenes[position].numbered
-        kernels, sites = self._terms_in(position)
+        kernels, sites = self._terms_in(position), self._split(position).sites
         seconds, loads = kernels.seconds.copy(), kernels.loads.copy()
         for number, site, group in sites:
             candidate = 0 if group is None else choice[group]
@@ -311,24 +324,35 @@ class Stage:
                 own[group] = own.get(group, 0.0) + books.seconds[number]
         return Score(books.totals, own)
 
-    def _no_terms(self) -> list[tuple[TaskTerms, list[_Site]] | None]:
+    def _no_terms(self) -> list[TaskTerms | None]:
         return [None] * len(self.scenes)
 
-    def _terms_in(self, position: int) -> tuple[TaskTerms, list[_Site]]:
-        """Terms of a scene's kernels, and its collectives, whose are still to come."""
+    def _terms_in(self, position: int) -> TaskTerms:
+        """Terms of a scene's kernels; those of its collectives are still to come."""
         known = self._terms[position]
         if known is None:
-            tasks = self.scenes[position].numbered.tasks
-            terms = TaskTerms.of_nothing(len(tasks))
-            sites: list[_Site] = []
-            for number, task in enumerate(tasks):
+            # What a user has measured is known by a kernel's name.
+            by_work = self._untouched is self._model
+            terms = TaskTerms.of_nothing(len(self.scenes[position].numbered.tasks))
+            for number, kernel, first in self._split(position).kernels:
+                asked = first if by_work else kernel
+                price, terms.own_loads[number] = self.kernel_terms(asked)
+                terms.seconds[number] = price.seconds
+            known = self._terms[position] = terms
+        return known
+
+    def _split(self, position: int) -> _Split:
+        known = self._splits[position]
+        if known is None:
+            known = self._splits[position] = _Split([], [])
+            for number, task in enumerate(self.scenes[position].numbered.tasks):
                 if isinstance(task, Kernel):
-                    price, terms.own_loads[number] = self.kernel_terms(task)
-                    terms.seconds[number] = price.seconds
+                    first = self._first_with.setdefault(task.work, task)
+                    known.kernels.append((number, task, first))
                 else:
                     place = self._place.get(task)
-                    sites.append((number, task, None if place is None else place[0]))
-            known = self._terms[position] = terms, sites
+                    group = None if place is None else place[0]
+                    known.sites.append((number, task, group))
         return known
 
     def _distinct(self, found: Sequence[Window]) -> dict[Hashable, Scene]:

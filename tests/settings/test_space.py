@@ -20,6 +20,7 @@ from lagom_jax.settings.controls import PRESETS, ControlsError, named
 from lagom_jax.settings.neighbours import NearbyCandidates
 from lagom_jax.settings.policy import replaced
 from lagom_jax.settings.space import space_of
+from lagom_jax.settings.stage import Stage
 
 from .programs import matmul, model_of, programs, site, stage_of
 
@@ -229,6 +230,39 @@ def test_who_waits_for_a_communicator_is_not_like_who_does_not():
     expected = replay(program, model, model.contention()).step_seconds
     found = stage.score(stage.untouched).step_seconds
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+class OneIsSlow:
+    """Prices of a user who has measured one of two kernels that do the same."""
+
+    def __init__(self, base):
+        self._base = base
+        self.collective = base.collective
+
+    def kernel(self, kernel):
+        price = self._base.kernel(kernel)
+        seconds = price.seconds * (3.0 if kernel.name == "slow" else 1.0)
+        return dataclasses.replace(price, seconds=seconds)
+
+
+@pytest.mark.parametrize("correct", [OneIsSlow, lambda prices: prices])
+def test_kernels_with_the_same_work_cost_what_each_was_measured_to(correct):
+    usual = matmul(4096, 4096, 4096)
+    slow = dataclasses.replace(usual, name="slow")
+    nodes = (
+        Launch(gather(64), Stream.COLLECTIVE, 0),
+        Run(usual),
+        Run(slow),
+        Wait((0,)),
+    )
+    program = Program("p", nodes, H100.devices)
+    model = model_of(H100.name)
+    expected = replay(program, correct(model), model.contention()).step_seconds
+    stage = Stage(program, space_of(program, H100, named("tuner")), model, correct)
+    other = stage_of(program, H100.name).under(model, correct)
+    for one in (stage, other):
+        found = one.score(one.untouched).step_seconds
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_windows_that_differ_are_not_taken_for_one_another():
