@@ -138,8 +138,6 @@ class Stream:
     ) -> None:
         self.tasks: deque[Task] = deque()
         GPU.streams.append(self.tasks)
-        self.ptr = id(self)
-        _STREAMS[self.ptr] = self
 
     def __enter__(self) -> Stream:
         _CURRENT.append(self)
@@ -153,7 +151,6 @@ class Stream:
         GPU.push(self.tasks, Hold(event))
 
 
-_STREAMS: Final[dict[int, Stream]] = {}
 _CURRENT: Final[list[Stream]] = []
 
 
