@@ -81,7 +81,7 @@ def collective_seconds(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Parts:
+class _CollectiveParts:
     """Parts of a collective's time under a setting, in seconds."""
 
     structure: Structure
@@ -111,8 +111,8 @@ class CollectiveTerms:
         compare=False,
         repr=False,
     )
-    _by_setting: dict[Setting, _Parts] = dataclasses.field(
-        default_factory=dict[Setting, _Parts], compare=False, repr=False
+    _by_setting: dict[Setting, _CollectiveParts] = dataclasses.field(
+        default_factory=dict[Setting, _CollectiveParts], compare=False, repr=False
     )
     """Parts under settings, asked for by price and load alike."""
     _bins: _Bins = dataclasses.field(default_factory=_Bins, compare=False, repr=False)
@@ -205,13 +205,13 @@ class CollectiveTerms:
             self.kind == "all-reduce" and used.protocol == "simple",
         )
 
-    def _parts(self, setting: Setting) -> _Parts:
+    def _parts(self, setting: Setting) -> _CollectiveParts:
         known = self._by_setting.get(setting)
         if known is None:
             known = self._by_setting[setting] = self._parts_under(setting)
         return known
 
-    def _parts_under(self, setting: Setting) -> _Parts:
+    def _parts_under(self, setting: Setting) -> _CollectiveParts:
         structure = self._structure(setting)
         reference, alone, usual = self._at(setting.protocol)
         latency, transfer = alone.latency, alone.transfer
@@ -222,7 +222,7 @@ class CollectiveTerms:
                 transfer *= structure.transfer / usual.transfer
         transfer = max(transfer, structure.on_channels)
         waits = self._waits(setting, latency) if self.arrays else NO_WAITS
-        return _Parts(structure, latency, transfer, waits)
+        return _CollectiveParts(structure, latency, transfer, waits)
 
     def _waits(self, setting: Setting, latency: float) -> Waits:
         """Waits of arrays for others on their channel.
