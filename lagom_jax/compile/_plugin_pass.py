@@ -20,7 +20,12 @@ from typing import Any
 
 from lagom_jax.compile import _jaxlib
 from lagom_jax.compile._internal import internal, jax_version
-from lagom_jax.compile.toolchain import PASSES_BY_JAXLIB, VERIFIED_ON, release
+from lagom_jax.compile.toolchain import (
+    PASSES_BY_JAXLIB,
+    VERIFIED_ON,
+    WITH_PASSES,
+    release,
+)
 from lagom_jax.errors import ToolchainError
 
 Transform = Callable[[bytes], bytes | None]
@@ -219,7 +224,7 @@ def _extension() -> _Extension:
         address = extension.next
     raise ToolchainError(
         "the installed CUDA plugin has no way to take a pass after XLA's scheduler: "
-        "install jax 0.10.2, or one from 0.12 on"
+        f"install {WITH_PASSES}"
     )
 
 

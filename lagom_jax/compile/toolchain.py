@@ -33,6 +33,8 @@ VERIFIED_ON = ("0.10.2", "0.12.0.1")
 """The versions of jax that everything here was tried with."""
 PASSES_BY_JAXLIB = (0, 12)
 """The first release of jaxlib with functions of its own to register a pass."""
+WITH_PASSES = "jax 0.10.2, or one from 0.12 on"
+"""The versions for which `takes_passes` is true, in words."""
 _ORDER_KEEPS_DONATION = (0, 12)
 """The first jaxlib that was seen to keep donation where a pass changes a schedule."""
 

@@ -177,16 +177,13 @@ def without_impossible(
     """
     # Here and not above, so that importing lagom_jax does not import jax.
     from lagom_jax.compile._internal import jax_version
-    from lagom_jax.compile.toolchain import takes_passes
+    from lagom_jax.compile.toolchain import WITH_PASSES, takes_passes
 
     jax = jax or jax_version()
     if "order" not in request.levers or takes_passes(jax):
         return request, ()
     levers = tuple(lever for lever in request.levers if lever != "order")
-    note = (
-        f"no order was looked for: jax {jax} takes none; install jax 0.10.2, or one "
-        "from 0.12 on"
-    )
+    note = f"no order was looked for: jax {jax} takes none; install {WITH_PASSES}"
     return dataclasses.replace(request, levers=levers), (note,)
 
 

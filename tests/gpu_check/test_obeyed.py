@@ -10,12 +10,12 @@ from gpu_stages.steering import Offer, offer
 from lagom_jax.nccl_plugin import Answer, Rules, Scope
 from lagom_jax.nccl_plugin.reference import ReferenceCommunicator
 from lagom_jax.nccl_plugin.rules import FUNCTIONS
+from lagom_jax.plan.setting import PROTOCOLS
 
 from .staged import staged
 
 CALL = Asked("all-gather", 1 << 22, Answer("ring", "simple", 8, 1 << 20))
 HERE = Offer(32, frozenset({("all-gather", "ring", "simple")}), True)
-SIZED = ("ll", "ll128", "simple")
 CUT = "AllGather: tuner chunk size 1048576 exceeds buffer max 524288, clamping"
 
 
@@ -82,8 +82,10 @@ def test_the_table_of_a_real_communicator_is_read():
         "32 coll channels, 32 collnet channels, 0 nvls channels, 32 p2p channels",
     ]
     found = offer(f"vm:685:713 [0] NCCL INFO {line}" for line in lines)
-    rings = {(name, "ring", p) for name in ("all-gather", "all-reduce") for p in SIZED}
-    trees = {("all-reduce", "tree", protocol) for protocol in SIZED}
+    rings = {
+        (name, "ring", p) for name in ("all-gather", "all-reduce") for p in PROTOCOLS
+    }
+    trees = {("all-reduce", "tree", protocol) for protocol in PROTOCOLS}
     assert found == Offer(32, frozenset(rings | trees), True)
 
 
