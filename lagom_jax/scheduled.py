@@ -49,6 +49,8 @@ class Scheduled:
     """Device memory at the fullest moment; None where only a dump is known."""
     symmetric_bytes: int = 0
     """Symmetric memory outside of the ordinary pool, at most."""
+    kept_bytes: int | None = None
+    """Arguments and results, donated ones once; None where only a dump is known."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Of the compiler that made it, where known."""
     notes: tuple[str, ...] = ()
@@ -183,6 +185,7 @@ def scheduled_of(
         description,
         peak,
         symmetric,
+        compiled.memory.kept_bytes,
         compiled.versions,
         (
             *notes,

@@ -14,6 +14,7 @@ from typing import Final
 from lagom_jax.cost.timeline import Timeline
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.options.combining import COMBINED, Grouping, families, groupings
+from lagom_jax.options.memory import SLOP, MemoryRoom
 from lagom_jax.program.program import (
     Block,
     Branch,
@@ -24,6 +25,7 @@ from lagom_jax.program.program import (
     Task,
     nodes_in,
 )
+from lagom_jax.units import in_bytes
 from xla_flags import OptionValue, known
 
 _ON: Final = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -51,6 +53,8 @@ _MOST_TASKS = 10_000
 """Longer programs take long to compile, to search and to order."""
 _SHARES = (0.7, 0.97)
 _MIB = 1 << 20
+_MADE_AGAIN = ".remat"
+"""A part of the names of what XLA has computed or sent twice."""
 _NOTHING = 5e-4
 """Ideas that could give less than this share of the step are none."""
 
@@ -108,6 +112,7 @@ def ideas(
     pinned: Collection[str] = (),
     deterministic: bool = False,
     reorders: bool = False,
+    memory: MemoryRoom | None = None,
 ) -> tuple[Idea, ...]:
     """Ideas for the compiler, those that could save the most first.
 
@@ -122,6 +127,7 @@ def ideas(
         reorders: Whether the program will be given another order anyway. Then what
             only changes XLA's scheduling is left out, and loops are kept: the order of
             a body can be searched well, that of thousands of instructions cannot.
+        memory: Of the program, and what it may take; None where that is not known.
 
     Example:
         >>> from lagom_jax.cost.timeline import Totals
@@ -139,6 +145,7 @@ def ideas(
         *(() if reorders else _unrolling(seen)),
         *(() if reorders and seen.kinds(in_loops=True) else _limits(seen)),
         *_hiding(seen),
+        *(_more_memory(seen, memory) if memory is not None else ()),
     ]
     kept: list[Idea] = []
     for idea in found:
@@ -364,6 +371,27 @@ def _hiding(seen: _Seen) -> Iterator[Idea]:
             "next to nothing is hidden: XLA's latency-hiding scheduler seems to be off",
             exposed,
         )
+
+
+def _more_memory(seen: _Seen, memory: MemoryRoom) -> Iterator[Idea]:
+    """More memory for the scheduler where XLA's limit binds: it hides more."""
+    percent = memory.percent
+    again = sum(
+        figures.alone_seconds
+        for task, figures in seen.timeline.tasks.items()
+        if _MADE_AGAIN in task.name
+    )
+    if percent is None or not (again or memory.is_near_limit):
+        return
+    yield Idea(
+        f"memory up to {in_bytes(memory.limit_bytes)} for the scheduler",
+        {SLOP: percent},
+        f"the step takes {in_bytes(memory.peak_bytes)}, and XLA's scheduler keeps "
+        f"below {in_bytes(memory.scheduler_limit)}: it hides less for that, or has "
+        "results made again",
+        seen.exposed(seen.kinds(in_loops=False)) + again,
+        carries_less=again > 0.0,
+    )
 
 
 def _listed(kinds: Collection[str]) -> str:

@@ -40,15 +40,17 @@ def search(
     costs, orders = "costs" in levers and COSTS not in pinned, "order" in levers
     if "options" in levers:
 
-        def derive(view: View) -> tuple[Idea, ...]:
+        def derive(trial: Trial) -> tuple[Idea, ...]:
+            assert trial.view is not None
             return ideas(
-                view.program,
-                view.timeline,
+                trial.view.program,
+                trial.view.timeline,
                 judge.seconds,
                 jaxlib=jaxlib,
                 pinned=pinned,
                 deterministic=deterministic,
                 reorders=orders,
+                memory=sweep.memory_of(trial),
             )
 
         reserve = reserved(compiles, costs=costs, orders=orders)

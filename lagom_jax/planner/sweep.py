@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
+from lagom_jax.options.memory import PERCENT, SLOP, MemoryRoom
 from lagom_jax.plan.order import NOT_MET, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
@@ -120,26 +121,45 @@ class Sweep:
             self.memory_limit = max(self.memory_limit, peak)
         return self._kept(self._seen(made))
 
+    def memory_of(self, trial: Trial) -> MemoryRoom | None:
+        """Memory of a candidate, and what it may take; None where that is unknown.
+
+        Args:
+            trial: The candidate, with a program.
+        """
+        assert trial.view is not None
+        scheduled = trial.view.scheduled
+        peak, kept = scheduled.peak_memory_bytes, scheduled.kept_bytes
+        if peak is None or kept is None:
+            return None
+        present = trial.asked.options.get(SLOP)
+        return MemoryRoom(
+            # Symmetric memory is none of what XLA's scheduler counts.
+            peak - scheduled.symmetric_bytes,
+            kept,
+            self.memory_limit,
+            scheduled.cluster.gpu.memory_bytes,
+            present if isinstance(present, int) else PERCENT,
+        )
+
     def improve(
         self,
         first: Trial,
-        derive: Callable[[View], Sequence[Idea]],
+        derive: Callable[[Trial], Sequence[Idea]],
         reserve: int,
     ) -> Trial:
         """Tries ideas together and one by one.
 
         Args:
             first: The program as it is.
-            derive: Ideas for a program, those that could give the most first.
+            derive: Ideas for a candidate, those that could give the most first.
             reserve: Compiles that are kept for what comes after.
         """
         best = first
-        assert first.view is not None
-        queue = together(derive(first.view), first.asked)
+        queue = together(derive(first), first.asked)
         asked_for = {key_of(first.asked)}
         while True:
-            assert best.view is not None
-            queue += neighbours(best, first, derive(best.view), idle(self.trials))
+            queue += neighbours(best, first, derive(best), idle(self.trials))
             chosen: list[Asked] = []
             for asked in queue:
                 if key_of(asked) not in asked_for and len(chosen) < _AT_A_TIME:

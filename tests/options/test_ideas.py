@@ -1,5 +1,6 @@
 """Ideas: only what the program gives reason for, and what the compiler knows."""
 
+import dataclasses
 import importlib.metadata
 
 import pytest
@@ -8,6 +9,7 @@ from lagom_jax.compile.known_options import known_options
 from lagom_jax.cost.replay import replay
 from lagom_jax.options import Idea, ideas
 from lagom_jax.options.combining import families, groupings
+from lagom_jax.options.memory import SLOP, MemoryRoom
 from lagom_jax.program.program import Loop, Program, Run
 from xla_flags import known
 
@@ -256,3 +258,28 @@ def test_an_idea_with_one_value_rules_out_another_value():
     assert one.rules_out(other)
     assert one.key != other.key
     assert not one.rules_out(Idea("j", {"y": 1}, "why", 1.0))
+
+
+TIGHT = MemoryRoom(peak_bytes=90, kept_bytes=20, limit_bytes=90, device_bytes=100)
+
+
+def test_more_memory_is_an_idea_where_xla_has_less_than_the_step_may_take():
+    (found,) = (i for i in by_hand(LOOP, memory=TIGHT) if SLOP in i.options)
+    assert found.options == {SLOP: 116}
+    assert found.keeps_order
+    assert "90 B" in found.why
+    assert "77 B" in found.why
+    roomy = dataclasses.replace(TIGHT, peak_bytes=50)
+    less = dataclasses.replace(TIGHT, limit_bytes=79, peak_bytes=79)
+    for memory in (None, roomy, less):
+        assert SLOP not in options(by_hand(LOOP, memory=memory))
+    assert SLOP not in options(by_hand(LOOP, memory=TIGHT, pinned=[SLOP]))
+
+
+def test_what_is_computed_again_counts_for_more_memory():
+    """Without communication to hide nothing else would speak for it."""
+    again = by_hand(run("k"), run("k.remat"), memory=TIGHT)
+    (found,) = (i for i in again if SLOP in i.options)
+    assert found.most_seconds == 1.0
+    assert found.carries_less
+    assert by_hand(run("k"), run("k2"), memory=TIGHT) == ()

@@ -14,6 +14,8 @@ from lagom_jax.errors import (
     StepError,
 )
 from lagom_jax.hlo import read_module
+from lagom_jax.options import Idea
+from lagom_jax.options.memory import SLOP, MemoryRoom
 from lagom_jax.order import Ordering
 from lagom_jax.plan import Interval
 from lagom_jax.plan.order import NOT_MET
@@ -572,3 +574,20 @@ def test_where_options_may_lose_the_program_as_it_is_gets_an_order(compiles, tak
     made.order_alone()
     assert made.decided().trial.view.program.module is MODULES[taken]
     assert compiler.asked == ["", "a", "a!", *["!"] * (compiles == 8)]
+
+
+def test_memory_of_a_candidate_is_beside_what_it_may_take():
+    """That is what the program as it is takes, where it takes more than the limit."""
+    swept, _ = sweep(Compiler({}, usual="huge"))
+    first = swept.first()
+    scheduled = dataclasses.replace(
+        FASTER, peak_memory_bytes=900, symmetric_bytes=100, kept_bytes=300
+    )
+    trial = dataclasses.replace(first, view=JUDGE.look(scheduled))
+    usual = MemoryRoom(800, 300, LIMIT + 1, H100.gpu.memory_bytes)
+    assert swept.memory_of(trial) == usual
+    more = Asked((Idea("more", {SLOP: 120}, "why", 1.0),))
+    given = swept.memory_of(dataclasses.replace(trial, asked=more))
+    assert given == dataclasses.replace(usual, present=120)
+    dumped = dataclasses.replace(first, view=JUDGE.look(FASTER))
+    assert swept.memory_of(dumped) is None
