@@ -32,9 +32,8 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from overlap_bounds import BoundKind, seconds_at_least
 from planned_cases import (
@@ -55,9 +54,8 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import price_of
 from lagom_jax.hlo import Module
 from lagom_jax.order.streams import inside_domains, is_crowded
-from lagom_jax.plan import Plan, PlanCandidate
-from lagom_jax.plan.evidence import COSTS
-from lagom_jax.planner import Budget, Planner, Request
+from lagom_jax.planner import Budget, Request
+from lagom_jax.planner.trial import Trial, captured_module
 from lagom_jax.program.build import Builder
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "limits.md"
@@ -101,18 +99,26 @@ class Row:
         )
 
 
-def _programs(planner: Planner, plan: Plan) -> Iterator[Module]:
-    """What was compiled for a plan, in XLA's own order."""
-    seen: set[str] = set()
-    for candidate in plan.evidence.candidates:
-        options = _options(candidate, plan)
-        if candidate.step_seconds is None or options is None:
+def _programs(trials: Iterable[Trial]) -> Iterator[Module]:
+    """What was compiled for a plan, as XLA's scheduler left it.
+
+    What has nothing to hide in XLA's order is made synchronous afterwards, and need not
+    be in another. Our costs count where memory is short: what XLA then makes again
+    depends on the order.
+    """
+    seen: set[frozenset[str]] = set()
+    for trial in trials:
+        if not trial.captured:
             continue
-        key = repr(sorted(options.items()))
-        if key not in seen:
-            seen.add(key)
-            scheduled, _ = planner.compile(options)
-            yield scheduled.module
+        module = captured_module(trial)
+        names = frozenset(
+            instruction.name
+            for computation in module.computations.values()
+            for instruction in computation.instructions.values()
+        )
+        if names not in seen:
+            seen.add(names)
+            yield module
 
 
 def _with_streams(module: Module, cluster: Cluster, model: CostModel) -> Builder:
@@ -122,15 +128,6 @@ def _with_streams(module: Module, cluster: Cluster, model: CostModel) -> Builder
     if is_crowded(program, lambda task: price_of(task, model).seconds):
         return Builder(module, inside_domains(program, cluster))
     return builder
-
-
-def _options(candidate: PlanCandidate, plan: Plan) -> dict[str, Any] | None:
-    """Compiler options; costs and orders change nothing that is bounded here."""
-    return {
-        name: value
-        for name, value in candidate.levers
-        if name != COSTS and value is not None
-    }
 
 
 def row_of(case: str) -> Row:
@@ -145,7 +142,7 @@ def row_of(case: str) -> Row:
     # A policy of the process changes what collectives cost.
     policies = dict.fromkeys(("default", taken.policy))
     models = [likeliest.with_policy(policy) for policy in policies]
-    modules = list(_programs(planner, plan))
+    modules = list(_programs(planner.finished.trials))
     for module, model in itertools.product(modules, models):
         builder = _with_streams(module, cluster, model)
         at_least = functools.partial(seconds_at_least, builder, cluster, model)

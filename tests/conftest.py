@@ -58,6 +58,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def what_a_file_leaves_is_no_garbage():
+    """So it is with what a file keeps for others, which is read and compiled once."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def shared_compiler():
     """Processes that compile for all tests of a worker."""
