@@ -69,9 +69,18 @@ BORROWED = {
 }
 # GPU of which only bf16 was measured -> the one whose constants other types borrow.
 OTHER_TYPES = {"h200": "h100", "gb200": "b200"}
-# GPUs whose cache is told from their memory: the table's rows have two rates there.
-CACHE_TOLD = {"l40s"}
-CACHE_START = {"cache_bytes_per_cycle": 5.0}
+# Constants that only some GPUs have, and where their fit begins; a 0 stays. With the
+# cache's the table's rows are priced as a loop leaves them there.
+OWN_START = {
+    "l40s": {
+        "cache_bytes_per_cycle": 5.0,
+        "small_tile_share": 0.9,
+        "area_seconds": 5e-7,
+        "sustained_share": 0.57,
+        "settle_seconds": 3e-3,
+        "tile_seconds": 0.0,
+    }
+}
 BATCHES, SIZES = (1.0, 4.0), (32.0, 256.0, 2048.0, 16384.0)
 KNOTS = (BATCHES, SIZES, SIZES, SIZES)
 NO_CORRECTION = np.zeros([len(axis) for axis in KNOTS])
@@ -89,7 +98,12 @@ START = {
     "join_seconds": 1e-6,
     "join_share": 1.2,
 }
-SHARES = {"arithmetic_efficiency", "memory_efficiency"}
+SHARES = {
+    "arithmetic_efficiency",
+    "memory_efficiency",
+    "small_tile_share",
+    "sustained_share",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +122,21 @@ class Rows:
     @property
     def start(self) -> dict[str, float]:
         """The constants to fit, and where to begin."""
-        return START | (CACHE_START if self.gpu.name in CACHE_TOLD else {})
+        every = START | OWN_START.get(self.gpu.name, {})
+        return {name: at for name, at in every.items() if at}
+
+    def constants(self, logs: np.ndarray) -> MatmulConstants:
+        """The constants with these logarithms, in the order of `start`."""
+        values = dict(zip(self.start, np.exp(logs).tolist(), strict=True))
+        values.update({n: min(1.0, values[n]) for n in SHARES & values.keys()})
+        values = dict.fromkeys(START, 0.0) | values
+        flat = Correction(*KNOTS, NO_CORRECTION)
+        return MatmulConstants(**values, correction=flat, calibrated=True, source="")
 
     @property
     def cached(self) -> np.ndarray:
         """The share of each row's bytes that the benchmark left in the cache."""
-        if self.gpu.name not in CACHE_TOLD:
+        if "cache_bytes_per_cycle" not in self.start:
             return NOT_CACHED
         return found_in_cache(self.problems, self.gpu)
 
@@ -193,22 +216,14 @@ def fit(rows: Rows) -> MatmulConstants:
         corrected = weights @ log_factors
 
         def errors(logs: np.ndarray, corrected: np.ndarray = corrected) -> np.ndarray:
-            bare = formula(p, rows.gpu, rows.peak, _constants(logs), cached)
+            bare = formula(p, rows.gpu, rows.peak, rows.constants(logs), cached)
             return np.log(bare) + corrected - rows.log_seconds
 
         found = _robust_least_squares(errors, found, start)
-        bare = formula(p, rows.gpu, rows.peak, _constants(found), cached)
+        bare = formula(p, rows.gpu, rows.peak, rows.constants(found), cached)
         log_factors = _rising(weights, rows.log_seconds - np.log(bare))
     correction = Correction(*KNOTS, log_factors.reshape(NO_CORRECTION.shape))
-    return dataclasses.replace(_constants(found), correction=correction)
-
-
-def _constants(logs: np.ndarray) -> MatmulConstants:
-    names = [*START, *CACHE_START][: len(logs)]
-    values = dict(zip(names, np.exp(logs).tolist(), strict=True))
-    values.update({name: min(1.0, values[name]) for name in SHARES})
-    flat = Correction(*KNOTS, NO_CORRECTION)
-    return MatmulConstants(**values, correction=flat, calibrated=True, source="")
+    return dataclasses.replace(rows.constants(found), correction=correction)
 
 
 def _robust_least_squares(
@@ -333,20 +348,16 @@ def fit_and_score(rows: Rows) -> dict[str, Any]:
         errors[f"kept out: {name}"] = by_length(kept_out_errors(rows, part), rows)
     for name, judged in errors.items():
         print(f"{rows.gpu.name} {rows.rate} {name:18} {_words(judged)}", flush=True)
-    record = _record(constants)
+    record = _record(constants, [*(START | rows.start)])
     record["source"] = f"fitted to {len(rows)} rows of measured/matmuls*.csv"
     record["errors"] = errors
     return record
 
 
-def _record(constants: MatmulConstants) -> dict[str, Any]:
+def _record(constants: MatmulConstants, names: list[str]) -> dict[str, Any]:
     grid = np.round(np.asarray(constants.correction.log_factors), 4)
     return {
-        "value": {
-            name: _rounded(getattr(constants, name))
-            for name in (*START, *CACHE_START)
-            if name in START or getattr(constants, name)
-        },
+        "value": {name: _rounded(getattr(constants, name)) for name in names},
         "correction": {
             **dict(zip(("batch", "m", "n", "k"), KNOTS, strict=True)),
             "log_factors": grid.tolist(),

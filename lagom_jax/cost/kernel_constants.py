@@ -123,6 +123,16 @@ class MatmulConstants:
     cache_bytes_per_cycle: float = 0.0
     """Bytes that a benchmark's loop gets out of the cache, per SM and cycle of the
     boost clock; 0 where nobody told them from the memory's. Steps have no such loop."""
+    small_tile_share: float = 1.0
+    """Share of `arithmetic_efficiency` that tiles smaller than the largest reach."""
+    area_seconds: float = 0.0
+    """Beside `tile_seconds`, of a tile of 128 x 128; of others by their area."""
+    sustained_share: float = 0.0
+    """Share of the dense peak that the card's power sustains; 0 where nobody told it
+    from the main loop's."""
+    settle_seconds: float = 0.0
+    """Length of a repeated kernel that is halfway from the main loop's rate to the
+    sustained one."""
     spread: Spread = NOTHING_MISSED
     """Error left over, of kernels of 20 us and more and of shorter ones."""
     short: Correction | None = None

@@ -29,6 +29,8 @@ _PARTS = (1, 2, 4, 8, 16)
 _PARTS_OF_GENERATION = {"8": (1, 2, 3, 4, 6, 8, 16)}
 # Elements of k that a tile takes in at a time.
 _STEP = 64
+# The tile whose area `area_seconds` is given for.
+_USUAL_AREA = 128 * 128
 # However short a part of a split is, it takes as long as one of so many elements of k:
 # filling and joining are paid for every part. Chosen by the scores of rows kept out.
 _LEAST_PART = 768
@@ -178,9 +180,11 @@ def formula(
     rows, columns, parts = _choices(gpu.compute_capability.partition(".")[0]).T
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     waves = np.ceil(batch * down * across * parts / gpu.sm_count)
+    area = rows * columns
+    reached = np.where(area < area.max(), constants.small_tile_share, 1.0)
     # One element of k for one tile: multiplying it, and bringing its operands in.
-    multiply = per_term * rows * columns * gpu.sm_count
-    multiply = multiply / (peak * constants.arithmetic_efficiency)
+    multiply = per_term * area * gpu.sm_count
+    multiply = multiply / (peak * constants.arithmetic_efficiency * reached)
     feed = rows * lhs + columns * rhs
     feed = feed / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
     depth = np.ceil(k / parts / _STEP) * _STEP
@@ -189,7 +193,8 @@ def formula(
     join = constants.join_seconds + partial_sums / (
         constants.join_share * gpu.memory_bytes_per_s
     )
-    work = waves * (constants.tile_seconds + depth * np.maximum(multiply, feed))
+    tile = constants.tile_seconds + constants.area_seconds * area / _USUAL_AREA
+    work = waves * (tile + depth * np.maximum(multiply, feed))
     work = work + np.where(parts > 1, join, 0.0)
     # SMs work on a block of tiles that is about square; a side too big for the cache
     # is read again for every such block.
@@ -206,7 +211,23 @@ def formula(
     longer = np.maximum(work, traffic)
     shorter = np.minimum(work, traffic)
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
-    return constants.launch_seconds + total.min(axis=1)
+    best = _under_power(total.min(axis=1), problems.flops / peak, constants)
+    return constants.launch_seconds + best
+
+
+def _under_power(
+    seconds: Floats, at_peak: Floats, constants: MatmulConstants
+) -> Floats:
+    """Seconds where the card's power holds for less than its units could do.
+
+    The clock falls only after a while, so that the longer a kernel the more of it runs
+    at the rate that the power sustains. More work still never takes less time.
+    """
+    if not constants.sustained_share:
+        return seconds
+    sustained = at_peak / constants.sustained_share
+    settled = seconds / (seconds + constants.settle_seconds)
+    return seconds + settled * np.maximum(0.0, sustained - seconds)
 
 
 @functools.cache

@@ -116,6 +116,43 @@ def test_operands_that_outgrow_the_cache_are_read_again():
     assert bare(1, side, side, side, narrow) > 2 * once
 
 
+def test_tiles_smaller_than_the_largest_reach_less():
+    less = dataclasses.replace(ARITHMETIC_ONLY, small_tile_share=0.8)
+    largest = one_wave(256, 128, 512)
+    assert bare(1, 256 * 12, 128 * 11, 512, less) == pytest.approx(largest)
+    one = one_wave(64, 64, 512)
+    assert bare(H100.sm_count, 64, 64, 512, less) == pytest.approx(one / 0.8)
+    # At half of the rate a wave of small tiles is no better than one of the largest.
+    half = dataclasses.replace(ARITHMETIC_ONLY, small_tile_share=0.5)
+    one = one_wave(256, 64, 512)
+    assert bare(H100.sm_count, 256, 64, 512, half) == pytest.approx(2 * one)
+
+
+def test_a_tile_takes_time_by_its_area():
+    written = dataclasses.replace(ARITHMETIC_ONLY, area_seconds=1e-6)
+    for side, share in ((64, 1 / 4), (128, 1)):
+        found = bare(H100.sm_count, side, side, 64, written)
+        assert found == pytest.approx(one_wave(side, side, 64) + 1e-6 * share)
+
+
+def test_long_kernels_run_at_the_rate_that_the_power_sustains():
+    held = dataclasses.replace(
+        ARITHMETIC_ONLY, sustained_share=0.5, settle_seconds=1e-3
+    )
+    ratios = [
+        bare(1, 8192, 8192, k, held) / (2 * 8192 * 8192 * k / PEAK)
+        for k in (64, 4096, 1 << 22)
+    ]
+    full = bare(1, 8192, 8192, 64) / (2 * 8192 * 8192 * 64 / PEAK)
+    assert ratios == sorted(ratios)
+    assert ratios[0] == pytest.approx(full, rel=0.02)
+    assert ratios[-1] == pytest.approx(2, rel=0.01)
+    # Waves that are not full leave power to spare.
+    more = dataclasses.replace(held, sustained_share=0.6)
+    poor = bare(H100.sm_count + 1, 64, 64, 1 << 22, more)
+    assert poor == pytest.approx(bare(H100.sm_count + 1, 64, 64, 1 << 22))
+
+
 def test_a_correction_is_interpolated_and_ends_at_its_edges():
     grid = np.zeros((2, 1, 1, 1))
     grid[1] = 1.0
@@ -221,6 +258,18 @@ def test_the_records_hold_the_fit(gpu, types):
     assert len(errors) > 150
     assert np.median(errors) < 0.07
     assert np.percentile(errors, 90) < 0.23
+
+
+def test_no_long_kernel_of_the_l40s_was_measured_at_the_rate_of_a_short_one():
+    with (COST / "measured" / "matmuls_alone.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["gpu"] == "l40s"]
+    sizes = np.array([[int(r[c]) for c in ("m", "n", "k")] for r in rows], float)
+    seconds = np.array([float(r["microseconds"]) for r in rows]) * 1e-6
+    rates = 2 * sizes.prod(axis=1) / seconds / GPUS["l40s"].dense_flops_per_s["bf16"]
+    assert rates[seconds > 1e-2].max() < 0.6
+    assert rates[seconds < 1e-3].max() > 0.75
+    sustained = load_kernel_constants("l40s").matmul("bf16").sustained_share
+    assert 0.5 < sustained < 0.6
 
 
 @pytest.mark.parametrize(("gpu", "rate"), [("h100", "tf32"), ("b200", "bf16")])
