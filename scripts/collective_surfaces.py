@@ -32,9 +32,12 @@ LAUNCHED = {"h100-sxm", "b200"}
 TOLD = 0.2
 TWINS = {"b200": "gb200-nvl72"}
 """GPUs with the same chip and links: hosts of 4 tell what 4 of 8 take."""
-# From these bytes on, rows of more than two GPUs over PCIe jump between two rates, 1.5
-# to 1.8 apart, and nothing in a row tells which it had: the fit is to lie between.
-PAIR, JUMPS_FROM, JUMPS = 2, 1 << 15, 0.25
+# In Simple, rows of more than two GPUs over PCIe jump between two rates, 1.4 to 1.7
+# apart, and nothing in a row tells which it had: the fit is to lie between.
+PAIR, JUMPS = 2, 0.25
+# What each of eight L40S sends in an all-reduce of 1 MiB, and the part of its time that
+# it saves beside the all-reduces of 4 MiB and more. Not fitted.
+FIRST_BYTES, FIRST_SAVED = 1.8e6, 0.3
 LOG2_BYTES = range(8, 37)
 PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -135,8 +138,8 @@ def noise(kind: str, rows: Rows, cluster: Cluster) -> np.ndarray:
     rest = np.where(rows.nbytes >= LARGE, 0.04, 0.06)
     scatter = np.where(rows.launched > 0, launched, rest)
     if through_processors(cluster) and kind not in EXCHANGED_KINDS:
-        jumps = (rows.ranks > PAIR) & (rows.nbytes >= JUMPS_FROM)
-        return np.where(jumps, JUMPS, scatter)
+        simple = protocols(placed(kind, rows, cluster)) == PROTOCOLS.index("simple")
+        return np.where(simple & (rows.ranks > PAIR), JUMPS, scatter)
     return scatter
 
 
@@ -172,6 +175,9 @@ def protocols(where: list[Placed]) -> np.ndarray:
 def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
     """Gauss-Newton on the logs of the coefficients, with a prior and Huber weights."""
     form = Exchanged if kind in EXCHANGED_KINDS else Streamed
+    fixed: dict[str, float] = {}
+    if form is Streamed and through_processors(cluster):
+        fixed = {"first_bytes": FIRST_BYTES, "first_saved": FIRST_SAVED}
     median, spread = PRIORS[form]
     start, precision = np.log(median), 1 / np.square(spread)
     if form is Streamed and cluster.inside.kind == "pcie":
@@ -192,12 +198,15 @@ def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
     scale = np.maximum(noise(kind, rows, cluster), 0.1)
     where = placed(kind, rows, cluster)
 
+    def formed(logs: np.ndarray) -> Form:
+        return form(*np.exp(logs), **fixed)
+
     def predicted(logs: np.ndarray, told: list[Placed]) -> np.ndarray:
-        return np.log(form_times(kind, form(*np.exp(logs)), rows, cluster, told))
+        return np.log(form_times(kind, formed(logs), rows, cluster, told))
 
     logs = start.copy()
     for _ in range(25):
-        told = rates_told(kind, form(*np.exp(logs)), rows, cluster, where)
+        told = rates_told(kind, formed(logs), rows, cluster, where)
         here = predicted(logs, told)
         step = 1e-4
         slopes = [
@@ -210,7 +219,7 @@ def fit_form(kind: str, rows: Rows, cluster: Cluster) -> Form:
         curvature = jacobian.T @ (weights[:, None] * jacobian) + np.diag(precision)
         pull = jacobian.T @ (weights * off) - precision * (logs - start)
         logs = logs + np.clip(np.linalg.solve(curvature, pull), -0.3, 0.3)
-    fitted = form(*(float(f"{x:.4g}") for x in np.exp(logs)))
+    fitted = form(*(float(f"{x:.4g}") for x in np.exp(logs)), **fixed)
     if isinstance(fitted, Exchanged) and kind == "collective-permute":
         share = apart_share(fitted, rows, cluster, where)
         return dataclasses.replace(fitted, apart_share=share)

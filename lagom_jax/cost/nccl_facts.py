@@ -64,6 +64,8 @@ class NcclFacts:
     """A channel's part of a send, unless the whole is shorter."""
     p2p_ll_by_channels_in_use: bool
     """True if LL depends on the channels that a message uses, or on all of them."""
+    near_channels_per_peer: int
+    """Most channels of a pair inside a domain: over NVLink more than there are."""
     net_channels_per_peer: int
     """Most channels of a pair in a communicator that crosses the network."""
     array_bytes: int
@@ -155,7 +157,8 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         key: _value(item, numbers) for key, item in known.items()
     }
     per_link = values["link_gb_per_s"]
-    inside = per_link["pcie"]
+    over_pcie = values["pcie_gb_per_s"]
+    inside = over_pcie.get(capability, over_pcie["any"])
     if nvlink:
         rate = per_link.get(capability, per_link[major])
         inside = rate * cluster.gpu.nvlink_links
@@ -185,6 +188,9 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         p2p_most_chunks=p2p["most_chunks_in_a_part"],
         p2p_least_part_bytes=values["p2p_least_part_bytes"],
         p2p_ll_by_channels_in_use=values["p2p_ll_by_channels_in_use"],
+        near_channels_per_peer=(
+            generation["channels"] * 2 if nvlink else values["pcie_channels_per_peer"]
+        ),
         net_channels_per_peer=values["net_channels_per_peer"],
         array_bytes=values["array_bytes"],
         ll_array_counts=values["ll_array_counts"],

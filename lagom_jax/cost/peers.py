@@ -6,7 +6,7 @@ What does not fit into the channels of the communicator waits for the next round
 message of at most 16 KiB per channel goes in the LL protocol: per channel of the
 communicator, or since 2.29.2 per channel that serves the pair, of which none has less
 than 64 KiB to carry. Where a communicator crosses the network all pairs have few
-channels, those inside a host too.
+channels, those inside a host too; over PCIe a pair has two at most.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def default_parts(
     most = p2p_channels(facts, domains)
     peers = 1 if kind in POINT_TO_POINT else ranks
     message = nbytes / peers
-    reach = most if domains == 1 else min(most, facts.net_channels_per_peer)
+    reach = min(most, facts.near_channels_per_peer)
+    if domains > 1:
+        reach = min(reach, facts.net_channels_per_peer)
     longest = facts.p2p_chunk_bytes * facts.p2p_most_chunks if domains == 1 else 1 << 17
     first = min(reach, _fitting(most, ranks), _parts(message, facts))
     per_peer = _doubled(message, first, reach, longest)

@@ -16,6 +16,9 @@ from lagom_jax.cost.peers import Parts
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.hlo.collective import POINT_TO_POINT
 
+_PAIR = 2
+"""GPUs that have the way between them to themselves."""
+
 Parted: TypeAlias = tuple[float, float]
 """Microseconds of latency, and of the transfer."""
 
@@ -67,6 +70,11 @@ class Streamed:
     """Times the root of the microseconds that the bytes take at the link's peak."""
     fall: float = 0.0
     """Power of half the ranks by which the link's share falls, see `rate_among`."""
+    first_bytes: float = 0.0
+    """Bytes that each of more than two GPUs sends faster in Simple, before the way that
+    they share is as slow as it gets."""
+    first_saved: float = 0.0
+    """Part of their time on the link that those bytes do not take."""
 
     def latency(self, ranks: int, protocol: str) -> float:
         """Microseconds that do not depend on the bytes."""
@@ -91,8 +99,15 @@ class Streamed:
         sent = wire_bytes(kind, nbytes, ranks) / peak * 1e6
         own = nbytes / ranks / peak * 1e6
         share = rate_among(self.share_in(protocol), ranks, self.fall)
-        transfer = sent / share + own / self.copy_share + self.ramp * math.sqrt(sent)
+        on_link = (sent - self._saved(sent, ranks, peak, protocol)) / share
+        transfer = on_link + own / self.copy_share + self.ramp * math.sqrt(sent)
         return self.latency(ranks, protocol), transfer
+
+    def _saved(self, sent: float, ranks: int, peak: float, protocol: str) -> float:
+        """Microseconds at the link's peak that the first bytes do not take."""
+        if protocol != "simple" or ranks <= _PAIR:
+            return 0.0
+        return self.first_saved * min(sent, self.first_bytes / peak * 1e6)
 
     def share_in(self, protocol: str) -> float:
         """Share of the link's peak that transfers reach in a protocol."""

@@ -215,10 +215,14 @@ def _over_pcie(gpu: str) -> Surfaces:
 
 
 def _as_of_two(surface: Surface) -> Surface:
-    """With the correction of the fewest ranks for any."""
+    """With the correction of the fewest ranks for any, and what two of them do."""
+    form = surface.form
+    if isinstance(form, Streamed):
+        form = dataclasses.replace(form, first_bytes=0.0, first_saved=0.0)
     factors = {name: rows[:1] for name, rows in surface.factors.items()}
     return dataclasses.replace(
         surface,
+        form=form,
         log2_ranks=surface.log2_ranks[:1],
         factors=factors,
         by_older_version={},

@@ -84,6 +84,27 @@ def test_ll128_is_for_gpus_that_reach_each_other_over_nvlink(cluster, possible):
         assert ("ll128" in protocols) == possible
 
 
+def test_the_choices_over_pcie_are_those_that_rows_show():
+    """By the times of 512 KiB a gather is in LL, an all-reduce in Simple."""
+    l40s = Cluster.parse("l40s:1x8")
+    facts = nccl_facts(l40s, "2.27.3")
+    chosen = {
+        (kind, size): default_of(kind, size << 10, HOST, facts).protocol
+        for kind in ("all-gather", "reduce-scatter", "all-reduce")
+        for size in (128, 512, 1024)
+    }
+    simple = {key for key, protocol in chosen.items() if protocol == "simple"}
+    assert simple == {
+        ("all-gather", 1024),
+        ("reduce-scatter", 1024),
+        ("all-reduce", 512),
+        ("all-reduce", 1024),
+    }
+    pair = [default_parts("all-to-all", s << 10, 2, facts) for s in (64, 128, 1 << 20)]
+    assert [one.protocol for one in pair] == ["ll", "simple", "simple"]
+    assert pair[-1].per_peer == 2
+
+
 def test_the_ranking_of_the_worked_case():
     """Eight H100: 10.8, 27.3 and 32.2 us of latency for LL, LL128 and Simple."""
     facts = nccl_facts(H100)
