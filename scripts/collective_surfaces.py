@@ -28,6 +28,11 @@ TABLE_NCCL = "2.27.5"
 """Taken for collectives.csv, which does not say it: it has its jumps there."""
 LAUNCHED = {"h100-sxm", "b200"}
 """GPUs whose rows of collectives.csv include the launch. A rack's are as NCCL alone."""
+SUMS = ("all-reduce", "reduce-scatter")
+# In microseconds: copies that take less tell what a launch adds to rows of 1 MiB and
+# more. Of sums those that take less tell that, and the others how many times as long as
+# NCCL alone they take.
+SHORT, LONG_SUM = 300.0, 150.0
 # How far apart, in logs, the two rates of a permute must be to tell which it had.
 TOLD = 0.2
 TWINS = {"b200": "gb200-nvl72"}
@@ -304,39 +309,74 @@ def spans(kind: str, rows: Rows) -> list[Span]:
     return [Span(int(n), 1, int(n)) for n in rows.ranks]
 
 
-Launch = dict[int, tuple[float, float]]
-"""Microseconds that the host's launch adds below 1 MiB and above, by ranks of a group:
-a longer kernel hides some of it."""
+@dataclasses.dataclass(frozen=True)
+class InTable:
+    """Time of a single program beside that of NCCL alone."""
+
+    below: float = 0.0
+    """Microseconds that the host's launch adds below 1 MiB."""
+    above: float = 0.0
+    """The same from 1 MiB on: a longer kernel hides some of it."""
+    times: float = 1.0
+    """So many times as long the kernel takes from 1 MiB on."""
+
+
+Launch = dict[int, InTable]
+"""The same by ranks of a group."""
 
 
 def launch_of(kind: str, surface: Surface, rows: Rows, cluster: Cluster) -> Launch:
-    """What short rows of single programs take longer than NCCL alone."""
+    """What rows of single programs take longer than NCCL alone."""
     found: Launch = {}
     for ranks in sorted({int(n) for n in rows.ranks[rows.launched > 0]}):
         part = rows[(rows.launched > 0) & (rows.ranks == ranks)]
         times = surface_times(surface, part, cluster)
-        more = part.microseconds - times
         large = part.nbytes >= LARGE
-        found[ranks] = (
-            round(max(0.0, float(np.median(more[~large & (part.nbytes >= 4096)]))), 2),
-            round(max(0.0, float(np.median(more[large & (times < 300)]))), 2),
-        )
+        small = part[~large & (part.nbytes >= 4096)]
+        below = _added(small, surface_times(surface, small, cluster))
+        found[ranks] = InTable(below, *_large(kind, part[large], times[large]))
     return found
 
 
-def launch_in(launch: Launch, rows: Rows) -> np.ndarray:
-    found = [
-        launch.get(int(n), (0.0, 0.0))[int(nbytes >= LARGE)]
-        for n, nbytes in zip(rows.ranks, rows.nbytes, strict=True)
-    ]
-    return np.array(found) * rows.launched
+def _large(kind: str, rows: Rows, times: np.ndarray) -> tuple[float, float]:
+    """What the launch adds to large rows, and how many times as long a sum takes."""
+    if kind not in SUMS:
+        short = times < SHORT
+        return _added(rows[short], times[short]), 1.0
+    long = times >= LONG_SUM
+    added, longer = _added(rows[~long], times[~long]), 1.0
+    if long.any():
+        # Each is judged without the other, in turn.
+        for _ in range(6):
+            shares = np.maximum(rows.microseconds - added, 1.0) / times
+            longer = round(max(1.0, float(np.median(shares[long]))), 4)
+            added = _added(rows[~long], longer * times[~long])
+    return added, longer
+
+
+def _added(rows: Rows, times: np.ndarray) -> float:
+    return round(max(0.0, float(np.median(rows.microseconds - times))), 2)
+
+
+def in_table(launch: Launch, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds that rows have more than NCCL alone, and times its own time."""
+    added, longer = np.zeros(len(rows)), np.ones(len(rows))
+    for place, (ranks, nbytes, launched) in enumerate(
+        zip(rows.ranks, rows.nbytes, rows.launched, strict=True)
+    ):
+        known = launch.get(int(ranks))
+        if known is not None and launched:
+            large = nbytes >= LARGE
+            added[place] = known.above if large else known.below
+            longer[place] = known.times if large else 1.0
+    return added, longer
 
 
 def without_launch(rows: Rows, launch: Launch) -> Rows:
     """The rows as of NCCL alone."""
-    added = launch_in(launch, rows)
+    added, longer = in_table(launch, rows)
     # Some rows, warm-up aside, are below the median launch: half is left at least.
-    alone = np.maximum(rows.microseconds - added, rows.microseconds / 2)
+    alone = np.maximum(rows.microseconds - added, rows.microseconds / 2) / longer
     return dataclasses.replace(rows, microseconds=alone)
 
 
@@ -401,5 +441,5 @@ def surface_times(surface: Surface, rows: Rows, cluster: Cluster) -> np.ndarray:
 def errors(found: tuple[Surface, Launch], rows: Rows, cluster: Cluster) -> np.ndarray:
     surface, launch = found
     times = surface_times(surface, rows, cluster)
-    added = launch_in(launch, rows)
-    return np.abs((times + added) / rows.microseconds - 1)
+    added, longer = in_table(launch, rows)
+    return np.abs((longer * times + added) / rows.microseconds - 1)

@@ -4,12 +4,13 @@
 
 Two tables: NCCL alone (`nccl_alone.csv`), and single programs (`collectives.csv`),
 whose times on an H100 and a B200 include the host's launch. Per GPU and kind: the
-coefficients of a form (`lagom_jax/cost/structure.py`), what the launch adds, then a
-smooth correction over log2(bytes), log2(ranks) and protocols, a Gaussian process with
-a Matern kernel. All are robust: a row far from its neighbours counts less, so that
-warm-up outliers do not bend the fit. The protocol of a row is what NCCL of that
-version chooses by its own model. Prints the errors on the rows that were fitted and
-on rows kept out in turn, and writes `lagom_jax/cost/collectives/*.json`.
+coefficients of a form (`lagom_jax/cost/structure.py`), what the launch adds and how
+many times as long sums take in such programs, then a smooth correction over
+log2(bytes), log2(ranks) and protocols, a Gaussian process with a Matern kernel. All
+are robust: a row far from its neighbours counts less, so that warm-up outliers do not
+bend the fit. The protocol of a row is what NCCL of that version chooses by its own
+model. Prints the errors on the rows that were fitted and on rows kept out in turn, and
+writes `lagom_jax/cost/collectives/*.json`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from collective_surfaces import (
     COST,
+    SUMS,
     TABLE_NCCL,
     Launch,
     Rows,
@@ -114,6 +116,7 @@ def judged_parts(found: dict[str, Found]) -> dict[str, Any]:
 def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     launches: dict[str, Any] = {}
+    longer: dict[str, Any] = {}
     total: dict[str, Found] = {}
     for kind, rows in read(measured, cluster).items():
         how = smoothness(kind, cluster)
@@ -123,8 +126,11 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
         for key, pairs in found.items():
             total.setdefault(key, []).extend(pairs)
         launches[kind] = {
-            str(n): [round(us * 1e-6, 9) for us in pair] for n, pair in launch.items()
+            str(n): [round(us * 1e-6, 9) for us in (one.below, one.above)]
+            for n, one in launch.items()
         }
+        if kind in SUMS and launch:
+            longer[kind] = {str(n): one.times for n, one in launch.items()}
         kinds[kind] = {
             "source": f"fitted to {int(rows.own.sum())} rows of "
             "measured/nccl_alone.csv and collectives.csv by scripts/fit_collectives.py",
@@ -160,6 +166,11 @@ def record_of(measured: str, name: str, cluster: Cluster) -> dict[str, Any]:
             "nccl": TABLE_NCCL,
             "source": "median of what short rows of measured/collectives.csv take "
             "longer than NCCL alone, below 1 MiB and above, by the ranks of a group",
+        },
+        "times_as_long_in_table": {
+            "value": longer,
+            "source": "median of what long sums of measured/collectives.csv take, "
+            "without that, over NCCL alone; from 1 MiB on, by the ranks of a group",
         },
         "kinds": kinds,
     }

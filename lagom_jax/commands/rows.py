@@ -45,7 +45,7 @@ def collective_microseconds(cells: Cells) -> float:
         raise RowError(f"{row.devices} devices do not fit on {on} hosts of {each}")
     seconds = model.collective(collective).seconds
     if _launched(cells):
-        seconds += model.launch_in_table(collective)
+        seconds = model.in_table(collective, seconds)
     return seconds * 1e6
 
 

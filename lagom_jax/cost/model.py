@@ -266,18 +266,27 @@ class CostModel:
         other = dataclasses.replace(self.constants, cta_policy=policy)
         return CostModel(self.cluster, other, self.settings)
 
-    def launch_in_table(self, collective: Collective) -> float:
-        """Seconds of the host's launch in the time of a program of one collective.
+    def in_table(self, collective: Collective, seconds: float) -> float:
+        """Seconds of a program of one collective in the table of single programs.
 
-        It is no part of what the collective takes beside kernels: in a step the host is
-        ahead of the GPU.
+        The host's launch is in them, which is no part of what the collective takes
+        beside kernels: in a step the host is ahead of the GPU. And sums take longer
+        there than NCCL alone.
+
+        Args:
+            collective: The collective.
+            seconds: What it takes alone.
         """
-        launches = self.constants.surfaces.launches.get(collective.kind, {})
+        known = self.constants.surfaces
+        launches = known.launches.get(collective.kind, {})
         if not launches:
-            return 0.0
+            return seconds
         ranks = span_of(collective.groups, self.cluster).size
-        nearest = min(launches, key=lambda known: abs(math.log2(int(known) / ranks)))
-        return launches[nearest][collective.bytes >= LARGE]
+        nearest = min(launches, key=lambda ranked: abs(math.log2(int(ranked) / ranks)))
+        large = collective.bytes >= LARGE
+        if large:
+            seconds *= known.longer.get(collective.kind, {}).get(nearest, 1.0)
+        return seconds + launches[nearest][large]
 
     def contention(self) -> SharedGpu:
         """Contention of tasks on the cluster's GPUs."""

@@ -142,6 +142,8 @@ class Surfaces:
     by the ranks of a group."""
     nccl: str
     """NCCL's version there."""
+    longer: Mapping[str, Mapping[str, float]]
+    """Times as long as NCCL alone that sums of 1 MiB and more take there, likewise."""
     fall_range: tuple[float, float] | None = None
     """In which the forms' `fall` lies, where it is an estimate."""
 
@@ -198,6 +200,7 @@ def load_surfaces(gpu: str, link: str = "nvlink") -> Surfaces:
         {kind: _surface(kind, record) for kind in record["kinds"]},
         record["launch_in_table_seconds"]["value"],
         record["launch_in_table_seconds"]["nccl"],
+        record["times_as_long_in_table"]["value"],
     )
 
 
