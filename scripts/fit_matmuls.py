@@ -127,9 +127,9 @@ class Rows:
 
     def constants(self, logs: np.ndarray) -> MatmulConstants:
         """The constants with these logarithms, in the order of `start`."""
-        values = dict(zip(self.start, np.exp(logs).tolist(), strict=True))
-        values.update({n: min(1.0, values[n]) for n in SHARES & values.keys()})
-        values = dict.fromkeys(START, 0.0) | values
+        values: dict[str, Any] = dict.fromkeys(START, 0.0)
+        fitted = dict(zip(self.start, np.exp(logs).tolist(), strict=True))
+        values |= fitted | {n: min(1.0, fitted[n]) for n in SHARES & fitted.keys()}
         flat = Correction(*KNOTS, NO_CORRECTION)
         return MatmulConstants(**values, correction=flat, calibrated=True, source="")
 
