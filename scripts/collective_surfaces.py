@@ -332,8 +332,8 @@ def launch_of(kind: str, surface: Surface, rows: Rows, cluster: Cluster) -> Laun
         part = rows[(rows.launched > 0) & (rows.ranks == ranks)]
         times = surface_times(surface, part, cluster)
         large = part.nbytes >= LARGE
-        small = part[~large & (part.nbytes >= 4096)]
-        below = _added(small, surface_times(surface, small, cluster))
+        small = ~large & (part.nbytes >= 4096)
+        below = _added(part[small], times[small])
         found[ranks] = InTable(below, *_large(kind, part[large], times[large]))
     return found
 

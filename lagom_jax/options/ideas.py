@@ -376,12 +376,14 @@ def _hiding(seen: _Seen) -> Iterator[Idea]:
 def _more_memory(seen: _Seen, memory: MemoryRoom) -> Iterator[Idea]:
     """More memory for the scheduler where XLA's limit binds: it hides more."""
     percent = memory.percent
+    if percent is None:
+        return
     again = sum(
         figures.alone_seconds
         for task, figures in seen.timeline.tasks.items()
         if _MADE_AGAIN in task.name
     )
-    if percent is None or not (again or memory.is_near_limit):
+    if not (again or memory.is_near_limit):
         return
     yield Idea(
         f"memory up to {in_bytes(memory.limit_bytes)} for the scheduler",

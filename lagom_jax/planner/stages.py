@@ -9,7 +9,7 @@ from lagom_jax.options.off_rings import off_rings
 from lagom_jax.plan.evidence import COSTS
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.sweep import Sweep
-from lagom_jax.planner.trial import Trial
+from lagom_jax.planner.trial import Trial, memory_of
 from xla_flags import Pin
 
 
@@ -50,7 +50,7 @@ def search(
                 pinned=pinned,
                 deterministic=deterministic,
                 reorders=orders,
-                memory=sweep.memory_of(trial),
+                memory=memory_of(trial, sweep.memory_limit),
             )
 
         reserve = reserved(compiles, costs=costs, orders=orders)

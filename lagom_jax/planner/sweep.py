@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
-from lagom_jax.options.memory import PERCENT, SLOP, MemoryRoom
 from lagom_jax.plan.order import NOT_MET, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
@@ -120,27 +119,6 @@ class Sweep:
             peak = made.compiled.memory.peak_bytes or 0
             self.memory_limit = max(self.memory_limit, peak)
         return self._kept(self._seen(made))
-
-    def memory_of(self, trial: Trial) -> MemoryRoom | None:
-        """Memory of a candidate, and what it may take; None where that is unknown.
-
-        Args:
-            trial: The candidate, with a program.
-        """
-        assert trial.view is not None
-        scheduled = trial.view.scheduled
-        peak, kept = scheduled.peak_memory_bytes, scheduled.kept_bytes
-        if peak is None or kept is None:
-            return None
-        present = trial.asked.options.get(SLOP)
-        return MemoryRoom(
-            # Symmetric memory is none of what XLA's scheduler counts.
-            peak - scheduled.symmetric_bytes,
-            kept,
-            self.memory_limit,
-            scheduled.cluster.gpu.memory_bytes,
-            present if isinstance(present, int) else PERCENT,
-        )
 
     def improve(
         self,

@@ -8,6 +8,7 @@ from typing import Final
 
 from lagom_jax.hlo import Module, read_module
 from lagom_jax.options import Idea
+from lagom_jax.options.memory import PERCENT, SLOP, MemoryRoom
 from lagom_jax.order import Ordering
 from lagom_jax.plan import PlanCandidate, Status
 from lagom_jax.plan.evidence import COSTS, ORDER
@@ -186,3 +187,26 @@ def captured_module(trial: Trial) -> Module:
     known = trial.view.program.module
     stated = () if known is None else known.stated
     return dataclasses.replace(read_module(trial.captured), stated=stated)
+
+
+def memory_of(trial: Trial, limit_bytes: int) -> MemoryRoom | None:
+    """Memory of a candidate beside what it may take; None where that is unknown.
+
+    Args:
+        trial: One that has a program.
+        limit_bytes: Bytes on a device that it may take.
+    """
+    assert trial.view is not None
+    scheduled = trial.view.scheduled
+    peak, kept = scheduled.peak_memory_bytes, scheduled.kept_bytes
+    if peak is None or kept is None:
+        return None
+    present = trial.asked.options.get(SLOP)
+    return MemoryRoom(
+        # Symmetric memory is none of what XLA's scheduler counts.
+        peak - scheduled.symmetric_bytes,
+        kept,
+        limit_bytes,
+        scheduled.cluster.gpu.memory_bytes,
+        present if isinstance(present, int) else PERCENT,
+    )

@@ -22,7 +22,7 @@ from lagom_jax.plan.order import NOT_MET
 from lagom_jax.planner.decide import NOTHING_HELPS, NOTHING_KNOWN_TO_HELP
 from lagom_jax.planner.stages import reserved
 from lagom_jax.planner.sweep import Sweep
-from lagom_jax.planner.trial import Asked
+from lagom_jax.planner.trial import Asked, memory_of
 from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 
@@ -585,9 +585,10 @@ def test_memory_of_a_candidate_is_beside_what_it_may_take():
     )
     trial = dataclasses.replace(first, view=JUDGE.look(scheduled))
     usual = MemoryRoom(800, 300, LIMIT + 1, H100.gpu.memory_bytes)
-    assert swept.memory_of(trial) == usual
+    assert memory_of(trial, swept.memory_limit) == usual
     more = Asked((Idea("more", {SLOP: 120}, "why", 1.0),))
-    given = swept.memory_of(dataclasses.replace(trial, asked=more))
+    asking = dataclasses.replace(trial, asked=more)
+    given = memory_of(asking, swept.memory_limit)
     assert given == dataclasses.replace(usual, present=120)
     dumped = dataclasses.replace(first, view=JUDGE.look(FASTER))
-    assert swept.memory_of(dumped) is None
+    assert memory_of(dumped, swept.memory_limit) is None
