@@ -40,14 +40,20 @@ def write_whole(path: str | Path, content: bytes) -> None:
 
 
 @functools.cache
-def digest_of_code(folder: Path) -> str:
-    """A hash of the Python files of a folder: what they decide, they decide by these.
+def digest_of_code(*paths: Path) -> str:
+    """A hash of Python files: what they decide, they decide by these.
+
+    Args:
+        *paths: Files, and folders of which all files count.
 
     Example:
         >>> len(digest_of_code(Path(__file__).parent))
         64
+        >>> digest_of_code(Path(__file__)) == digest_of_code(Path(__file__).parent)
+        False
     """
     digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(file.read_bytes())
+    for path in paths:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -28,6 +28,7 @@ from typing import Any
 from planned_cases import CASES as STEPS
 from planned_cases import OPTIONS, write_page
 
+from lagom_jax.compile import Store
 from machine import processor
 
 ROOT = Path(__file__).parents[1]
@@ -84,8 +85,8 @@ def _lines(cases: tuple[str, ...], rounds: int, before: Path | None) -> Iterator
         f"CPU seconds of the whole command (wall seconds), median of {rounds} rounds, "
         f"the ways in turns, on {processor()} with {os.cpu_count()} cores. `anew`: "
         "nothing kept. `kernels`: kernels kept from another run. `store`: compiled "
-        "steps kept, too. *Same answer*: the documents of these three are equal, byte "
-        "for byte, but for the times that were measured. Made by "
+        "steps and orders kept, too. *Same answer*: the documents of these three are "
+        "equal, byte for byte, but for the times that were measured. Made by "
         "`python scripts/bench_plan.py --before CHECKOUT --docs`.\n\n"
     )
     yield f"| case | {' | '.join(ways)} | same answer |\n"
@@ -120,8 +121,8 @@ def _run(case: str, way: str, folder: Path, before: Path | None) -> tuple[Cost, 
             map(str, (before, before and before / "models"))
         )
     elif way == "kernels":
-        # Filled by the run before, which kept the compiled steps beside the kernels.
-        for file in (folder / "store").glob("*.compile"):
+        # Filled by the run before, which kept steps and orders beside the kernels.
+        for file, _ in Store(folder / "store").entries():
             file.unlink()
     with tempfile.TemporaryFile() as out:
         begun = time.monotonic()

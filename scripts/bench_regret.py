@@ -99,7 +99,7 @@ class Row:
 
 
 def row_of(case: str, compiles: int) -> Row:
-    planner = planner_of(case, steps=ALL)
+    planner = planner_of(case, steps=ALL, search_anew=True)
     phases: list[tuple[float, str]] = []
 
     def say(what: str) -> None:

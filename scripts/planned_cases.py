@@ -98,6 +98,7 @@ def planner_of(
     way: RewriteWay | None = None,
     *,
     steps: Mapping[str, Step] | None = None,
+    search_anew: bool = False,
 ) -> Planner:
     """Planner of a case.
 
@@ -105,8 +106,9 @@ def planner_of(
         case: Its name.
         way: How it is rewritten; None for as it is.
         steps: The steps that have such names; by default all that are listed here.
+        search_anew: As for `Planner`.
     """
-    return rewritten_of(case, way, steps=steps).planner
+    return rewritten_of(case, way, steps=steps, search_anew=search_anew).planner
 
 
 def rewritten_of(
@@ -114,6 +116,7 @@ def rewritten_of(
     way: RewriteWay | None = None,
     *,
     steps: Mapping[str, Step] | None = None,
+    search_anew: bool = False,
 ) -> Rewritten:
     """Planner of a case, and what became of its collectives; as `planner_of`."""
     lagom_models = import_jax_and_zoo()
@@ -130,6 +133,7 @@ def rewritten_of(
         compiler_options=OPTIONS,
         name=step.name,
         description=step.describe(),
+        search_anew=search_anew,
     )
     if way is None:
         return Rewritten(planner)

@@ -57,8 +57,8 @@ def add_compiled(verb: argparse.ArgumentParser) -> None:
     step.add_argument(
         "--no-store",
         action="store_true",
-        help="compile anew what was compiled before, and keep nothing (see `lagom "
-        "doctor` for where it is kept)",
+        help="compile anew what was compiled before, look anew for orders that were "
+        "found, and keep nothing (see `lagom doctor` for where it is kept)",
     )
     zoo = verb.add_argument_group("for a model of the zoo")
     zoo.add_argument(

@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _store() -> Finding:
-    """The store of compiled steps, and its size."""
+    """The store of compiled steps and orders, and its size."""
     store = Store.usual()
     if store is None:
-        return Finding("ok", f"compiled steps are not kept ({VARIABLE}=off)")
+        return Finding("ok", f"compiled steps and orders are not kept ({VARIABLE}=off)")
     try:
         kept = store.entries()
         if store.folder.exists():
@@ -68,13 +68,15 @@ def _store() -> Finding:
     except OSError as error:
         return Finding(
             "warning",
-            f"compiled steps are not kept: {error}",
+            f"compiled steps and orders are not kept: {error}",
             f"set {VARIABLE} to a folder of your own, or to off",
         )
     size = sum(status.st_size for _, status in kept)
+    steps = sum(file.suffix == ".compile" for file, _ in kept)
     return Finding(
         "ok",
-        f"{counted(len(kept), 'compiled step')} kept in {store.folder}: "
+        f"{counted(steps, 'compiled step')} and "
+        f"{counted(len(kept) - steps, 'order')} kept in {store.folder}: "
         f"{in_bytes(size)} of at most {in_bytes(store.most_bytes)}",
     )
 

@@ -1,8 +1,9 @@
-"""Compiled steps that were compiled before, a file each.
+"""Compiled steps, and orders of instructions, that were found before, a file each.
 
-An entry is found by what it was made from: the program without the places that it was
-written at, options, order, target, and the versions of all that took part. Nothing is
-found twice under different contents, so an entry is never wrong, only missing.
+An entry is found by what it was made from: a compile by the program without the places
+that it was written at, options, order, target, and the versions of all that took part.
+Nothing is found twice under different contents, so an entry is never wrong, only
+missing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from lagom_jax.compile import files, wire
+
+EntryKind: TypeAlias = Literal["compile", "order"]
+"""Also the ending of the file that an entry is in."""
 
 LOG = logging.getLogger("lagom_jax")
 
@@ -30,7 +34,6 @@ VARIABLE: Final = "LAGOM_STORE"
 MOST_BYTES: Final = 2 * 1024**3
 """All entries together; the oldest go first."""
 _FORMAT: Final = b"lagom compile 1\n"
-_ENDING: Final = ".compile"
 _UNFINISHED_SECONDS: Final = 3600.0
 # How many devices jax pretends to have on the CPU: a compile for GPUs is the same.
 _OF_THE_CPU: Final = "--xla_force_host_platform_device_count="
@@ -40,7 +43,7 @@ _FILES = re.compile(r"(^|_)(dump|file|filename|path|dir|directory)(_|$)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of compiled steps; two processes may share it.
+    """A folder of compiled steps and orders; two processes may share it.
 
     Example:
         >>> import tempfile
@@ -81,9 +84,11 @@ class Store:
                 return None
         return cls(Path(root) / "lagom_jax" / "compiles")
 
-    def find(self, key: str) -> tuple[dict[str, Any], bytes] | None:
+    def find(
+        self, key: str, kind: EntryKind = "compile"
+    ) -> tuple[dict[str, Any], bytes] | None:
         """The header and the payload of an entry; None where there is none to trust."""
-        file = self._file(key)
+        file = self._file(key, kind)
         try:
             data = files.read(file)
             if data is None:
@@ -92,22 +97,34 @@ class Store:
             # What was used lately stays longest.
             os.utime(file)
         except (OSError, ValueError, zlib.error) as error:
-            LOG.warning("a kept compile is not used: %s: %s", file, error)
+            LOG.warning("a kept %s is not used: %s: %s", kind, file, error)
             return None
         return found
 
-    def keep(self, key: str, header: Mapping[str, Any], payload: bytes) -> None:
+    def keep(
+        self,
+        key: str,
+        header: Mapping[str, Any],
+        payload: bytes = b"",
+        kind: EntryKind = "compile",
+    ) -> None:
         """Writes an entry, if it can be written, and lets the oldest go."""
         body = zlib.compress(wire.pack(header, payload), level=1)
         try:
-            files.write(self._file(key), _FORMAT + hashlib.sha256(body).digest() + body)
+            files.write(
+                self._file(key, kind), _FORMAT + hashlib.sha256(body).digest() + body
+            )
             self._shrink()
         except OSError as error:
-            LOG.warning("the compile is not kept for the next time: %s", error)
+            LOG.warning("the %s is not kept for the next time: %s", kind, error)
 
     def entries(self) -> list[tuple[Path, os.stat_result]]:
         """All entries, those that were used last at the end."""
-        found = list(_statuses(self.folder, f"*{_ENDING}"))
+        found = [
+            one
+            for kind in get_args(EntryKind)
+            for one in _statuses(self.folder, f"*.{kind}")
+        ]
         return sorted(found, key=lambda one: one[1].st_mtime)
 
     def _shrink(self) -> None:
@@ -123,8 +140,8 @@ class Store:
             if time.time() - status.st_mtime > _UNFINISHED_SECONDS:
                 file.unlink(missing_ok=True)
 
-    def _file(self, key: str) -> Path:
-        return self.folder / f"{key}{_ENDING}"
+    def _file(self, key: str, kind: EntryKind) -> Path:
+        return self.folder / f"{key}.{kind}"
 
 
 def _statuses(folder: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:

@@ -20,7 +20,6 @@ from lagom_jax.order.options import paths
 from lagom_jax.order.parameters import PARAMETERS, SearchParameters
 from lagom_jax.order.streams import inside_domains, is_crowded, most_sms_in_any_order
 from lagom_jax.program.build import Builder
-from lagom_jax.program.program import Program
 from lagom_jax.settings.controls import FINE, Controls, Grid
 from lagom_jax.settings.frontier import Point
 from lagom_jax.settings.lagom import Lagom
@@ -41,8 +40,6 @@ class Ordering:
     on_second_stream: Mapping[int, tuple[int, ...]]
     """By the same numbers: the places in the old sequence of what launches collectives
     on the second stream for them."""
-    program: Program
-    """The step in the new order."""
     before_seconds: float
     """The step in the given order, with Lagom's settings."""
     after_seconds: float
@@ -131,13 +128,11 @@ def find_order(
         seconds = on_one.seconds(best)
         if seconds * (1 - parameters.worth_of_streams) <= best.seconds:
             best, search = dataclasses.replace(best, seconds=seconds), on_one
-    after = search.program(best.orders)
     if best.seconds >= before:
-        best, after, search = Candidate({}, first, before), program, on_one
+        best, search = Candidate({}, first, before), on_one
     return Ordering(
         sequences=search.sequences(best.orders),
         on_second_stream=search.on_second_stream(),
-        program=after,
         before_seconds=before,
         after_seconds=best.seconds,
         live_bytes_change=search.live_bytes(best.orders) - search.live_bytes({}),

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.compile.store import Store
 from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Prices
@@ -25,7 +26,7 @@ from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
-from lagom_jax.planner.orders_found import OrdersFound, digest_of
+from lagom_jax.planner.orders_found import Circumstances, OrdersFound, digest_of
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
 from lagom_jax.report.program_notes import unknown_in_words
@@ -86,6 +87,7 @@ class Judge:
         *,
         streams: bool = False,
         policies: tuple[CtaPolicy, ...] = ("default",),
+        store: Store | None = None,
     ) -> None:
         """Sets the model up.
 
@@ -95,6 +97,7 @@ class Judge:
             calibration: Corrections to the model.
             streams: Whether collectives may have a second stream in another order.
             policies: Of the process, that a plan may ask for; the default first.
+            store: Where orders stay for other plans; None for nowhere.
         """
         self._streams = streams
         self._policies = policies
@@ -103,7 +106,10 @@ class Judge:
         self._models = {one: self.model.with_policy(one) for one in policies}
         self._cluster = cluster
         self._controls = controls
-        self._orders_found = OrdersFound()
+        self._store = store
+        self._orders_found = OrdersFound(
+            store, Circumstances(cluster, self.model.digest, calibration, streams)
+        )
         self._correction = calibration and calibration.apply(
             self.model, cluster, self.model.digest
         )
@@ -119,6 +125,7 @@ class Judge:
             *(self._cluster, self._controls, calibration),
             streams=self._streams,
             policies=self._policies,
+            store=self._store,
         )
 
     def coarsest(self) -> Judge:

@@ -53,9 +53,26 @@ class Planner:
         description: str = "",
         cautions: Sequence[str] = (),
         compiler: Compiler | None = None,
+        search_anew: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Traces the step; see `make_plan` for the arguments."""
+        """Traces the step.
+
+        Args:
+            step: The training step; it and the others as for `make_plan`.
+            *args: Likewise.
+            cluster: Likewise.
+            compiler_options: Likewise.
+            calibration: Likewise.
+            kernels: Likewise.
+            name: Likewise.
+            description: Likewise.
+            cautions: Likewise.
+            compiler: Likewise.
+            search_anew: Takes no orders from the store, and leaves none there, so that
+                the time of a search can be taken.
+            **kwargs: Likewise.
+        """
         # Here and not above, so that importing lagom_jax does not import jax.
         from lagom_jax.compile import lower, traced_for
 
@@ -71,7 +88,7 @@ class Planner:
         self.finished: Finished | None = None
         """The candidates of the last plan."""
         self._compiled: dict[str, CompiledStep] = {}
-        self._compiler = compiler
+        self._compiler, self._search_anew = compiler, search_anew
 
     @property
     def lowered(self) -> LoweredStep:
@@ -116,7 +133,8 @@ class Planner:
         with contextlib.ExitStack() as stack:
             compiler = self._compiler or stack.enter_context(Compiler())
             compiles = functools.partial(self.compile, compiler=compiler)
-            run = PlannerRun(step, compiles, request)
+            store = None if self._search_anew else compiler.store
+            run = PlannerRun(step, compiles, request, store)
             plan, self.finished = run.plan()
         return plan
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.compile.store import Store
 from lagom_jax.hlo.read import collection_paused
 from lagom_jax.measurements import Calibration
 from lagom_jax.options import bound_of
@@ -69,7 +70,11 @@ class PlannerRun:
     """A search for one plan."""
 
     def __init__(
-        self, step: KnownStep, compiler: StepCompiler, request: Request
+        self,
+        step: KnownStep,
+        compiler: StepCompiler,
+        request: Request,
+        store: Store | None = None,
     ) -> None:
         """Sets it up; nothing is compiled yet.
 
@@ -77,8 +82,9 @@ class PlannerRun:
             step: The step to plan for.
             compiler: Compiles it.
             request: All that the plan may use.
+            store: Where orders are that were found before; None for nowhere.
         """
-        self._step, self._request = step, request
+        self._step, self._request, self._store = step, request, store
         self._pinned = {pin.name for pin in step.pins}
         self._controls = self._allowed_controls()
         self._judge = self._judge_of()
@@ -162,6 +168,7 @@ class PlannerRun:
             self._step.calibration,
             streams="streams" in levers and not dealt,
             policies=policies,
+            store=self._store,
         )
 
     def _keep_best(self, first: Trial) -> None:

@@ -77,9 +77,11 @@ def doctor(capsys):
 
 def test_doctor_says_where_they_are_and_how_large(capsys, words, monkeypatch):
     folder = os.environ["LAGOM_STORE"]
-    assert doctor(capsys).startswith(f"0 compiled steps kept in {folder}: 0 B")
+    assert doctor(capsys).startswith(
+        f"0 compiled steps and 0 orders kept in {folder}: 0 B"
+    )
     lagom(capsys, *words)
-    assert doctor(capsys).startswith(f"1 compiled step kept in {folder}: ")
+    assert doctor(capsys).startswith(f"1 compiled step and 0 orders kept in {folder}: ")
     os.chmod(folder, 0o777)
     assert "others may write" in doctor(capsys)
     monkeypatch.setenv("LAGOM_STORE", "off")

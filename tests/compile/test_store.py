@@ -100,11 +100,19 @@ def test_nothing_is_written_to_a_folder_that_others_may_write_to(store, caplog):
     assert "not kept" in caplog.text
 
 
+def test_a_compile_and_an_order_may_have_one_key(store):
+    store.keep(KEY, {"of": "compile"})
+    store.keep(KEY, {"of": "order"}, kind="order")
+    assert store.find(KEY) == ({"of": "compile"}, b"")
+    assert store.find(KEY, "order") == ({"of": "order"}, b"")
+    assert {file.suffix for file, _ in store.entries()} == {".compile", ".order"}
+
+
 def test_the_oldest_go_first_and_what_was_used_lately_stays(store):
     filler = os.urandom(10_000)
-    for number in range(3):
-        store.keep(str(number), {}, filler)
-        aged(store.folder / f"{number}.compile", 100 - number)
+    for number, kind in enumerate(("compile", "order", "compile")):
+        store.keep(str(number), {}, filler, kind)
+        aged(store.folder / f"{number}.{kind}", 100 - number)
     assert store.find("0") is not None
     small = Store(store.folder, most_bytes=35_000)
     small.keep("3", {}, filler)

@@ -6,6 +6,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.order.sequence import Inner, sequence_of
 from lagom_jax.order.terms import Terms
+from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import COARSE, named
 from lagom_jax.settings.space import space_of
 from lagom_jax.settings.stage import Stage
@@ -121,6 +122,21 @@ def steps(draw):
     results = values[2 :: draw(st.integers(1, 3))]
     shape = ", ".join([WHOLE] * len(results))
     return (*lines, f"ROOT all = ({shape}) tuple({', '.join(results)})")
+
+
+def program_in(module, ordering):
+    """The step in an order that was found for it."""
+    scheduled = [c for c in module.computations.values() if c.sequence is not None]
+    orders = {
+        scheduled[number].id: [scheduled[number].sequence[place] for place in places]
+        for number, places in ordering.sequences.items()
+    }
+    aside = {
+        scheduled[number].sequence[place].id
+        for number, places in ordering.on_second_stream.items()
+        for place in places
+    }
+    return Builder(module, aside).program(orders)
 
 
 def descent_parts(builder, controls="sequence", grid=COARSE):

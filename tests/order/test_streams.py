@@ -32,7 +32,7 @@ from lagom_jax.settings.space import space_of
 from lagom_jax.settings.stage import Stage
 
 from ..texts import parse
-from .modules import SUM, WHOLE, add, matmul
+from .modules import SUM, WHOLE, add, matmul, program_in
 
 CLUSTER = Cluster.parse("h100:2x8")
 MODEL = CostModel.of(CLUSTER)
@@ -260,8 +260,9 @@ def test_no_order_has_two_under_way_that_clash(lines):
     module = module_of(*lines)
     ordering = ordered(module)
     assert ordering.after_seconds <= ordering.before_seconds
-    assert meets(ordering.program.body) == set()
-    assert not meet_and_clash(ordering.program)
+    program = program_in(module, ordering)
+    assert meets(program.body) == set()
+    assert not meet_and_clash(program)
     assert ordering.on_second_stream or allowed_on_one_stream(
         module, ordering.sequences.get(1)
     )
@@ -271,7 +272,7 @@ def test_no_order_has_two_under_way_that_clash(lines):
     }
     assert chosen == {
         node.task.name
-        for node in ordering.program.body
+        for node in program.body
         if isinstance(node, Launch) and node.stream is Stream.ASIDE
     }
 
@@ -316,7 +317,7 @@ def test_two_streams_hide_one_behind_the_other(each):
     )
     assert not one.on_second_stream
     assert two.on_second_stream == {1: (5,)}
-    timeline = replay(two.program, MODEL, MODEL.contention())
+    timeline = replay(program_in(module, two), MODEL, MODEL.contention())
     alone = [figures.alone_seconds for figures in timeline.collectives().values()]
     # Most of what the shorter one takes goes.
     assert one.after_seconds - two.after_seconds > 0.75 * min(alone)
@@ -387,7 +388,7 @@ def test_a_wait_that_needs_what_clashes_leaves_the_order_as_it_was():
         f"ROOT out = {WHOLE} add(more, far1)",
     )
     ordering = ordered(module)
-    assert meets(ordering.program.body) == set()
+    assert meets(program_in(module, ordering).body) == set()
 
 
 BOTH_AT_ONCE = (

@@ -13,7 +13,6 @@ from lagom_jax.plan.order import APPLIED
 from lagom_jax.planner import Budget
 from lagom_jax.planner.judge import Judge
 from lagom_jax.planner.sweep import Sweep
-from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
 
@@ -147,7 +146,6 @@ def an_order(module, evaluations):
     return Ordering(
         sequences={0: tuple(range(length))},
         on_second_stream={},
-        program=Program("p", (), 8),
         before_seconds=1.0,
         after_seconds=1.0,
         live_bytes_change=0,

@@ -1,9 +1,21 @@
-"""Of one module an order is looked for once."""
+"""Of one module an order is looked for once, and what was found is kept."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import lagom_jax.planner.judge as judges
+import lagom_jax.planner.orders_found as orders_found
+from lagom_jax.cluster import Cluster
+from lagom_jax.compile import Store
+from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo import read_module
+from lagom_jax.measurements import Calibration
+from lagom_jax.measurements.samples import Key, Sample
+from lagom_jax.settings.controls import named
 
 from .fakes import KINDS, Remembering
 
@@ -24,10 +36,14 @@ def searches(monkeypatch):
     return found
 
 
-def asked(judge, data, spare=1 << 40, evaluations=200, policy="default"):
-    return judge.order(
-        read_module(data), spare_bytes=spare, evaluations=evaluations, policy=policy
-    )
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def asked(judge, data, spare=1 << 40, evaluations=200, **more):
+    module = read_module(data)
+    return judge.order(module, spare_bytes=spare, evaluations=evaluations, **more)
 
 
 def test_the_same_module_is_searched_once_whatever_xla_counts_it_as(searches):
@@ -52,8 +68,111 @@ def test_another_question_is_looked_for(searches, other):
     assert len(searches) == 2
 
 
-def test_another_module_is_looked_for(searches):
-    judge = Remembering()
+@pytest.mark.parametrize("kept", [False, True])
+def test_another_module_is_looked_for(searches, store, kept):
+    judge = Remembering(store=store if kept else None)
     asked(judge, KINDS["usual"])
     asked(judge, KINDS["slow"])
     assert len(searches) == 2
+
+
+def test_what_was_found_stays_for_the_next_plan(searches, store):
+    first = asked(Remembering(store=store), KINDS["usual"])
+    assert first.sequences
+    assert first.displacements
+    again = asked(Remembering(store=store), KINDS["usual"] + COUNTED)
+    assert again == first
+    assert len(searches) == 1
+    (kept,) = store.entries()
+    assert kept[0].suffix == ".order"
+
+
+def calibrated():
+    cluster = Cluster.parse("h100:1x8")
+    samples = [Sample(Key("kernel", "matmul"), 2.0**i, 1.0, 1.5) for i in range(9, 40)]
+    return Calibration.fit(samples, cluster, model=CostModel.of(cluster).digest)
+
+
+def test_a_comment_above_a_step_is_no_other_question(searches, store):
+    """Instructions name frames by number, and a table beside them says what these are."""
+    module = read_module(KINDS["usual"])
+    moved = read_module(KINDS["usual"])
+    moved.proto.stack_frame_index.file_names.append("train.py")
+    spare = {"spare_bytes": 1 << 40, "evaluations": 200}
+    for one in (module, moved):
+        Remembering(store=store).order(one, **spare)
+    assert len(searches) == 1
+
+
+@pytest.mark.parametrize(
+    ("judge", "question"),
+    [
+        ({"calibration": calibrated()}, {}),
+        ({"streams": True}, {}),
+        ({"controls": "caps"}, {}),
+        ({"policies": ("default", "zero")}, {"policy": "zero"}),
+        ({}, {"spare": None}),
+        ({}, {"spare": 1 << 39}),
+        ({}, {"evaluations": 201}),
+        ({}, {"member": 3}),
+    ],
+    ids=[
+        "calibration",
+        "streams",
+        "controls",
+        "policy",
+        "any",
+        "less",
+        "more",
+        "model",
+    ],
+)
+def test_what_was_found_under_other_circumstances_is_not_taken(
+    searches, store, judge, question
+):
+    asked(Remembering(store=store), KINDS["usual"])
+    asked(Remembering(store=store, **judge), KINDS["usual"], **question)
+    assert len(searches) == 2
+
+
+def test_what_other_code_found_is_not_taken(searches, store, monkeypatch):
+    asked(Remembering(store=store), KINDS["usual"])
+    monkeypatch.setattr(orders_found, "digest_of_code", lambda *paths: "another")
+    asked(Remembering(store=store), KINDS["usual"])
+    assert len(searches) == 2
+
+
+def test_what_was_found_on_another_cluster_is_not_taken(searches, store):
+    for name in ("h100:1x8", "h100:2x4"):
+        judge = judges.Judge(Cluster.parse(name), named("tuner"), store=store)
+        asked(judge, KINDS["usual"])
+    assert len(searches) == 2
+
+
+def test_an_entry_of_another_form_is_a_miss_and_is_said(searches, store, caplog):
+    first = asked(Remembering(store=store), KINDS["usual"])
+    ((file, _),) = store.entries()
+    store.keep(file.stem, {"sequences": {}}, kind="order")
+    with caplog.at_level(logging.WARNING, "lagom_jax"):
+        assert asked(Remembering(store=store), KINDS["usual"]) == first
+    assert caplog.text.count("a kept order is not used") == 1
+    assert len(searches) == 2
+    asked(Remembering(store=store), KINDS["usual"])
+    assert len(searches) == 2
+
+
+def test_all_code_that_has_a_say_in_an_order_is_part_of_its_key():
+    """Rooms that the search loads, and the one that corrects its prices."""
+    loaded = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import sys, lagom_jax.order, lagom_jax.measurements; print(*sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("lagom_jax.")}
+    package = Path(orders_found.__file__).parents[1]
+    assert all((package / name).exists() for name in orders_found.DECIDED_BY)
+    assert rooms == {Path(name).stem for name in orders_found.DECIDED_BY}

@@ -23,7 +23,6 @@ from lagom_jax.planner.decide import NOTHING_HELPS, NOTHING_KNOWN_TO_HELP
 from lagom_jax.planner.stages import reserved
 from lagom_jax.planner.sweep import Sweep
 from lagom_jax.planner.trial import Asked, memory_of
-from lagom_jax.program.program import Program
 from lagom_jax.scheduled import Scheduled
 
 from .fakes import (
@@ -300,7 +299,6 @@ def promise(**seconds):
         return Ordering(
             sequences=sequences,
             on_second_stream={},
-            program=Program("p", (), 8),
             before_seconds=before,
             after_seconds=after,
             live_bytes_change=0,
