@@ -1,7 +1,13 @@
 """Programs for CPUs that jax keeps from process to process, and from run to run."""
 
+import contextlib
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 
 def kept_programs() -> dict[str, str]:
@@ -21,3 +27,24 @@ def kept_programs() -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         "LAGOM_CACHE": "false",
     }
+
+
+@contextlib.contextmanager
+def programs_kept() -> Iterator[None]:
+    """The same for programs of this process, as long as the block lasts."""
+    wanted = {
+        name.lower(): value
+        for name, value in kept_programs().items()
+        if name.startswith("JAX_")
+    }
+    before = {name: getattr(jax.config, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            number = isinstance(before[name], int | float)
+            jax.config.update(name, json.loads(value) if number else value)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
