@@ -73,7 +73,7 @@ class OrderFound:
 
 
 class Circumstances(NamedTuple):
-    """All that an order depends on and that is the same for all questions."""
+    """Conditions of a search that are the same for all questions of a plan."""
 
     cluster: Cluster
     constants: str
