@@ -80,7 +80,7 @@ class Circumstances(NamedTuple):
     """The digest of the likeliest model's constants."""
     calibration: Calibration | None
     streams: bool
-    """Whether collectives may have a second stream."""
+    """True if collectives may have a second stream."""
 
 
 class OrdersFound:
