@@ -16,6 +16,7 @@ mpl.use("svg")
 from fit_matmuls import DISTRUSTED, all_rows, fit, kept_out, times
 from matplotlib import pyplot as plt
 
+COLUMNS = 3
 TO = Path(__file__).parent.parent / "docs" / "explanation" / "matmuls.svg"
 
 
@@ -24,10 +25,17 @@ def main() -> None:
     shown = [
         rows for rows in all_rows()[0] if (rows.gpu.name, rows.rate) not in DISTRUSTED
     ]
+    down = -(-len(shown) // COLUMNS)
     figure, axes = plt.subplots(
-        1, len(shown), figsize=(3 * len(shown), 3.2), sharey=True, layout="constrained"
+        *(down, COLUMNS),
+        figsize=(3 * COLUMNS, 2.8 * down),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
-    for axis, rows in zip(axes, shown, strict=True):
+    for axis in axes.flat[len(shown) :]:
+        axis.remove()
+    for axis, rows in zip(axes.flat, shown, strict=False):
         _, part = next(kept_out(rows))
         measured = np.exp(rows.log_seconds)
         found = np.zeros(len(rows))
@@ -37,16 +45,18 @@ def main() -> None:
             found[there] = times(rows.where(there), constants)
         axis.axhspan(0.75, 1.25, color="0.93")
         axis.axhline(1, color="0.6", linewidth=0.8)
-        axis.scatter(measured * 1e6, found / measured, s=6)
+        # Thousands of marks are smaller as a picture than as shapes.
+        axis.scatter(measured * 1e6, found / measured, s=3, rasterized=True)
         axis.set(
             xscale="log",
             ylim=(0.4, 1.8),
             title=f"{rows.gpu.name} {rows.rate}, {len(rows)} rows",
             xlabel="measured, microseconds",
         )
-    axes[0].set_ylabel("predicted / measured")
+    for first in axes[:, 0]:
+        first.set_ylabel("predicted / measured")
     TO.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(TO, metadata={"Date": None})
+    figure.savefig(TO, dpi=120, metadata={"Date": None})
     print(f"wrote {TO}")
 
 
