@@ -1,47 +1,25 @@
 """The command line: `lagom VERB ...`.
 
 Each verb is a module of `lagom_jax.commands` with an `add` that declares it and a
-function that runs it. Exit codes: 0 done, 1 an exception, plans that differ or do not
-hold, a step that exposes too much or became too slow, or an NCCL that will not load the
-plugin, 2 something the user can put right, 3 the GPU compiler is not installed as it
-must be, 4 the compiler refused, 5 some rows of a table could not be predicted, 130
-interrupted.
+function that runs it, and is imported where it is asked for.
+
+Exit codes: 0 done, 1 an exception, plans that differ or do not hold, a step that
+exposes too much or became too slow, or an NCCL that will not load the plugin, 2
+something the user can put right, 3 the GPU compiler is not installed as it must be, 4
+the compiler refused, 5 some rows of a table could not be predicted, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lagom_jax.commands import (
-    assert_overlap,
-    calibrate,
-    clusters,
-    diff,
-    doctor,
-    flags,
-    mesh,
-    plan,
-    predict,
-    regions,
-    report,
-    subjects,
-    tracebacks,
-    tune,
-    tuner,
-    validate,
-)
-from lagom_jax.commands.terminal import OutputError, stdout_for_results, writing
+from lagom_jax import __version__
+from lagom_jax.commands import VERBS
 from lagom_jax.errors import LagomError
-from lagom_jax.units import printable
-
-_VERBS = (
-    *(report, tune, plan, diff, assert_overlap, tuner, predict, validate, calibrate),
-    *(mesh, regions, clusters, flags, doctor),
-)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,10 +29,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(LagomError.exit_code, f"lagom: {message}; see `{self.prog} --help`\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line, for help texts and for tests."""
-    from lagom_jax import __version__
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line, with the arguments of the verb that is asked for.
 
+    Args:
+        words: The words after `lagom`.
+    """
     top = _Parser(
         prog="lagom",
         description="Finds every overlap of communication and computation in a "
@@ -64,8 +44,13 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"lagom {__version__}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in _VERBS:
-        verb.add(verbs)
+    asked = next((word for word in words if word in VERBS), None)
+    for verb, purpose in VERBS.items():
+        if verb == asked:
+            module = f"lagom_jax.commands.{verb.replace('-', '_')}"
+            importlib.import_module(module).add(verbs)
+        else:
+            verbs.add_parser(verb, help=purpose)
     return top
 
 
@@ -77,56 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words:
-        parser().print_help(sys.stderr)
+        parser(words).print_help(sys.stderr)
         return LagomError.exit_code
-    chosen = parser().parse_args(words)
-    try:
-        with stdout_for_results():
-            try:
-                code = chosen.run(chosen)
-            finally:
-                subjects.leave_factories()
-        with writing():
-            sys.stdout.flush()
-    except OutputError as error:
-        _close_stdout()
-        print(f"lagom: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
-    except LagomError as error:
-        print(f"lagom: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("lagom: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing is left to say to them.
-        _close_stdout()
-        return 0
-    except SystemExit as stop:
-        # No verb ends the process itself, so code of the user's did.
-        print(
-            f"lagom: your own code ended the process, by sys.exit({stop.code!r}) or "
-            "the like, before there was a step; put what the file runs as a program "
-            'under `if __name__ == "__main__":`',
-            file=sys.stderr,
-        )
-        return LagomError.exit_code
-    except Exception as error:
-        shown = tracebacks.users_part(error)
-        if not shown:
-            raise
-        print(
-            f"{shown}lagom: your own code raised this; "
-            f"{tracebacks.FULL}=full shows how it was called",
-            file=sys.stderr,
-        )
-        return 1
-    return code
+    chosen = parser(words).parse_args(words)
+    # Not for help: it prints tables, and knows how a user's own code can end.
+    from lagom_jax.commands.running import run
 
-
-def _close_stdout() -> None:
-    """Lets what is left to write go nowhere, so that Python's end is silent."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return run(chosen)
 
 
 def entry_point() -> None:

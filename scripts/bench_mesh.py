@@ -29,7 +29,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.errors import LagomError
 from lagom_jax.mesh.candidates import Asks, candidates
-from lagom_jax.mesh.choose import choose
+from lagom_jax.mesh.choosing import choose
 from lagom_jax.mesh.estimate import estimate
 from lagom_jax.mesh.frameworks import framework_named
 from lagom_jax.mesh.mesh_prices import MeshPrices

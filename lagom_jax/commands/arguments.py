@@ -14,9 +14,6 @@ from lagom_jax.commands.subjects import Subject, find_subject
 from lagom_jax.commands.terminal import progress
 from lagom_jax.errors import LagomError
 from lagom_jax.hlo.stated_kernels import StatedKernel, load_kernels
-from lagom_jax.report.page import write_page
-from lagom_jax.report.paper import write_figure
-from lagom_jax.report.perfetto import write_trace
 from lagom_jax.report.story import Story
 from lagom_jax.scheduled import Scheduled, compile_scheduled, read_scheduled
 
@@ -277,12 +274,18 @@ def write_views(arguments: argparse.Namespace, story: Story) -> list[str]:
     """
     written: list[str] = []
     if arguments.html:
+        from lagom_jax.report.page import write_page
+
         write_page(story, arguments.html)
         written.append(f"page written to {arguments.html}")
     if arguments.trace:
+        from lagom_jax.report.perfetto import write_trace
+
         write_trace(arguments.trace, story.before, story.after)
         written.append(f"trace written to {arguments.trace}, for ui.perfetto.dev")
     if arguments.figure:
+        from lagom_jax.report.paper import write_figure
+
         write_figure(story, arguments.figure)
         written.append(f"figure written to {arguments.figure}")
     return written

@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from lagom_jax.api import analyze_dump
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import share
 from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.errors import LagomError
@@ -26,7 +27,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "assert-overlap",
-        help="exit with 1 if a dump exposes more communication than it may",
+        help=VERBS["assert-overlap"],
         description="Reads a dump, predicts its step, and exits with 1 if more of the "
         "step stands still for communication than it may. For continuous integration; "
         "see docs/how-to/ci.md.",

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.subjects import find_subject
 from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.cost.model import CostModel
@@ -63,7 +64,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "calibrate",
-        help="fit the model to your own measurements",
+        help=VERBS["calibrate"],
         description="Compares the model with what was measured on your cluster, prints "
         "how far it is off before and after fitting, and writes the corrections for "
         "`lagom report --calibration`.",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from lagom_jax.cluster import Cluster, Gpu, Link
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.units import in_bytes
 
@@ -18,7 +19,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "clusters",
-        help="list the known clusters, or one with the source of every figure",
+        help=VERBS["clusters"],
         description="Lists the systems that --cluster knows by name. With a cluster, "
         "shows all of its figures and where each comes from.",
     )

@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from lagom_jax.api import analyze_dump
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import rows_or_all, share
 from lagom_jax.commands.terminal import console, progress, writing
 from lagom_jax.errors import LagomError
@@ -39,7 +40,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "diff",
-        help="what changed from one dump, report or plan to another",
+        help=VERBS["diff"],
         description="Compares two dumps (with --cluster), two reports (what `lagom "
         "report --json` printed), or one of each; or two plans.",
         epilog=_EXAMPLES,

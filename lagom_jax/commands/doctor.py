@@ -9,6 +9,7 @@ import platform
 from typing import Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, import_jax, writing
 from lagom_jax.compile.files import own_folder
@@ -26,7 +27,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "doctor",
-        help="check that XLA's GPU compiler is installed and works here",
+        help=VERBS["doctor"],
         description="Looks at the installed parts of XLA's GPU compiler, at NCCL's "
         "tuner plugin and at what is set that binds it, and compiles a small program. "
         "Exits with 3 if the compiler is not as it must be.",

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.errors import LagomError
 from xla_flags import (
@@ -31,7 +32,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "flags",
-        help="list the options of XLA and variables of NCCL that matter for overlap",
+        help=VERBS["flags"],
         description="Lists what can be set in XLA's GPU compiler and in NCCL: what it "
         "binds, its default, and what it was seen to change. With names, shows all "
         "that is known of them.",

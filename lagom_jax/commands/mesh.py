@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import compiler_for, positive
 from lagom_jax.commands.mesh_score import PREDICTED, score
 from lagom_jax.commands.mesh_tables import offer_shown, offers_shown
@@ -20,7 +21,7 @@ from lagom_jax.commands.terminal import console, import_jax, reporting, writing
 from lagom_jax.errors import LagomError
 from lagom_jax.files import write_whole
 from lagom_jax.mesh.candidates import Asks
-from lagom_jax.mesh.choose import MeshAdvice, choose
+from lagom_jax.mesh.choosing import MeshAdvice, choose
 from lagom_jax.mesh.frameworks import frameworks
 from lagom_jax.mesh.infeasible import infeasible
 from lagom_jax.mesh.mesh_document import Offer, mesh_document
@@ -41,7 +42,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "mesh",
-        help="which mesh to train a model on, before a GPU is rented",
+        help=VERBS["mesh"],
         description="Predicts a step on every mesh of a cluster from the model's "
         "dimensions alone, and names the best: sizes of all axes, micro batch, remat "
         f"and order of ranks. Exits with {NOTHING_FITS} if none fits. {_PAGE}",

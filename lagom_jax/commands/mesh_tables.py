@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from lagom_jax.mesh.choose import MeshAdvice
+from lagom_jax.mesh.choosing import MeshAdvice
 from lagom_jax.mesh.mesh_document import Offer, best_first
 from lagom_jax.mesh.mesh_words import (
     COLUMNS,

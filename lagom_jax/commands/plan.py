@@ -10,6 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.findings import as_rows, print_findings
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.compile.toolchain import Toolchain
@@ -19,9 +20,7 @@ from lagom_jax.plan.check import check
 from lagom_jax.plan.compare import differences
 from lagom_jax.plan.pinned import stated
 from lagom_jax.plan.shell import shell_lines
-from lagom_jax.report.page import write_page
 from lagom_jax.report.plan import render_plan
-from lagom_jax.report.story import Story
 from xla_flags import pinned_here
 
 DIFFERS = 1
@@ -33,7 +32,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "plan",
-        help="show a plan, compare two, or see whether one holds here",
+        help=VERBS["plan"],
         description="A plan is a file with what a tuning decided for a step, and why. "
         f"{_FORMAT}",
     )
@@ -81,6 +80,10 @@ def add(verbs: Any) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     plan = load(arguments.file)
     if arguments.html:
+        # A page can show a step, too, and knows all that there is to say of one.
+        from lagom_jax.report.page import write_page
+        from lagom_jax.report.story import Story
+
         write_page(Story(plan=plan), arguments.html)
     with writing():
         if arguments.json:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lagom_jax.api import analyze_dump
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.beside import CONTENTION_COLUMNS, predicted_slowdown
 from lagom_jax.commands.rows import (
     collective_microseconds,
@@ -72,7 +73,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "predict",
-        help="predict times of collectives, matmuls or a program",
+        help=VERBS["predict"],
         description="Prints what the model predicts: for the rows of a table, or for "
         "a program that XLA dumped. Formats: docs/explanation/validation.md.",
     )

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import add_compiled, positive, zoo_options
 from lagom_jax.commands.options import parse_options
 from lagom_jax.commands.subjects import find_subject
@@ -34,7 +35,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "regions",
-        help="training across slow links: what they must carry, and how to train",
+        help=VERBS["regions"],
         description=f"Plans training in regions that are joined by slow links. {_PAGE}",
     )
     kinds = verb.add_subparsers(title="what", metavar="WHAT", required=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lagom_jax.api import report_scheduled
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_kernels,
@@ -43,7 +44,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "report",
-        help="report the overlaps of a training step",
+        help=VERBS["report"],
         description="Compiles a training step for a cluster with XLA's GPU compiler, "
         "or reads what XLA dumped of one, and reports what its communication costs.",
         epilog=_EXAMPLES,

@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands.entered import enter
 from lagom_jax.commands.terminal import import_jax
 from lagom_jax.dumped import step_in
 from lagom_jax.errors import LagomError
 from lagom_jax.hlo.files import HloBytes, read_program
-from lagom_jax.mesh.candidates import Asks
 
 _DUMP_ENDINGS = (
     *(".txt", ".pb", ".hlo", ".gz", ".pbtxt", ".log"),
@@ -110,6 +110,8 @@ def _zoo_step(text: str, cluster: Cluster, options: Mapping[str, Any]) -> Subjec
         )
     wanted = {**options, "devices": cluster.devices}
     if wanted.get("batch") == "auto":
+        from lagom_jax.mesh.candidates import Asks
+
         del wanted["batch"]
         room = Asks().memory_fraction * cluster.gpu.memory_bytes
         wanted["batch"] = zoo.largest_batch(text, memory_bytes=room, **wanted)
@@ -162,16 +164,8 @@ def _made(text: str, make: Any, cluster: Cluster) -> Any:
     if inspect.isgenerator(made):
         made = contextlib.contextmanager(lambda: made)()
     if isinstance(made, contextlib.AbstractContextManager):
-        return _OPEN.enter_context(made)
+        return enter(made)
     return made
-
-
-_OPEN = contextlib.ExitStack()
-
-
-def leave_factories() -> None:
-    """Leaves the `with` blocks that factories have entered for their steps."""
-    _OPEN.close()
 
 
 def _subject(text: str, factory: str, made: Any) -> Subject:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lagom_jax.api import tune_scheduled
 from lagom_jax.cluster import Cluster
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_kernels,
@@ -62,7 +63,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "tune",
-        help="find what makes a training step shortest: XLA's options and NCCL's",
+        help=VERBS["tune"],
         description="Compiles a training step for a cluster in several ways, and "
         "decides for the options, the order of instructions and the settings of NCCL "
         "that make the step shortest, not the collective. Of a dump, which is compiled "

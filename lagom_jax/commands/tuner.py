@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.arguments import (
     add_compiled,
     add_subject,
@@ -39,7 +40,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "tuner",
-        help="the NCCL plugin: where it is, whether NCCL takes it, what it answers",
+        help=VERBS["tuner"],
         description=f"A tuner plugin for a stock NCCL. {_PAGE}",
     )
     kinds = verb.add_subparsers(title="what", metavar="WHAT", required=True)

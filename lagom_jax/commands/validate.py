@@ -14,6 +14,7 @@ import numpy as np
 from rich.table import Table
 
 import lagom_jax.cost
+from lagom_jax.commands import VERBS
 from lagom_jax.commands.rows import collective_microseconds, matmul_microseconds
 from lagom_jax.commands.terminal import console, writing
 from lagom_jax.cost.kernel_constants import load_matmul_record
@@ -48,7 +49,7 @@ def add(verbs: Any) -> None:
     """Declares the verb."""
     verb = verbs.add_parser(
         "validate",
-        help="compare the model with every measurement it knows",
+        help=VERBS["validate"],
         description="Prints the errors of the model on the measurements that come "
         "with it: those it was fitted to, and those kept out of a fit in turn, from "
         "the records. Nothing is run on a GPU.",

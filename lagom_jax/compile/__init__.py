@@ -11,8 +11,9 @@ even where jax itself cannot be imported.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lagom_jax.later import later
 
 if TYPE_CHECKING:
     from lagom_jax.compile.compiler import Compiler
@@ -45,25 +46,21 @@ __all__ = [
     "traced_for",
 ]
 
-_HOMES = {
-    "compiler": ("Compiler",),
-    "deviceless": (
-        "CompiledStep",
-        "MemoryUse",
-        "Target",
-        "compile_step",
-    ),
-    "known_options": ("known_flags",),
-    "lowering": ("LoweredStep", "lower"),
-    "questions": ("questions_asked", "traced_for"),
-    "scheduled_order": ("ScheduledOrder",),
-    "store": ("Store",),
-    "toolchain": ("Toolchain",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = later(
+    __name__,
+    {
+        "CompiledStep": "deviceless",
+        "Compiler": "compiler",
+        "LoweredStep": "lowering",
+        "MemoryUse": "deviceless",
+        "ScheduledOrder": "scheduled_order",
+        "Store": "store",
+        "Target": "deviceless",
+        "Toolchain": "toolchain",
+        "compile_step": "deviceless",
+        "known_flags": "known_options",
+        "lower": "lowering",
+        "questions_asked": "questions",
+        "traced_for": "questions",
+    },
+)

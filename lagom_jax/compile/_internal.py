@@ -6,7 +6,6 @@ Importing this imports neither: the process that compiles does without jax itsel
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import Any
 
 from lagom_jax.compile.toolchain import VERIFIED_ON
@@ -20,7 +19,10 @@ def jax_version() -> str:
         >>> jax_version().count(".") >= 2
         True
     """
-    return importlib.metadata.version("jax")
+    # Not for a process that compiles: it imports what reads mail.
+    from importlib.metadata import version
+
+    return version("jax")
 
 
 def internal(owner: object, path: str) -> Any:

@@ -6,8 +6,8 @@ where jax cannot even start.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -215,11 +215,12 @@ class Toolchain:
 
 
 def _installed() -> Iterator[tuple[str, str]]:
+    # Not for a process that compiles, which asks nothing: it imports what reads mail.
+    from importlib.metadata import PackageNotFoundError, version
+
     for package in _PACKAGES:
-        try:
-            yield package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with contextlib.suppress(PackageNotFoundError):
+            yield package, version(package)
 
 
 def _pjrt(plugin: str) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.prices import Price
 from lagom_jax.cost.span import wire_bytes
-from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 

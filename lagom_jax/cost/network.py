@@ -10,7 +10,7 @@ from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.nccl_facts import NcclFacts
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.structure import rate_among
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.plan.setting import Setting
 
 _ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")

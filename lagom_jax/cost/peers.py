@@ -15,7 +15,7 @@ import dataclasses
 import math
 
 from lagom_jax.cost.nccl_facts import NcclFacts
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

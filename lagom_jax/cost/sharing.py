@@ -29,7 +29,8 @@ from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.measured import measured
-from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
+from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.plan.setting import PAYLOAD, Setting
 from lagom_jax.program.program import Kernel, Task
 

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.hlo.collective import POINT_TO_POINT
 from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

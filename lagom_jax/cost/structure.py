@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from lagom_jax.cost.peers import Parts
 from lagom_jax.cost.span import Span, wire_bytes
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 
 _PAIR = 2
 """GPUs that have the way between them to themselves."""

@@ -9,10 +9,10 @@ Example:
     'ring, 2 slices'
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lagom_jax.decompose.form import PLAIN, DecomposeError, Form
+from lagom_jax.later import later
 
 if TYPE_CHECKING:
     from lagom_jax.decompose.collective_matmul import (
@@ -85,9 +85,5 @@ __all__ = [
     "with_forms",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Loads names that need jax when they are asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+# Names that need jax.
+__getattr__ = later(__name__, _LATER)

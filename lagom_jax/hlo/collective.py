@@ -21,6 +21,7 @@ from lagom_jax.hlo.groups import (
     permute_pairs,
     replica_groups,
 )
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.provenance import described_by
 from lagom_jax.hlo.symmetric_memory import (
@@ -28,21 +29,6 @@ from lagom_jax.hlo.symmetric_memory import (
     receives_symmetric,
     sends_symmetric,
 )
-
-KINDS = frozenset(
-    {
-        "all-gather",
-        "all-reduce",
-        "reduce-scatter",
-        "all-to-all",
-        "ragged-all-to-all",
-        "collective-permute",
-        "collective-broadcast",
-        "send",
-        "recv",
-    }
-)
-"""The kinds of collective, as HLO spells them without `-start`."""
 
 
 def plain_name(name: str) -> str:
@@ -54,9 +40,6 @@ def plain_name(name: str) -> str:
     """
     return name.replace("-start", "")
 
-
-POINT_TO_POINT = frozenset({"collective-permute", "send", "recv"})
-"""Kinds that move data from sources to targets instead of within groups."""
 
 # The compiler's enum CollectiveKernelStrategy as JSON and binary configs spell it.
 _OWN_KERNELS = {

@@ -10,9 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from lagom_jax.hlo.arithmetic import scalar_flops
-from lagom_jax.hlo.collective import KINDS
 from lagom_jax.hlo.convolution import convolution_flops
 from lagom_jax.hlo.custom_calls import is_silent, read_call
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.hlo.matmul import dot_matmul, ragged_matmul
 from lagom_jax.hlo.module import Instruction, Shape
 from lagom_jax.hlo.movement import Rule, everything

@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from lagom_jax.hlo.collective import KINDS
+from lagom_jax.hlo.kinds import KINDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

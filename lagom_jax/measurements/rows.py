@@ -10,9 +10,10 @@ import numpy as np
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.errors import MeasurementError
-from lagom_jax.hlo.collective import POINT_TO_POINT, Collective
+from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.elements import element_bytes
 from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
 from lagom_jax.measurements.spelled import collective_kind, product_types, version_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lagom_jax.hlo.collective import KINDS
 from lagom_jax.hlo.elements import ELEMENT_TYPES, element_bytes
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.measurements.table import RowError
 
 _KINDS: Final = {kind.replace("-", ""): kind for kind in KINDS} | {

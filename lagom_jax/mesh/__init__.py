@@ -6,14 +6,44 @@ Example:
     16
 """
 
-from lagom_jax.mesh.candidates import Asks as Asks
-from lagom_jax.mesh.choose import MeshAdvice as MeshAdvice
-from lagom_jax.mesh.choose import MeshChoice as MeshChoice
-from lagom_jax.mesh.choose import choose as choose
-from lagom_jax.mesh.model_shape import ExpertShape as ExpertShape
-from lagom_jax.mesh.model_shape import MeshError as MeshError
-from lagom_jax.mesh.model_shape import ModelShape as ModelShape
-from lagom_jax.mesh.sizes import MeshSizes as MeshSizes
-from lagom_jax.mesh.sizes import StepBatch as StepBatch
-from lagom_jax.mesh.verify import choose_by_compiling as choose_by_compiling
-from lagom_jax.mesh.verify import verified as verified
+from typing import TYPE_CHECKING
+
+from lagom_jax.later import later
+
+if TYPE_CHECKING:
+    from lagom_jax.mesh.candidates import Asks
+    from lagom_jax.mesh.choosing import MeshAdvice, MeshChoice, choose
+    from lagom_jax.mesh.model_shape import ExpertShape, MeshError, ModelShape
+    from lagom_jax.mesh.sizes import MeshSizes, StepBatch
+    from lagom_jax.mesh.verify import choose_by_compiling, verified
+
+__all__ = [
+    "Asks",
+    "ExpertShape",
+    "MeshAdvice",
+    "MeshChoice",
+    "MeshError",
+    "MeshSizes",
+    "ModelShape",
+    "StepBatch",
+    "choose",
+    "choose_by_compiling",
+    "verified",
+]
+
+__getattr__ = later(
+    __name__,
+    {
+        "Asks": "candidates",
+        "ExpertShape": "model_shape",
+        "MeshAdvice": "choosing",
+        "MeshChoice": "choosing",
+        "MeshError": "model_shape",
+        "MeshSizes": "sizes",
+        "ModelShape": "model_shape",
+        "StepBatch": "sizes",
+        "choose": "choosing",
+        "choose_by_compiling": "verify",
+        "verified": "verify",
+    },
+)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
+from lagom_jax.mesh.choosing import MeshAdvice, MeshChoice
 from lagom_jax.mesh.infeasible import Infeasible
 from lagom_jax.mesh.sizes import AXES
 
@@ -34,7 +34,7 @@ def best_first(offers: Sequence[Offer]) -> list[Offer]:
     """Offers by price per token, or by speed where there are no prices.
 
     Example:
-        >>> from lagom_jax.mesh.choose import choose
+        >>> from lagom_jax.mesh.choosing import choose
         >>> both = [Offer(choose("llama-3-8b", cluster=name, tokens=65536,
         ...                      sequence=2048), price=2.0)
         ...         for name in ("a100:2x8", "h100:2x8")]

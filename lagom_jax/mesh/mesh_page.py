@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from lagom_jax.markup import LONGEST_NAME, Html, joined, printable, tag
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
+from lagom_jax.mesh.choosing import MeshAdvice, MeshChoice
 from lagom_jax.mesh.mesh_document import Offer, best_first
 from lagom_jax.mesh.mesh_words import (
     COLUMNS,
@@ -40,7 +40,7 @@ def mesh_page(offers: Sequence[Offer], command: str = "") -> str:
         command: The command that made it; empty where it was none.
 
     Example:
-        >>> from lagom_jax.mesh.choose import choose
+        >>> from lagom_jax.mesh.choosing import choose
         >>> found = choose("llama-3-8b", cluster="h100:2x8", tokens=65536,
         ...                sequence=2048)
         >>> "<h1>llama-3-8b on h100:2x8</h1>" in mesh_page([Offer(found)])

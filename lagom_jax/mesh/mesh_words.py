@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lagom_jax.markup import printable
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
+from lagom_jax.mesh.choosing import MeshAdvice, MeshChoice
 from lagom_jax.mesh.infeasible import Infeasible
 from lagom_jax.mesh.pictures import axes_words
 from lagom_jax.units import in_bytes, in_percent, in_seconds

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lagom_jax.cost.span import wire_bytes
 from lagom_jax.markup import LONGEST_NAME, printable
-from lagom_jax.mesh.choose import MeshAdvice, MeshChoice
+from lagom_jax.mesh.choosing import MeshAdvice, MeshChoice
 from lagom_jax.mesh.flows import flows
 from lagom_jax.mesh.sizes import AXES, MeshSizes
 from lagom_jax.units import in_bytes, in_seconds
@@ -47,7 +47,7 @@ def communication_matrix(
         A row for each sender or block of them, in the order of their ids.
 
     Example:
-        >>> from lagom_jax.mesh.choose import choose
+        >>> from lagom_jax.mesh.choosing import choose
         >>> found = choose("llama-3-8b", cluster="h100:1x4", tokens=8192, sequence=2048)
         >>> matrix = communication_matrix(found, MeshSizes(fsdp=4))
         >>> (matrix > 0).sum(axis=1).tolist()
@@ -83,7 +83,7 @@ def matrix_svg(advice: MeshAdvice, choice: MeshChoice, *, styled: bool = True) -
         styled: Whether it has its own colours; on a page it takes the page's.
 
     Example:
-        >>> from lagom_jax.mesh.choose import choose
+        >>> from lagom_jax.mesh.choosing import choose
         >>> found = choose("llama-3-8b", cluster="h100:2x8", tokens=65536,
         ...                sequence=2048)
         >>> matrix_svg(found, found.best).startswith("<svg")
@@ -137,7 +137,7 @@ def chart_svg(advice: MeshAdvice, most: int = 12, *, styled: bool = True) -> str
         styled: Whether it has its own colours; on a page it takes the page's.
 
     Example:
-        >>> from lagom_jax.mesh.choose import choose
+        >>> from lagom_jax.mesh.choosing import choose
         >>> found = choose("llama-3-8b", cluster="h100:2x8", tokens=65536,
         ...                sequence=2048)
         >>> chart_svg(found).count("<rect") > 3

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.mesh.candidates import Asks
-from lagom_jax.mesh.choose import MeshAdvice
+from lagom_jax.mesh.choosing import MeshAdvice
 from lagom_jax.mesh.estimate import kernel_bound
 from lagom_jax.mesh.mesh_prices import MeshPrices
 from lagom_jax.mesh.model_shape import MeshError

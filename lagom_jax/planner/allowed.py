@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from lagom_jax.hlo.collective import KINDS
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.plan.plan import COLLECTIVE_CAP, POINT_TO_POINT_CAP
 from lagom_jax.plan.setting import REDUCING
 from lagom_jax.settings.controls import Controls

@@ -12,9 +12,9 @@ Example:
     1
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lagom_jax.later import later
 from lagom_jax.regions.cadence import Cadence
 from lagom_jax.regions.meeting import Meeting
 
@@ -55,9 +55,5 @@ __all__ = [
     "streaming",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Loads names that need jax when they are asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+# Names that need jax.
+__getattr__ = later(__name__, _LATER)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.report.alike import alike, place, short_name
 from lagom_jax.report.figures import CollectiveReport, Report

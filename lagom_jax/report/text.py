@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.markup import LONGEST_NAME, printable
 from lagom_jax.plan import CollectiveCut
 from lagom_jax.report.alike import short_name

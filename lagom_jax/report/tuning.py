@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lagom_jax.hlo.collective import POINT_TO_POINT
+from lagom_jax.hlo.kinds import POINT_TO_POINT
 from lagom_jax.plan.setting import Cap, Setting, threads_range
 from lagom_jax.plan.step_parts import StepParts
 from lagom_jax.report.intervals import before_and_after, gain_in_words, with_range
 from lagom_jax.report.layout import WIDTH, as_text, cut, listing, table
-from lagom_jax.settings.tuning import GroupTuning, Tuning
 from lagom_jax.units import (
     counted,
     in_bytes,
@@ -21,6 +20,9 @@ from lagom_jax.units import (
     in_seconds,
     in_signed_seconds,
 )
+
+if TYPE_CHECKING:
+    from lagom_jax.settings.tuning import GroupTuning, Tuning
 
 DEFAULT_ROWS = 15
 _EXPLAINED = 8

@@ -52,6 +52,7 @@ def test_the_worker_imports_only_what_compiling_needs():
     result = run_python(
         "import sys; import lagom_jax.compile.worker\n"
         "heavy = ['jax', 'rich', 'flax', 'optax', 'google.protobuf', 'matplotlib']\n"
+        "heavy += ['importlib.metadata']\n"
         "heavy += ['lagom_jax.planner', 'lagom_jax.report', 'lagom_jax.runtime']\n"
         "print([module for module in heavy if module in sys.modules])"
     )

@@ -17,7 +17,7 @@ from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.nccl_time import structure_of
 from lagom_jax.cost.peers import default_parts, parts_on
 from lagom_jax.cost.span import Span
-from lagom_jax.hlo.collective import KINDS
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.plan.setting import Setting, SettingError, largest_chunk
 
 H100 = Cluster.parse("h100:8x8")

@@ -19,8 +19,8 @@ from lagom_jax.cost.matmul import matmul_seconds
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.span import span_of, wire_bytes
 from lagom_jax.errors import ClusterError
-from lagom_jax.hlo.collective import KINDS
 from lagom_jax.hlo.groups import Groups
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.hlo.work import Matmul, Work
 
 from .programs import collective

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lagom_jax.hlo.collective import KINDS, collective_kind, read_collective
+from lagom_jax.hlo.collective import collective_kind, read_collective
+from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.hlo.module import Module
 from lagom_jax.program.build import build_program
 

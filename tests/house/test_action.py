@@ -59,6 +59,6 @@ def test_its_commands_take_these_options(job):
     assert {shlex.split(one)[1] for one in commands} == {"report", "diff"}
     for command in commands:
         words = shlex.split(command.partition(">")[0])[1:]
-        parser().parse_args(words)
+        parser(words).parse_args(words)
     for option in ("--markdown", "--max-slower", "--json", "--html"):
         assert any(option in command for command in commands)

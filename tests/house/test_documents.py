@@ -65,7 +65,7 @@ def test_commands_in_the_pages_exist(page):
         for line in joined.splitlines():
             words = line.strip().removeprefix("$ ").split("#")[0].split()
             if words[:1] == ["lagom"] and "|" not in words and ">" not in words:
-                parser().parse_args(words[1:])
+                parser(words[1:]).parse_args(words[1:])
 
 
 def test_the_readme_is_a_door():

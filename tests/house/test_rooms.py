@@ -1,17 +1,21 @@
 """The layout is the way of the data: a room imports only the rooms before it."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ..command_line import write_dump
+
 PACKAGE = Path(__file__).parents[2] / "lagom_jax"
 FLAGS = PACKAGE.parent / "xla_flags"
 ROOMS = (
     "errors",
     "files",
+    "later",
     "markup",
     "processes",
     "typed_json",
@@ -47,6 +51,7 @@ ROOMS = (
 WITHOUT_JAX = (
     "errors",
     "files",
+    "later",
     "markup",
     "processes",
     "typed_json",
@@ -144,11 +149,52 @@ def test_importing_changes_nothing():
     assert printed == ""
 
 
+def test_a_command_imports_only_what_it_uses(tmp_path):
+    """In one process, a command that needs more after those that need less."""
+    plan = Path(__file__).parents[1] / "plan" / "old" / "format_6.json"
+    dump = write_dump(tmp_path, 8)
+    run_python(f"""
+import sys
+from lagom_jax.cli import main
+
+def does_without(modules, *words):
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+    # Where the compiler is not installed as it must be, that is what the doctor finds.
+    assert code in ((0, 3) if words[0] == "doctor" else (0,)), (words, code)
+    used = [name for name in modules if name in sys.modules]
+    assert not used, f"{{words}} imports {{used}}"
+
+modules = ["lagom_models", "jax", "jaxlib", "flax", "optax", "google.protobuf"]
+modules += ["lagom_jax." + room for room in ("planner", "mesh", "runtime")]
+programs = ["numpy", *("lagom_jax." + room for room in ("program", "cost", "settings"))]
+for words in ("--help",), ("--version",):
+    does_without([*modules, *programs, "rich", "lagom_jax.plan"], *words)
+for words in ("clusters",), ("flags",):
+    does_without([*modules, *programs, "lagom_jax.plan"], *words)
+does_without([*modules, *programs], "doctor", "--no-compile")
+does_without([*modules, *programs], "plan", "show", {str(plan)!r})
+modules.remove("google.protobuf")
+does_without(modules, "report", {str(dump)!r}, "--cluster", "h100:1x8")
+""")
+
+
+def test_no_name_that_is_imported_later_is_that_of_a_module():
+    """The module would stand in its place as soon as anyone has imported it."""
+    for folder in {path.parent for path in PACKAGE.glob("*/__init__.py")}:
+        room = importlib.import_module(f"lagom_jax.{folder.name}")
+        if hasattr(room, "__getattr__"):
+            assert not {*room.__all__} & {path.stem for path in folder.glob("*.py")}
+
+
 def test_importing_the_tracing_side_starts_no_backend():
     # Importing jax sets variables of its own.
     run_python(
-        "import os, jax; before = dict(os.environ)\n"
+        "import os, sys, jax; before = dict(os.environ)\n"
         "import lagom_jax.compile.deviceless, lagom_models\n"
+        "assert 'lagom_jax.planner' not in sys.modules\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"
         "assert dict(os.environ) == before\n"

@@ -7,7 +7,7 @@ import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.mesh.candidates import Asks
-from lagom_jax.mesh.choose import choose
+from lagom_jax.mesh.choosing import choose
 from lagom_jax.mesh.infeasible import infeasible
 from lagom_jax.mesh.mesh_document import Offer
 from lagom_jax.mesh.mesh_page import mesh_page

@@ -8,7 +8,8 @@ import pytest
 import lagom_jax
 from lagom_jax.cli import main
 from lagom_jax.cluster import Cluster
-from lagom_jax.commands.subjects import find_subject, leave_factories
+from lagom_jax.commands.entered import leave_factories
+from lagom_jax.commands.subjects import find_subject
 from lagom_jax.compile.context import mesh_of
 from tests.programs.pages import LIBRARY, LOUD, SMALL, sources, written
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lagom_jax.hlo.collective import KINDS
+from lagom_jax.hlo.kinds import KINDS
 from xla_flags import (
     Flag,
     FlagError,
