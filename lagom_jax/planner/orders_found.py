@@ -34,8 +34,7 @@ _PACKAGE: Final = Path(__file__).parents[1]
 DECIDED_BY: Final = (
     *("cluster", "compile", "cost", "hlo", "measurements", "order", "plan"),
     *("program", "settings"),
-    *("errors.py", "files.py", "markup.py", "processes.py", "typed_json.py"),
-    "units.py",
+    *("errors.py", "files.py", "later.py", "markup.py", "typed_json.py", "units.py"),
 )
 """Rooms and modules whose code has a say in an order: those that the search loads."""
 

@@ -166,7 +166,8 @@ def test_all_code_that_has_a_say_in_an_order_is_part_of_its_key():
     loaded = subprocess.run(
         [
             *(sys.executable, "-c"),
-            "import sys, lagom_jax.order, lagom_jax.measurements; print(*sys.modules)",
+            "import sys, lagom_jax.order.find, lagom_jax.measurements.anchored\n"
+            "print(*sys.modules)",
         ],
         capture_output=True,
         text=True,
