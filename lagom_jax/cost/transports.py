@@ -13,7 +13,7 @@ import dataclasses
 from typing import Final
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_facts import nccl_facts, numbers_of
+from lagom_jax.cost.nccl_facts import all_joined, nccl_facts, numbers_of
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.symmetric_kernels import Carried, SymmetricCall
 from lagom_jax.cost.transport_constants import TransportConstants
@@ -170,6 +170,16 @@ class PlacedCall:
                 "links",
                 f"the GPUs of {self.cluster.name} reach each other over "
                 f"{self.cluster.inside.kind}, not directly over NVLink",
+            )
+        if not all_joined(self.cluster):
+            # src/sym_kernels.cc of NCCL 2.30.7 asks for `isAllDirectNvlink`, and what
+            # copy engines move beside the bridge goes at the rate of PCI Express.
+            joined = self.cluster.inside.gpus_joined
+            return Refusal(
+                transport,
+                "links",
+                f"a bridge joins {joined} of the GPUs of {self.cluster.name}; the "
+                "others reach each other over PCI Express",
             )
         if self.span.domains > 1:
             return Refusal(
