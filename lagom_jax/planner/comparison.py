@@ -66,8 +66,8 @@ def gains(trial: Trial, best: Trial) -> bool:
 def shows_a_gain(trial: Trial, usual: Trial) -> bool:
     """True if a trial off the rings gains beside one on them.
 
-    What an order is looked for in is not in symmetric memory yet: a trial shows what it
-    gives as it was compiled, and what gives nothing there gives nothing in an order.
+    It may show it as it was compiled, or in an order: what is long under way as XLA's
+    scheduler leaves it may be hidden in another.
 
     Args:
         trial: It may use what `usual` does not.

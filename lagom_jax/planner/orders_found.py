@@ -1,7 +1,8 @@
 """Orders that a plan has looked for: of one module it looks only once.
 
-Ways off the rings leave most modules as XLA's scheduler left them before, but for the
-number that XLA counts its modules with: what changes comes after the scheduler.
+Two compiles may leave the same module but for the number that XLA counts its modules
+with. Ways off the rings do: what they change comes after the scheduler. So it is a part
+of the question what will lie in symmetric memory.
 """
 
 from __future__ import annotations
@@ -96,6 +97,6 @@ def digest_of(module: Module) -> str:
     proto = type(module.proto)()
     proto.CopyFrom(module.proto)
     proto.DiscardUnknownFields()
-    stated = repr(tuple(module.stated)).encode()
+    stated = repr((*module.stated, *sorted(module.placed.items()))).encode()
     data = proto.SerializeToString(deterministic=True)
     return hashlib.sha256(data + stated).hexdigest()

@@ -14,7 +14,8 @@ from lagom_jax.cost.model import CostModel, carried_by
 from lagom_jax.cost.sharing import slowdown
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.transport_constants import load_transport_constants
-from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
+from lagom_jax.cost.transports import PlacedCall
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.plan.setting import Setting
 
 from .programs import collective

@@ -7,10 +7,13 @@ import pytest
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
+from lagom_jax.hlo import read_module
 from lagom_jax.options.off_rings import ON, SYMMETRIC, off_rings
 from lagom_jax.plan.transport import CTA_POLICY
 from lagom_jax.planner.judge import Judge
+from lagom_jax.planner.orders_found import digest_of
 from lagom_jax.planner.process_share import needs_of, reasons, variables_of
+from lagom_jax.planner.trial import Asked, Trial, captured_module
 from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
@@ -190,6 +193,34 @@ def test_compiles_off_the_rings_are_beside_all_others(compiles):
     assert ("faster" in (answers.get(letters) for letters in more)) == (
         taken.asked.options.get(SYMMETRIC, False)
     )
+
+
+def as_scheduled():
+    """A trial off the rings, whose module XLA's scheduler left without its memory."""
+    judge, view = judged(windows=True)
+    scheduled = module(windows=False).proto.SerializeToString()
+    return judge, Trial(Asked(), "ok", "", 1.0, view, captured=scheduled)
+
+
+def test_an_order_is_looked_for_among_collectives_as_they_will_run():
+    judge, trial = as_scheduled()
+    plain = read_module(trial.captured)
+    placed = captured_module(trial)
+    ran = [
+        [judge.model.carried(site) for site, _, _ in build_program(one).collectives()]
+        for one in (plain, placed, trial.view.program.module)
+    ]
+    assert ran[0] == [None]
+    assert ran[1] == ran[2] != ran[0]
+    # What the same schedule takes on rings is the answer to another question.
+    assert digest_of(placed) != digest_of(plain)
+    found = [
+        judge.order(one, spare_bytes=None, evaluations=50).before_seconds
+        for one in (plain, placed)
+    ]
+    usual = judge.untouched(trial.view).tuned_seconds
+    assert found[1] == pytest.approx(usual)
+    assert found[0] > found[1]
 
 
 class OfTwoMinds(Remembering):
