@@ -17,9 +17,8 @@ from lagom_jax.order import Ordering
 from lagom_jax.plan.transport import CtaPolicy
 from lagom_jax.settings.controls import Controls
 
-Question: TypeAlias = tuple[str, Controls, int, int | None]
-"""A module, what can be set, how many orders may be tried, and the place of the model
-that is asked; None for the likeliest."""
+Question: TypeAlias = tuple[str, Controls, int]
+"""A module, what can be set, and how many orders may be tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

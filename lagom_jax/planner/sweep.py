@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
+from lagom_jax.order import Ordering
 from lagom_jax.plan.order import NOT_MET, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
@@ -35,7 +36,7 @@ from lagom_jax.planner.comparison import (
     shows_a_gain,
     simpler,
 )
-from lagom_jax.planner.decide import Taken, Timing, decide
+from lagom_jax.planner.decide import Refused, Taken, Timing, decide
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together, untried
 from lagom_jax.planner.pace import Pace
@@ -47,6 +48,11 @@ from lagom_jax.units import in_bytes
 
 _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
+_STEADY = 0.2
+"""The share of the evaluations that goes into an order by several models: each of them
+replays, and the search begins where one by the likeliest has ended."""
+_ASKED = 3
+"""Models that are asked for such an order beside the likeliest, by most behind."""
 _AGAIN = 3
 """Compiles more of an order that was not met; of two equally likely schedules one is
 missed four times in a row in one of sixteen plans."""
@@ -224,9 +230,10 @@ class Sweep:
             self._in_order(min(found, key=lambda trial: trial.seconds))
 
     def answer(self) -> None:
-        """Tries another order of what a single model keeps from being taken.
+        """Tries another order of what a few models keep from being taken.
 
-        Another is looked for by that model, and compiled beyond the budget's.
+        It is looked for by these and the likeliest at once, from the best that is
+        known, and compiled beyond the budget's.
         """
         if not self._may_answer():
             return
@@ -234,16 +241,16 @@ class Sweep:
         if refused is None:
             return
         plain = plain_of(refused.trial.asked.options, self.trials)
-        self._answer(plain, refused.model)
+        self._answer(plain, refused)
 
     def _may_answer(self) -> bool:
         """True if an order may be compiled beyond the budget's."""
         answers = bool(self._budget.answers and self._orders)
         return answers and not self._out_of_time()
 
-    def _answer(self, plain: Trial, member: int | None = None) -> None:
+    def _answer(self, plain: Trial, refused: Refused | None = None) -> None:
         self._most = self.compiles + self._budget.answers
-        self._in_order(plain, member)
+        self._in_order(plain, refused)
 
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
@@ -279,7 +286,7 @@ class Sweep:
         self.trials[trial.number] = trial
         return trial
 
-    def _in_order(self, best: Trial, member: int | None = None) -> None:
+    def _in_order(self, best: Trial, refused: Refused | None = None) -> None:
         room = self.compiles < self._most and not self._out_of_time()
         if not self._orders or not best.captured or not room:
             return
@@ -290,18 +297,13 @@ class Sweep:
             )
             return
         self._say("looking for a better order of its instructions")
-        assert best.view is not None
-        ordering = self._judge.order(
-            captured_module(best),
-            spare_bytes=self._spare(best),
-            evaluations=self._budget.evaluations,
-            policy=best.view.policy,
-            member=member,
-        )
+        ordering = self._order_of(best, refused)
         if not (ordering.sequences or ordering.on_second_stream):
             return
+        if refused is not None and _is_in(refused.trial, ordering):
+            return
         edit = edit_of(best.schedule, ordering)
-        by = "" if member is None else ", by the model that finds it behind"
+        by = "" if refused is None else ", by the models that find it behind"
         asked = best.asked.titled(f"{best.label} in another order{by}")
         self.compiles += 1
         made = self._looked_at(self._attempt(asked, edit, capture=True))
@@ -309,6 +311,26 @@ class Sweep:
         plain = dataclasses.replace(best, ordering=None)
         ordered = dataclasses.replace(compared(made, plain), ordering=ordering)
         self._kept(ordered)
+
+    def _order_of(self, best: Trial, refused: Refused | None) -> Ordering:
+        """An order by the likeliest model, or by it and those that refuse a trial."""
+        assert best.view is not None
+        module, spare = captured_module(best), self._spare(best)
+        evaluations, policy = self._budget.evaluations, best.view.policy
+        begin = refused and (refused.trial.ordering or best.ordering)
+        if refused is None or begin is None:
+            return self._judge.order(
+                module, spare_bytes=spare, evaluations=evaluations, policy=policy
+            )
+        return self._judge.steady_order(
+            module,
+            begin,
+            beside=refused.beside,
+            members=refused.models[:_ASKED],
+            spare_bytes=spare,
+            evaluations=int(_STEADY * evaluations),
+            policy=policy,
+        )
 
     def compare(self, others: Iterable[Asked], plain: Trial) -> None:
         """Compiles what others recommend, beyond the budget of the search.
@@ -431,3 +453,14 @@ class Sweep:
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
+
+
+def _is_in(trial: Trial, ordering: Ordering) -> bool:
+    """True if a trial was compiled in an order."""
+    known = trial.ordering
+    return (
+        trial.ordered
+        and known is not None
+        and known.sequences == ordering.sequences
+        and known.on_second_stream == ordering.on_second_stream
+    )

@@ -1,6 +1,7 @@
 """Transports as a lever: ideas, policies, refusals, and who decides."""
 
-from types import SimpleNamespace
+import dataclasses
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -226,21 +227,26 @@ def test_an_order_is_looked_for_among_collectives_as_they_will_run():
 class OfTwoMinds(Remembering):
     """By one of twenty models a program off the rings takes so long."""
 
+    steady = MappingProxyType({0: (1, 0)})
+    """The order that is found under several models."""
+
     def __init__(self, seconds, in_order=1.0, orders=None):
         super().__init__(orders=orders)
-        self._by_model = {
+        self.times = {
             MODULES["faster"]: (*(0.5,) * 19, seconds),
             MODULES["huge"]: (*(0.6,) * 19, in_order),
         }
         self.members = []
 
-    def order(self, module, *, member=None, **more):
-        self.members.append(member)
-        return super().order(module, **more)
+    def steady_order(self, module, begin, *, beside, members, evaluations, **more):
+        assert len(beside.by_model) == 20
+        self.members += members
+        other = an_order(module, evaluations)
+        return dataclasses.replace(other, sequences=self.steady)
 
     def doubt(self, stage, policy):
         times = next(
-            (t for m, t in self._by_model.items() if m is stage.program.module),
+            (t for m, t in self.times.items() if m is stage.program.module),
             (1.0,) * 20,
         )
         return SimpleNamespace(
@@ -264,10 +270,10 @@ def test_nothing_off_the_rings_that_a_model_finds_behind_what_stays_on_them(
     ("in_xlas", "in_order", "taken", "members"),
     [
         # All find it ahead, and nobody is asked for more.
-        (0.99, 0.99, "faster", {None}),
+        (0.99, 0.99, "faster", []),
         # The last finds it behind; in the order that it asks for it no longer does.
-        (1.01, 0.99, "huge", {None, 19}),
-        (1.01, 1.01, "usual", {None, 19}),
+        (1.01, 0.99, "huge", [19]),
+        (1.01, 1.01, "usual", [19]),
     ],
 )
 def test_the_model_that_refuses_a_step_is_asked_for_an_order(
@@ -281,5 +287,24 @@ def test_the_model_that_refuses_a_step_is_asked_for_an_order(
     # What the likeliest asks for is as it was.
     made.trials = [trial for trial in made.trials if not trial.ordered]
     made.answer()
-    assert set(judge.members) == members
+    assert judge.members == members
     assert made.decided().trial.view.program.module is MODULES[taken]
+
+
+def test_the_order_that_a_step_is_refused_in_is_not_compiled_again():
+    judge = OfTwoMinds(1.01, 1.01, an_order)
+    judge.times[MODULES["huge"]] = (*(0.4,) * 19, 1.01)
+    compiler = Compiler({"w": "faster"}, peaks={"huge": 1}, in_order="huge")
+    made, _ = sweep(compiler, judge, orders=True)
+    made.first()
+    made.off_rings(lambda view: [idea("w")])
+    known = made.trials[-1]
+    assert known.ordered
+    before = list(compiler.asked)
+    judge.steady = known.ordering.sequences
+    made.answer()
+    assert judge.members == [19]
+    assert compiler.asked == before
+    judge.steady = {0: (1, 0)}
+    made.answer()
+    assert compiler.asked == [*before, "w!"]
