@@ -23,7 +23,6 @@ from lagom_jax.order.steady_replay import StepBeside, worth
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import FINE, Controls, Grid
 from lagom_jax.settings.frontier import Point
-from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.space import Choice, space_of
 from lagom_jax.settings.stage import Stage
 
@@ -121,13 +120,12 @@ class _Steady:
     ) -> Candidate:
         search = self._search
         orders = search.orders_of(begin.sequences)
-        stage = search.stage.in_order(search.program(orders))
-        first = Lagom().choose(stage).choice
+        first = search.stage.untouched
         best = Candidate(orders, first, self._worth(orders, first))
         options = paths(search.stage)
         for number in range(parameters.rounds):
             share = evaluations // parameters.rounds
-            found = self._round(best, options, share, random.Random(number))
+            found = self._round(best, options, share, number)
             best = min(best, found, key=lambda candidate: candidate.seconds)
         return best
 
@@ -136,9 +134,12 @@ class _Steady:
         begin: Candidate,
         options: Sequence[Sequence[Point]],
         evaluations: int,
-        dice: random.Random,
+        number: int,
     ) -> Candidate:
-        """All computations once more, inner ones first."""
+        """All computations once more, inner ones first; to begin with their settings.
+
+        Those that were found along with an order are not known.
+        """
         search, orders, choice = self._search, dict(begin.orders), begin.choice
         excess = [
             search.descent(computation, orders, choice, options)[0].excess_seconds
@@ -154,7 +155,9 @@ class _Steady:
                 computation, orders, choice, options, beside
             )
             share = int(evaluations * part / total)
-            orders[computation.id] = descent.run(share, dice)
+            orders[computation.id] = descent.run(
+                share, random.Random(number), settings_first=number == 0
+            )
             choice = tuple(terms.choice)
             search.evaluations += descent.evaluations
         return Candidate(orders, choice, self._worth(orders, choice))

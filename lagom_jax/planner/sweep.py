@@ -33,14 +33,14 @@ from lagom_jax.planner.comparison import (
     as_published,
     compared,
     gains,
-    shows_a_gain,
     simpler,
 )
-from lagom_jax.planner.decide import Refused, Taken, Timing, decide
+from lagom_jax.planner.decide import Taken, Timing, decide, takes_off_rings
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together, untried
 from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.regret import Scored
+from lagom_jax.planner.sought import Sought, answered, edits_of, on_rings
 from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of, plain_of
 from lagom_jax.planner.why_not import why_not
@@ -48,11 +48,9 @@ from lagom_jax.units import in_bytes
 
 _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
-_STEADY = 0.2
-"""The share of the evaluations that goes into an order by several models: each of them
-replays, and the search begins where one by the likeliest has ended."""
-_ASKED = 3
-"""Models that are asked for such an order beside the likeliest, by most behind."""
+_FROM_KNOWN = 0.1
+"""The share of the evaluations that goes into an order where one is known from which
+the search can begin; all models that are asked replay each."""
 _AGAIN = 3
 """Compiles more of an order that was not met; of two equally likely schedules one is
 missed four times in a row in one of sixteen plans."""
@@ -215,8 +213,8 @@ class Sweep:
         if not more or self._out_of_time():
             return
         self._most = self.compiles + more
-        options = decide(self.trials, self._timed()).trial.asked.options
-        usual = plain_of(options, self.trials)
+        taken = decide(self.trials, self._timed())
+        usual = plain_of(taken.trial.asked.options, self.trials)
         assert usual.view is not None
         ideas = sorted(derive(usual.view), key=lambda idea: -idea.most_seconds)
         asked = [
@@ -224,10 +222,14 @@ class Sweep:
             for idea in ideas
             if idea.most_seconds >= BETTER * usual.seconds
         ]
-        # One is for the order.
-        tried = self._compile(asked[: max(1, more - self._orders)], usual)
-        if found := [trial for trial in tried if shows_a_gain(trial, usual)]:
-            self._in_order(min(found, key=lambda trial: trial.seconds))
+        # One is for the order, which is looked for once it is known in what.
+        tried = self._compile(
+            asked[: max(1, more - self._orders)],
+            dataclasses.replace(usual, ordering=None),
+        )
+        if found := [trial for trial in tried if trial.status == "ok"]:
+            best = min(found, key=lambda trial: trial.seconds)
+            self._in_order(best, on_rings(best, usual, taken, self.trials))
 
     def answer(self) -> None:
         """Tries another order of what a few models keep from being taken.
@@ -241,16 +243,16 @@ class Sweep:
         if refused is None:
             return
         plain = plain_of(refused.trial.asked.options, self.trials)
-        self._answer(plain, refused)
+        self._answer(plain, answered(refused, plain))
 
     def _may_answer(self) -> bool:
         """True if an order may be compiled beyond the budget's."""
         answers = bool(self._budget.answers and self._orders)
         return answers and not self._out_of_time()
 
-    def _answer(self, plain: Trial, refused: Refused | None = None) -> None:
+    def _answer(self, plain: Trial, sought: Sought | None = None) -> None:
         self._most = self.compiles + self._budget.answers
-        self._in_order(plain, refused)
+        self._in_order(plain, sought)
 
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
@@ -286,7 +288,7 @@ class Sweep:
         self.trials[trial.number] = trial
         return trial
 
-    def _in_order(self, best: Trial, refused: Refused | None = None) -> None:
+    def _in_order(self, best: Trial, sought: Sought | None = None) -> None:
         room = self.compiles < self._most and not self._out_of_time()
         if not self._orders or not best.captured or not room:
             return
@@ -297,13 +299,13 @@ class Sweep:
             )
             return
         self._say("looking for a better order of its instructions")
-        ordering = self._order_of(best, refused)
+        ordering = self._order_of(best, sought)
         if not (ordering.sequences or ordering.on_second_stream):
             return
-        if refused is not None and _is_in(refused.trial, ordering):
-            return
         edit = edit_of(best.schedule, ordering)
-        by = "" if refused is None else ", by the models that find it behind"
+        if edit in edits_of(best, self.trials):
+            return
+        by = ", by the models that find it behind" if sought and sought.members else ""
         asked = best.asked.titled(f"{best.label} in another order{by}")
         self.compiles += 1
         made = self._looked_at(self._attempt(asked, edit, capture=True))
@@ -312,23 +314,22 @@ class Sweep:
         ordered = dataclasses.replace(compared(made, plain), ordering=ordering)
         self._kept(ordered)
 
-    def _order_of(self, best: Trial, refused: Refused | None) -> Ordering:
-        """An order by the likeliest model, or by it and those that refuse a trial."""
+    def _order_of(self, best: Trial, sought: Sought | None) -> Ordering:
+        """An order by the likeliest model, from the one that is known if there is."""
         assert best.view is not None
         module, spare = captured_module(best), self._spare(best)
         evaluations, policy = self._budget.evaluations, best.view.policy
-        begin = refused and (refused.trial.ordering or best.ordering)
-        if refused is None or begin is None:
+        if sought is None:
             return self._judge.order(
                 module, spare_bytes=spare, evaluations=evaluations, policy=policy
             )
         return self._judge.steady_order(
             module,
-            begin,
-            beside=refused.beside,
-            members=refused.models[:_ASKED],
+            sought.begin,
+            beside=sought.beside,
+            members=sought.members,
             spare_bytes=spare,
-            evaluations=int(_STEADY * evaluations),
+            evaluations=int(_FROM_KNOWN * evaluations),
             policy=policy,
         )
 
@@ -432,7 +433,7 @@ class Sweep:
         if found := why_not(trial, outcome, self.memory_limit, self._judge):
             status, reason = found
             return dataclasses.replace(trial, status=status, reason=reason)
-        if trial.captured and self._may_be_ordered(trial):
+        if self._is_glanced_at(trial):
             ordering = self._judge.order(
                 captured_module(trial),
                 spare_bytes=self._spare(trial),
@@ -441,6 +442,14 @@ class Sweep:
             )
             trial = dataclasses.replace(trial, ordering=ordering)
         return trial
+
+    def _is_glanced_at(self, trial: Trial) -> bool:
+        """True if an order is looked for before it is known that it is worth one.
+
+        Off the rings the best of two ways is, as they were compiled.
+        """
+        able = bool(trial.captured) and self._may_be_ordered(trial)
+        return able and not takes_off_rings(trial)
 
     def _may_be_ordered(self, trial: Trial) -> bool:
         """False where any other order takes more memory than there is."""
@@ -453,14 +462,3 @@ class Sweep:
 
     def _out_of_time(self) -> bool:
         return self.seconds > self._budget.seconds
-
-
-def _is_in(trial: Trial, ordering: Ordering) -> bool:
-    """True if a trial was compiled in an order."""
-    known = trial.ordering
-    return (
-        trial.ordered
-        and known is not None
-        and known.sequences == ordering.sequences
-        and known.on_second_stream == ordering.on_second_stream
-    )
