@@ -25,8 +25,9 @@ from lagom_jax.cost.prices import Price
 from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
 from lagom_jax.cost.span import Span, span_of, wire_bytes
 from lagom_jax.cost.symmetric_kernels import Carried
-from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
+from lagom_jax.cost.transports import PlacedCall
 from lagom_jax.hlo.collective import Collective
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.hlo.work import Work
 from lagom_jax.plan.setting import Setting
 from lagom_jax.plan.transport import CtaPolicy

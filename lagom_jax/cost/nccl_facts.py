@@ -175,7 +175,7 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
         tree_ll128_channel_gb_per_s=tuple(generation["tree_ll128_channel_gb_per_s"]),
         tree_channel_gb_per_s=tuple(generation["tree_channel_gb_per_s"]),
         nvls_efficiency=generation["nvls_efficiency"] if nvlink else 0.0,
-        ll128=nvlink and _all_joined(cluster),
+        ll128=nvlink and all_joined(cluster),
         version=version,
         channels=generation["channels"],
         far_channels=generation["far_channels"],
@@ -204,8 +204,15 @@ def nccl_facts(cluster: Cluster, nccl: str = "") -> NcclFacts:
     )
 
 
-def _all_joined(cluster: Cluster) -> bool:
-    """True if the GPUs of a domain reach each other without another way between."""
+def all_joined(cluster: Cluster) -> bool:
+    """True if the GPUs of a domain reach each other without another way between.
+
+    Example:
+        >>> all_joined(Cluster.parse("h100:1x8"))
+        True
+        >>> all_joined(Cluster.parse("a40-nvlink:1x8"))
+        False
+    """
     joined = cluster.inside.gpus_joined
     return joined is None or cluster.scale_up_size <= joined
 

@@ -13,10 +13,11 @@ import dataclasses
 from typing import Final
 
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.nccl_facts import nccl_facts, numbers_of
+from lagom_jax.cost.nccl_facts import all_joined, nccl_facts, numbers_of
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.symmetric_kernels import Carried, SymmetricCall
 from lagom_jax.cost.transport_constants import TransportConstants
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.plan.setting import REDUCING
 from lagom_jax.plan.transport import CtaPolicy, Refusal, Transport
 
@@ -26,25 +27,6 @@ ONE_SIDED: Final = ("all-gather", "collective-permute", "ragged-all-to-all")
 """Kinds that XLA can run by puts of its own."""
 _ADDED: Final = ("f32", "f16", "bf16", "f8e4m3fn", "f8e5m2")
 _WIDTHS: Final = {"bf16": 2, "f16": 2, "f8e4m3fn": 1, "f8e5m2": 1, "s8": 1, "u8": 1}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SymmetricBuffers:
-    """The buffers of a collective that lie in symmetric memory.
-
-    Example:
-        >>> bool(SymmetricBuffers()), bool(SymmetricBuffers(received=True))
-        (False, True)
-    """
-
-    sent: bool = False
-    received: bool = False
-    one_sided: bool = False
-    """True if XLA runs it by puts of its own."""
-
-    def __bool__(self) -> bool:
-        """True if any of them does."""
-        return self.sent or self.received or self.one_sided
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,6 +152,16 @@ class PlacedCall:
                 "links",
                 f"the GPUs of {self.cluster.name} reach each other over "
                 f"{self.cluster.inside.kind}, not directly over NVLink",
+            )
+        if not all_joined(self.cluster):
+            # src/sym_kernels.cc of NCCL 2.30.7 asks for `isAllDirectNvlink`, and what
+            # copy engines move beside the bridge goes at the rate of PCI Express.
+            joined = self.cluster.inside.gpus_joined
+            return Refusal(
+                transport,
+                "links",
+                f"a bridge joins {joined} of the GPUs of {self.cluster.name}; the "
+                "others reach each other over PCI Express",
             )
         if self.span.domains > 1:
             return Refusal(

@@ -24,6 +24,7 @@ from lagom_jax.hlo.groups import (
 from lagom_jax.hlo.kinds import KINDS
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.hlo.provenance import described_by
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.hlo.symmetric_memory import (
     is_one_sided,
     receives_symmetric,
@@ -164,6 +165,11 @@ def read_collective(
     operand_bytes = sum(operand.shape.byte_size for operand in operands)
     described = described_by(module, place, outer)
     lines = source_lines(module, described)
+    symmetric = module.placed.get(outer.name) or SymmetricBuffers(
+        sends_symmetric(operands),
+        receives_symmetric(instruction, kind),
+        is_one_sided(settings),
+    )
     return Collective(
         kind=kind,
         name=outer.name,
@@ -185,9 +191,9 @@ def read_collective(
         stream=_stream(outer),
         instruction=outer,
         computation=place,
-        sends_symmetric=sends_symmetric(operands),
-        receives_symmetric=receives_symmetric(instruction, kind),
-        one_sided=is_one_sided(settings),
+        sends_symmetric=symmetric.sent,
+        receives_symmetric=symmetric.received,
+        one_sided=symmetric.one_sided,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lagom_jax.hlo.stated_kernels import StatedKernel
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ class Module:
     """The first instruction that calls a computation, by the computation's id."""
     stated: Sequence[StatedKernel] = ()
     """The user's statements about kernels that nothing else is known of."""
+    placed: Mapping[str, SymmetricBuffers] = dataclasses.field(
+        default_factory=dict[str, SymmetricBuffers]
+    )
+    """By name of a collective, as it is scheduled, what will lie in symmetric memory,
+    where XLA has yet to place it; of others the instructions say."""
 
     def called(self, instruction: Instruction) -> list[Computation]:
         """The computations that `instruction` calls."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from lagom_jax.cluster import Cluster
@@ -14,6 +15,7 @@ from lagom_jax.cost.prices import Prices
 from lagom_jax.hlo.module import Computation, Instruction, Module
 from lagom_jax.order.descent import Arrangement, Descent
 from lagom_jax.order.displacements import Displacement, displacements_of
+from lagom_jax.order.incremental import IncrementalReplay
 from lagom_jax.order.options import paced, paths
 from lagom_jax.order.parameters import SearchParameters
 from lagom_jax.order.sequence import (
@@ -22,6 +24,7 @@ from lagom_jax.order.sequence import (
     sequence_of,
     with_inner,
 )
+from lagom_jax.order.steady_replay import SteadyReplay, StepBeside
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import CALLERS, Builder, trips_of
 from lagom_jax.program.program import (
@@ -32,6 +35,7 @@ from lagom_jax.program.program import (
     Program,
     Task,
     is_closed,
+    tasks_in,
 )
 from lagom_jax.settings.arms import decided
 from lagom_jax.settings.frontier import Point
@@ -90,16 +94,18 @@ class Computations:
             sequence = sequence_of(builder, computation, inner)
             self._plain[computation.id] = sequence
             self._live[computation.id] = sequence.live_bytes(sequence.given)
-        self._times = _times_run(builder.module)
-        self._changeable = [
+        self.times_run = _times_run(builder.module)
+        """By id of a computation: its runs in a step."""
+        self.changeable = [
             computation
             for computation in self._all
             if any(unit.launches for unit in self._plain[computation.id].units)
             and is_closed(builder.block(computation))
         ]
+        """Those that an order is looked for, inner ones first."""
         owned = {
             group
-            for computation in self._changeable
+            for computation in self.changeable
             for group in self._own(self._plain[computation.id])
         }
         in_flight = {
@@ -126,6 +132,12 @@ class Computations:
             for number, place in orders.items()
         }
 
+    def fits(self, orders: Orders) -> bool:
+        """True if the estimate for the whole step grows by no more than it may."""
+        if self._spare_bytes is None:
+            return True
+        return self.live_bytes(orders) <= self.live_bytes({}) + self._spare_bytes
+
     def live_bytes(self, orders: Orders) -> int:
         """The estimate for the whole step."""
         return self._inner(orders).live_bytes[self._builder.module.entry.id]
@@ -150,8 +162,8 @@ class Computations:
     def eager(self, choice: Choice, options: Sequence[Sequence[Point]]) -> Candidate:
         """A candidate with orders in which streams are kept busy."""
         orders: Orders = {}
-        for computation in self._changeable:
-            descent, _ = self._descent(computation, orders, choice, options)
+        for computation in self.changeable:
+            descent, _ = self.descent(computation, orders, choice, options)
             orders[computation.id] = descent.eager()
         return Candidate(orders, choice, 0.0)
 
@@ -169,16 +181,14 @@ class Computations:
         weights: list[float] = []
         # In the first computation nothing changes before it is searched.
         first: tuple[Descent, Terms] | None = None
-        for computation in self._changeable:
-            found = self._descent(computation, orders, choice, options)
+        for computation in self.changeable:
+            found = self.descent(computation, orders, choice, options)
             first = first or found
             excess = max(0.0, found[0].excess_seconds)
-            weights.append(excess * self._times[computation.id])
+            weights.append(excess * self.times_run[computation.id])
         total = sum(weights) or 1.0
-        for computation, weight in zip(self._changeable, weights, strict=True):
-            descent, terms = first or self._descent(
-                computation, orders, choice, options
-            )
+        for computation, weight in zip(self.changeable, weights, strict=True):
+            descent, terms = first or self.descent(computation, orders, choice, options)
             first = None
             share = int(evaluations * weight / total)
             orders[computation.id] = descent.run(
@@ -188,13 +198,24 @@ class Computations:
             self.evaluations += descent.evaluations
         return self._judged(orders, choice, options)
 
-    def _descent(
+    def descent(
         self,
         computation: Computation,
         orders: Orders,
         choice: Choice,
         options: Sequence[Sequence[Point]],
+        beside: Sequence[tuple[Stage, StepBeside]] = (),
     ) -> tuple[Descent, Terms]:
+        """A search of one computation, and the terms that it changes.
+
+        Args:
+            computation: One of those that can be changed.
+            orders: The present ones, of all.
+            choice: The present settings.
+            options: For each group the settings that are tried.
+            beside: Where several models are asked, the step by each; the likeliest
+                comes first.
+        """
         inner = self._inner(orders)
         plain = self._plain[computation.id]
         sequence = self._decided(with_inner(self._builder, plain, inner))
@@ -206,6 +227,17 @@ class Computations:
         order = sequence.given
         if computation.id in orders:
             order = orders[computation.id].order
+        replay = None
+        if beside:
+            each = [terms, *(Terms(stage, choice) for stage, _ in beside[1:])]
+            terms.followers = tuple(each[1:])
+            # A task has one number for all of them.
+            for unit, one in itertools.product(sequence.units, each):
+                for task, _, _ in tasks_in(unit.nodes):
+                    one.number(task)
+            replays = [IncrementalReplay(sequence, one, order) for one in each]
+            steps = [step for _, step in beside]
+            replay = SteadyReplay(replays, steps, self.times_run[computation.id])
         descent = Descent(
             sequence,
             terms,
@@ -213,8 +245,29 @@ class Computations:
             order,
             most_bytes=limit,
             parameters=self._parameters,
+            replay=replay,
         )
         return descent, terms
+
+    def orders_of(self, sequences: Mapping[int, Sequence[int]]) -> Orders:
+        """The orders that `sequences` says: of what was found in the same module.
+
+        Args:
+            sequences: By number of a computation the old place of each instruction.
+        """
+        orders: Orders = {}
+        for number, computation in enumerate(self._scheduled()):
+            if number in sequences:
+                plain = self._plain[computation.id]
+                place = {i.id: n for n, i in enumerate(computation.sequence or ())}
+                unit = {
+                    place[i.id]: unit.number
+                    for unit in plain.units
+                    for i in unit.instructions
+                }
+                order = tuple(dict.fromkeys(unit[one] for one in sequences[number]))
+                orders[computation.id] = Arrangement(order, (), 0.0)
+        return orders
 
     def best_of_each(
         self, found: Sequence[Candidate], options: Sequence[Sequence[Point]]
@@ -222,7 +275,7 @@ class Computations:
         """Of each computation the order that took least."""
         orders: Orders = {}
         choice = list(min(found, key=lambda candidate: candidate.seconds).choice)
-        for computation in self._changeable:
+        for computation in self.changeable:
             places = (candidate.orders[computation.id] for candidate in found)
             least = min(places, key=lambda place: place.seconds)
             orders[computation.id] = least
@@ -234,10 +287,8 @@ class Computations:
         self, orders: Orders, choice: Choice, options: Sequence[Sequence[Point]]
     ) -> Candidate:
         """A candidate with the step's time under Lagom's settings."""
-        if self._spare_bytes is not None:
-            most = self.live_bytes({}) + self._spare_bytes
-            if self.live_bytes(orders) > most:
-                return Candidate(orders, choice, float("inf"))
+        if not self.fits(orders):
+            return Candidate(orders, choice, float("inf"))
         program = self.program(orders)
         stage = self.stage.in_order(program)
         best, settled = stage.score(choice).step_seconds, 0
@@ -275,13 +326,13 @@ class Computations:
     def displacements(self, orders: Orders) -> tuple[Displacement, ...]:
         """Displacements of the collectives, the largest first."""
         found: list[Displacement] = []
-        for computation in self._changeable:
+        for computation in self.changeable:
             if computation.id in orders:
                 inner = self._inner(orders)
                 plain = self._plain[computation.id]
                 sequence = self._decided(with_inner(self._builder, plain, inner))
                 order = orders[computation.id].order
-                times = self._times[computation.id]
+                times = self.times_run[computation.id]
                 found += displacements_of(sequence, order, times, self.stage.kernel)
         return tuple(sorted(found, key=lambda one: (-one.weight, one.collective)))
 
@@ -306,10 +357,10 @@ class Computations:
         """True if a candidate's orders could have been found by this search."""
         options = paths(self.stage)
         return all(
-            self._descent(computation, {}, candidate.choice, options)[0].allows(
+            self.descent(computation, {}, candidate.choice, options)[0].allows(
                 candidate.orders[computation.id].order
             )
-            for computation in self._changeable
+            for computation in self.changeable
             if computation.id in candidate.orders
         )
 

@@ -24,6 +24,7 @@ from lagom_jax.order.neighbours import (
 from lagom_jax.order.parameters import PARAMETERS, SearchParameters
 from lagom_jax.order.sequence import Order, UnitSequence
 from lagom_jax.order.splices import Splice
+from lagom_jax.order.steady_replay import SteadyReplay
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.program import Run
 
@@ -72,6 +73,7 @@ class Descent:
         *,
         most_bytes: int | None = None,
         parameters: SearchParameters = PARAMETERS,
+        replay: SteadyReplay | None = None,
     ) -> None:
         """Prepares a search.
 
@@ -82,10 +84,12 @@ class Descent:
             order: Where to begin.
             most_bytes: Bytes that the estimate of live memory may reach.
             parameters: Of the search.
+            replay: Of the order to begin with under several models; by default under
+                the terms alone.
         """
         self._units, self._terms, self._options = sequence.units, terms, options
         self._parameters, self._budget = parameters, 0
-        self._replay = IncrementalReplay(sequence, terms, order)
+        self._replay = replay or IncrementalReplay(sequence, terms, order)
         self._neighbours = Neighbours(sequence.units, order, parameters)
         self._constraints = Constraints(sequence, order, most_bytes)
         self._pairs = async_pairs(sequence, terms, frozenset(options))
@@ -123,7 +127,7 @@ class Descent:
     @property
     def excess_seconds(self) -> float:
         """Seconds of the present order beyond its kernels, each alone."""
-        return self._replay.seconds - sum(self._replay.alone)
+        return self._replay.excess_seconds
 
     def allows(self, order: Order) -> bool:
         """True if an order keeps to what XLA, streams and memory ask for."""

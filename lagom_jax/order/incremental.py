@@ -57,6 +57,11 @@ class IncrementalReplay:
         """Changes of settings up to the ones that the other is known for."""
         self.take([Splice(0, self.order)])
 
+    @property
+    def excess_seconds(self) -> float:
+        """Seconds of the present order beyond its kernels, each alone."""
+        return self.seconds - sum(self.alone)
+
     def task_seconds(self, task: Task) -> float:
         """Seconds of a task alone."""
         return self._terms.seconds[self._terms.number(task)]

@@ -48,6 +48,8 @@ class Terms:
             for site in group.sites
         }
         self._numbers: dict[Task, int] = {}
+        self.followers: tuple[Terms, ...] = ()
+        """Terms by other models, whose groups are set as these are."""
 
     def under(self, choice: Choice) -> Terms:
         """The same under another choice; what either works out, the other knows."""
@@ -61,7 +63,9 @@ class Terms:
         return self._group.get(site)
 
     def choose(self, group: int, candidate: int) -> None:
-        """Sets a group."""
+        """Sets a group, here and in those that follow."""
+        for follower in self.followers:
+            follower.choose(group, candidate)
         self.changes += 1
         self.choice[group] = candidate
         for site in self._stage.space.groups[group].sites:

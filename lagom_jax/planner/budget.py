@@ -91,8 +91,8 @@ class Budget:
     def answers(self) -> int:
         """Compiles beyond all others, for an order where models refuse a step.
 
-        One for the program as it is, where nothing else is taken, and one by a model
-        that keeps a step from being taken.
+        One for the program as it is, where nothing else is taken, and one by models
+        that keep a step from being taken.
 
         Example:
             >>> [Budget(compiles=n).answers for n in (1, 2, 4, 8)]

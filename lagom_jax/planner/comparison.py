@@ -63,22 +63,6 @@ def gains(trial: Trial, best: Trial) -> bool:
     return trial.seconds < best.seconds * (1 - BETTER)
 
 
-def shows_a_gain(trial: Trial, usual: Trial) -> bool:
-    """True if a trial off the rings gains beside one on them.
-
-    What an order is looked for in is not in symmetric memory yet: a trial shows what it
-    gives as it was compiled, and what gives nothing there gives nothing in an order.
-
-    Args:
-        trial: It may use what `usual` does not.
-        usual: The same without.
-    """
-    if trial.status == "ok":
-        return True
-    gives = trial.usable and trial.status != "no effect"
-    return gives and as_compiled(trial) < as_compiled(usual) * (1 - BETTER)
-
-
 def _each(trial: Trial) -> str:
     return ", each in the order found for it" if trial.ordering is not None else ""
 

@@ -53,8 +53,10 @@ class Refused(NamedTuple):
     """A candidate that may only be taken where no model finds it behind."""
 
     trial: Trial
-    model: int
-    """The place in the ensemble of the one that finds it the furthest behind."""
+    models: tuple[int, ...]
+    """Places in the ensemble of those that find it behind, by most first."""
+    beside: Scored
+    """The times that it may not be behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -133,10 +135,12 @@ def _best_of(ways: Sequence[TimedWay]) -> TimedWay:
 def _refused(way: TimedWay, beside: Scored) -> Refused | None:
     """A way that a model keeps from being taken; None if only the likeliest does."""
     pairs = zip(way.scored.by_model, beside.by_model, strict=True)
-    behind = [own / theirs for own, theirs in pairs]
-    if max(behind, default=0.0) <= 1.0:
+    ratios = [own / theirs for own, theirs in pairs]
+    behind = [place for place, ratio in enumerate(ratios) if ratio > 1.0]
+    if not behind:
         return None
-    return Refused(way.trial, behind.index(max(behind)))
+    behind.sort(key=lambda place: -ratios[place])
+    return Refused(way.trial, tuple(behind), beside)
 
 
 def _why_nothing(ways: Sequence[TimedWay]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile.store import Store
@@ -21,12 +21,15 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
 from lagom_jax.options import StepStructure, structure_of
 from lagom_jax.order import Ordering, find_order
+from lagom_jax.order.steady import ModelBeside, steady_order
 from lagom_jax.order.streams import most_sms_held
 from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
 from lagom_jax.plan.setting import Cap, Setting
 from lagom_jax.plan.transport import CtaPolicy
-from lagom_jax.planner.orders_found import Circumstances, OrdersFound, digest_of
+from lagom_jax.planner.kept_orders import Circumstances, KeptOrders
+from lagom_jax.planner.orders_found import OrdersFound, digest_of
+from lagom_jax.planner.regret import Scored
 from lagom_jax.program.build import build_program
 from lagom_jax.program.program import Program
 from lagom_jax.report.program_notes import unknown_in_words
@@ -107,9 +110,10 @@ class Judge:
         self._cluster = cluster
         self._controls = controls
         self._store = store
-        self._orders_found = OrdersFound(
+        self._kept = KeptOrders(
             store, Circumstances(cluster, self.model.digest, calibration, streams)
         )
+        self._orders_found = OrdersFound(self._kept)
         self._correction = calibration and calibration.apply(
             self.model, cluster, self.model.digest
         )
@@ -320,7 +324,6 @@ class Judge:
         spare_bytes: int | None,
         evaluations: int,
         policy: CtaPolicy = "default",
-        member: int | None = None,
     ) -> Ordering:
         """Looks for another order of a module that XLA's scheduler has left.
 
@@ -329,21 +332,16 @@ class Judge:
             spare_bytes: What the program may take more than it does.
             evaluations: Orders that may be tried.
             policy: Of the process.
-            member: The place in the ensemble of the model that is asked; by default
-                the likeliest is.
         """
-        asked = EnsembleMember(self._models[policy], self.correct)
-        if member is not None:
-            asked = self._under_policy(policy)[member]
 
         def find() -> Ordering:
             return find_order(
                 module,
                 self._cluster,
-                asked.model,
+                self._models[policy],
                 controls=self._controls,
                 grid=FINE,
-                correct=asked.correct,
+                correct=self.correct,
                 spare_bytes=spare_bytes,
                 evaluations=evaluations,
                 streams=self._streams,
@@ -353,10 +351,61 @@ class Judge:
             program = build_program(module)
             return not _moved(program, self._models[other], self._models[policy])
 
-        question = digest_of(module), self._controls, evaluations, member
+        question = digest_of(module), self._controls, evaluations
         return self._orders_found.answer(
             question, spare_bytes, policy, same=same, find=find
         )
+
+    def steady_order(
+        self,
+        module: Module,
+        begin: Ordering,
+        *,
+        beside: Scored,
+        members: Sequence[int],
+        spare_bytes: int | None,
+        evaluations: int,
+        policy: CtaPolicy = "default",
+    ) -> Ordering:
+        """Looks for an order that is behind another step by none of some models.
+
+        Args:
+            module: The module as XLA's scheduler left it.
+            begin: An order of it, where the search begins.
+            beside: Times of the other step.
+            members: Places in the ensemble of those that are asked beside the
+                likeliest.
+            spare_bytes: As for `order`.
+            evaluations: Orders that may be tried, each by all of these models.
+            policy: Of the process.
+        """
+        likeliest = ModelBeside(self._models[policy], self.correct, beside.seconds)
+        known = self._under_policy(policy)
+        others = [ModelBeside(*known[n], beside.by_model[n]) for n in members]
+
+        def find() -> Ordering:
+            return steady_order(
+                module,
+                self._cluster,
+                [likeliest, *others],
+                begin,
+                controls=self._controls,
+                grid=FINE,
+                spare_bytes=spare_bytes,
+                evaluations=evaluations,
+            )
+
+        question = {
+            "module": digest_of(module),
+            "begin": begin,
+            "beside": beside,
+            "members": tuple(members),
+            "controls": self._controls,
+            "evaluations": evaluations,
+            "spare": spare_bytes,
+            "policy": policy,
+        }
+        return self._kept.order(question, find)
 
 
 def _moved(program: Program, model: CostModel, other: CostModel) -> bool:

@@ -1,46 +1,25 @@
 """Orders that a plan has looked for: of one module it looks only once.
 
-Ways off the rings leave most modules as XLA's scheduler left them before, but for the
-number that XLA counts its modules with: what changes comes after the scheduler. Where
-there is a store, what was found stays for the plans that come.
+Two compiles may leave the same module but for the number that XLA counts its modules
+with. Ways off the rings do: what they change comes after the scheduler. So it is a part
+of the question what will lie in symmetric memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import logging
-import platform
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
-from lagom_jax.cluster import Cluster
-from lagom_jax.compile.store import Store
-from lagom_jax.files import digest_of_code
 from lagom_jax.hlo import Module
-from lagom_jax.measurements import Calibration
 from lagom_jax.order import Ordering
 from lagom_jax.plan.transport import CtaPolicy
+from lagom_jax.planner.kept_orders import KeptOrders
 from lagom_jax.settings.controls import Controls
-from lagom_jax.typed_json import FormError, plain, typed
 
-LOG = logging.getLogger("lagom_jax")
-
-_PACKAGE: Final = Path(__file__).parents[1]
-DECIDED_BY: Final = (
-    *("cluster", "compile", "cost", "hlo", "measurements", "order", "plan"),
-    *("program", "settings"),
-    *("errors.py", "files.py", "later.py", "markup.py", "typed_json.py", "units.py"),
-)
-"""Rooms and modules whose code has a say in an order: those that the search loads."""
-
-Question: TypeAlias = tuple[str, Controls, int, int | None]
-"""A module, what can be set, how many orders may be tried, and the place of the model
-that is asked; None for the likeliest."""
+Question: TypeAlias = tuple[str, Controls, int]
+"""A module, what can be set, and how many orders may be tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,30 +50,17 @@ class OrderFound:
         return self.ordering.live_bytes_change <= spare_bytes
 
 
-class Circumstances(NamedTuple):
-    """Conditions of a search that are the same for all questions of a plan."""
-
-    cluster: Cluster
-    constants: str
-    """The digest of the likeliest model's constants."""
-    calibration: Calibration | None
-    streams: bool
-    """True if collectives may have a second stream."""
-
-
 class OrdersFound:
-    """The answers that are known, and where more of them may be kept."""
+    """The answers that are known."""
 
-    def __init__(self, store: Store | None, circumstances: Circumstances) -> None:
+    def __init__(self, kept: KeptOrders) -> None:
         """Begins with none.
 
         Args:
-            store: Where answers stay for other plans; None for nowhere.
-            circumstances: What all questions are asked under.
+            kept: Orders that other plans have found.
         """
         self._answers: dict[Question, OrderFound] = {}
-        self._store = store
-        self._circumstances = circumstances
+        self._kept = kept
 
     def answer(
         self,
@@ -121,48 +87,19 @@ class OrdersFound:
             and (known.policy == policy or same(known.policy))
         ):
             return known.ordering
-        ordering = self._kept_or_found(question, spare_bytes, policy, find)
+        module, controls, evaluations = question
+        ordering = self._kept.order(
+            {
+                "module": module,
+                "controls": controls,
+                "evaluations": evaluations,
+                "spare": spare_bytes,
+                "policy": policy,
+            },
+            find,
+        )
         self._answers[question] = OrderFound(ordering, spare_bytes, policy)
         return ordering
-
-    def _kept_or_found(
-        self,
-        question: Question,
-        spare_bytes: int | None,
-        policy: CtaPolicy,
-        find: Callable[[], Ordering],
-    ) -> Ordering:
-        if self._store is None:
-            return find()
-        key = self._key(question, spare_bytes, policy)
-        entry = self._store.find(key, "order")
-        if entry is not None:
-            try:
-                return typed(Ordering, entry[0])
-            except FormError as error:
-                LOG.warning("a kept order is not used: %s: %s", key, error)
-        ordering = find()
-        self._store.keep(key, plain(ordering), kind="order")
-        return ordering
-
-    def _key(
-        self, question: Question, spare_bytes: int | None, policy: CtaPolicy
-    ) -> str:
-        """The key under which an answer is kept."""
-        module, controls, evaluations, member = question
-        stated = {
-            "code": digest_of_code(*(_PACKAGE / name for name in DECIDED_BY)),
-            "versions": [platform.python_version(), np.__version__],
-            "under": plain(self._circumstances._asdict()),
-            "module": module,
-            "controls": plain(controls),
-            "evaluations": evaluations,
-            "member": member,
-            "spare": spare_bytes,
-            "policy": policy,
-        }
-        text = json.dumps(stated, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_of(module: Module) -> str:
@@ -175,6 +112,6 @@ def digest_of(module: Module) -> str:
     proto.CopyFrom(module.proto)
     proto.DiscardUnknownFields()
     proto.ClearField("stack_frame_index")
-    stated = repr(tuple(module.stated)).encode()
+    stated = repr((*module.stated, *sorted(module.placed.items()))).encode()
     data = proto.SerializeToString(deterministic=True)
     return hashlib.sha256(data + stated).hexdigest()

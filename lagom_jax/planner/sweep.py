@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lagom_jax.errors import CompileTimeoutError, LagomError
 from lagom_jax.options import Idea, cost_profile
+from lagom_jax.order import Ordering
 from lagom_jax.plan.order import NOT_MET, ScheduleEdit
 from lagom_jax.planner.budget import Budget
 from lagom_jax.planner.comparison import (
@@ -32,14 +33,14 @@ from lagom_jax.planner.comparison import (
     as_published,
     compared,
     gains,
-    shows_a_gain,
     simpler,
 )
-from lagom_jax.planner.decide import Taken, Timing, decide
+from lagom_jax.planner.decide import Taken, Timing, decide, takes_off_rings
 from lagom_jax.planner.judge import Judge, View
 from lagom_jax.planner.next_ideas import idle, key_of, neighbours, together, untried
 from lagom_jax.planner.pace import Pace
 from lagom_jax.planner.regret import Scored
+from lagom_jax.planner.sought import Sought, answered, edits_of, on_rings
 from lagom_jax.planner.step_compiler import Made, StepCompiler, lost_in_an_order
 from lagom_jax.planner.trial import Asked, Trial, captured_module, edit_of, plain_of
 from lagom_jax.planner.why_not import why_not
@@ -47,6 +48,9 @@ from lagom_jax.units import in_bytes
 
 _GLANCE = 0.3
 """The share of the evaluations that goes into the order of a mere candidate."""
+_FROM_KNOWN = 0.1
+"""The share of the evaluations that goes into an order where one is known from which
+the search can begin; all models that are asked replay each."""
 _AGAIN = 3
 """Compiles more of an order that was not met; of two equally likely schedules one is
 missed four times in a row in one of sixteen plans."""
@@ -209,8 +213,8 @@ class Sweep:
         if not more or self._out_of_time():
             return
         self._most = self.compiles + more
-        options = decide(self.trials, self._timed()).trial.asked.options
-        usual = plain_of(options, self.trials)
+        taken = decide(self.trials, self._timed())
+        usual = plain_of(taken.trial.asked.options, self.trials)
         assert usual.view is not None
         ideas = sorted(derive(usual.view), key=lambda idea: -idea.most_seconds)
         asked = [
@@ -218,15 +222,20 @@ class Sweep:
             for idea in ideas
             if idea.most_seconds >= BETTER * usual.seconds
         ]
-        # One is for the order.
-        tried = self._compile(asked[: max(1, more - self._orders)], usual)
-        if found := [trial for trial in tried if shows_a_gain(trial, usual)]:
-            self._in_order(min(found, key=lambda trial: trial.seconds))
+        # One is for the order, which is looked for once it is known in what.
+        tried = self._compile(
+            asked[: max(1, more - self._orders)],
+            dataclasses.replace(usual, ordering=None),
+        )
+        if found := [trial for trial in tried if trial.status == "ok"]:
+            best = min(found, key=lambda trial: trial.seconds)
+            self._in_order(best, on_rings(best, usual, taken, self.trials))
 
     def answer(self) -> None:
-        """Tries another order of what a single model keeps from being taken.
+        """Tries another order of what a few models keep from being taken.
 
-        Another is looked for by that model, and compiled beyond the budget's.
+        It is looked for by these and the likeliest at once, from the best that is
+        known, and compiled beyond the budget's.
         """
         if not self._may_answer():
             return
@@ -234,16 +243,16 @@ class Sweep:
         if refused is None:
             return
         plain = plain_of(refused.trial.asked.options, self.trials)
-        self._answer(plain, refused.model)
+        self._answer(plain, answered(refused, plain))
 
     def _may_answer(self) -> bool:
         """True if an order may be compiled beyond the budget's."""
         answers = bool(self._budget.answers and self._orders)
         return answers and not self._out_of_time()
 
-    def _answer(self, plain: Trial, member: int | None = None) -> None:
+    def _answer(self, plain: Trial, sought: Sought | None = None) -> None:
         self._most = self.compiles + self._budget.answers
-        self._in_order(plain, member)
+        self._in_order(plain, sought)
 
     def decided(self) -> Taken:
         """The candidate with the least regret: nothing counts but what was compiled."""
@@ -279,7 +288,7 @@ class Sweep:
         self.trials[trial.number] = trial
         return trial
 
-    def _in_order(self, best: Trial, member: int | None = None) -> None:
+    def _in_order(self, best: Trial, sought: Sought | None = None) -> None:
         room = self.compiles < self._most and not self._out_of_time()
         if not self._orders or not best.captured or not room:
             return
@@ -290,18 +299,13 @@ class Sweep:
             )
             return
         self._say("looking for a better order of its instructions")
-        assert best.view is not None
-        ordering = self._judge.order(
-            captured_module(best),
-            spare_bytes=self._spare(best),
-            evaluations=self._budget.evaluations,
-            policy=best.view.policy,
-            member=member,
-        )
+        ordering = self._order_of(best, sought)
         if not (ordering.sequences or ordering.on_second_stream):
             return
         edit = edit_of(best.schedule, ordering)
-        by = "" if member is None else ", by the model that finds it behind"
+        if edit in edits_of(best, self.trials):
+            return
+        by = ", by the models that find it behind" if sought and sought.members else ""
         asked = best.asked.titled(f"{best.label} in another order{by}")
         self.compiles += 1
         made = self._looked_at(self._attempt(asked, edit, capture=True))
@@ -309,6 +313,25 @@ class Sweep:
         plain = dataclasses.replace(best, ordering=None)
         ordered = dataclasses.replace(compared(made, plain), ordering=ordering)
         self._kept(ordered)
+
+    def _order_of(self, best: Trial, sought: Sought | None) -> Ordering:
+        """An order by the likeliest model, from the one that is known if there is."""
+        assert best.view is not None
+        module, spare = captured_module(best), self._spare(best)
+        evaluations, policy = self._budget.evaluations, best.view.policy
+        if sought is None:
+            return self._judge.order(
+                module, spare_bytes=spare, evaluations=evaluations, policy=policy
+            )
+        return self._judge.steady_order(
+            module,
+            sought.begin,
+            beside=sought.beside,
+            members=sought.members,
+            spare_bytes=spare,
+            evaluations=int(_FROM_KNOWN * evaluations),
+            policy=policy,
+        )
 
     def compare(self, others: Iterable[Asked], plain: Trial) -> None:
         """Compiles what others recommend, beyond the budget of the search.
@@ -410,7 +433,7 @@ class Sweep:
         if found := why_not(trial, outcome, self.memory_limit, self._judge):
             status, reason = found
             return dataclasses.replace(trial, status=status, reason=reason)
-        if trial.captured and self._may_be_ordered(trial):
+        if self._is_glanced_at(trial):
             ordering = self._judge.order(
                 captured_module(trial),
                 spare_bytes=self._spare(trial),
@@ -419,6 +442,14 @@ class Sweep:
             )
             trial = dataclasses.replace(trial, ordering=ordering)
         return trial
+
+    def _is_glanced_at(self, trial: Trial) -> bool:
+        """True if an order is looked for before it is known that it is worth one.
+
+        Off the rings the best of two ways is, as they were compiled.
+        """
+        able = bool(trial.captured) and self._may_be_ordered(trial)
+        return able and not takes_off_rings(trial)
 
     def _may_be_ordered(self, trial: Trial) -> bool:
         """False where any other order takes more memory than there is."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from lagom_jax.cost.model import symmetric_buffers_of
 from lagom_jax.hlo import Module, read_module
 from lagom_jax.options import Idea
 from lagom_jax.options.memory import PERCENT, SLOP, MemoryRoom
@@ -180,13 +181,21 @@ def plain_of(options: Mapping[str, OptionValue], trials: Iterable[Trial]) -> Tri
 def captured_module(trial: Trial) -> Module:
     """The module as XLA's scheduler left it, with what is stated of its kernels.
 
+    XLA places buffers after it has scheduled, and copies what it has to. So symmetric
+    memory is told by the program that was compiled: its collectives have their names.
+
     Args:
         trial: One that has a program, and was captured.
     """
     assert trial.view is not None
-    known = trial.view.program.module
-    stated = () if known is None else known.stated
-    return dataclasses.replace(read_module(trial.captured), stated=stated)
+    program = trial.view.program
+    stated = () if program.module is None else program.module.stated
+    buffers = {
+        site.name: symmetric_buffers_of(site) for site, _, _ in program.collectives()
+    }
+    placed = {name: found for name, found in buffers.items() if found}
+    module = read_module(trial.captured)
+    return dataclasses.replace(module, stated=stated, placed=placed)
 
 
 def memory_of(trial: Trial, limit_bytes: int) -> MemoryRoom | None:

@@ -19,7 +19,8 @@ from gpu_stages.steering import Call, Steering, outcome_of
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.span import Span
 from lagom_jax.cost.transport_constants import load_transport_constants
-from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
+from lagom_jax.cost.transports import PlacedCall
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.plan.transport import CtaPolicy, Transport
 
 _FUNCTIONS: Final = ("all-gather", "reduce-scatter", "all-reduce")

@@ -14,7 +14,8 @@ from lagom_jax.cost.model import CostModel, carried_by
 from lagom_jax.cost.sharing import slowdown
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.transport_constants import load_transport_constants
-from lagom_jax.cost.transports import PlacedCall, SymmetricBuffers
+from lagom_jax.cost.transports import PlacedCall
+from lagom_jax.hlo.symmetric_buffers import SymmetricBuffers
 from lagom_jax.plan.setting import Setting
 
 from .programs import collective
@@ -22,6 +23,7 @@ from .test_matmul import COST
 
 CONSTANTS = load_transport_constants()
 H100, B200 = Cluster.parse("h100:1x8"), Cluster.parse("b200:1x8")
+A40 = Cluster.parse("a40-nvlink:1x8")
 BOTH = SymmetricBuffers(sent=True, received=True)
 ONE_SIDED = dataclasses.replace(BOTH, one_sided=True)
 KINDS = ("all-gather", "reduce-scatter", "all-reduce")
@@ -94,6 +96,8 @@ def test_refusals_say_the_condition_and_what_to_do():
         (call(ranks=2), "switch", "2.30.7", "switch"),
         (call(cluster=Cluster.parse("a100:1x8")), "switch", "2.30.7", "switch"),
         (call(cluster=Cluster.parse("l40s:1x8")), "copy engines", "2.30.7", "links"),
+        (call(cluster=A40), "copy engines", "2.30.7", "links"),
+        (call("all-reduce", cluster=A40), "symmetric kernels", "2.30.7", "links"),
     ]
     for asked, transport, nccl, why in refused:
         refusal = asked.refusal(transport, CONSTANTS, nccl)

@@ -43,15 +43,15 @@ def test_settings_must_not_drown_where_nothing_else_is_changed(
 
 @pytest.mark.parametrize(
     ("steady", "taken", "refused"),
-    [(0.95, "busy", 0), (1.05, "fast", 0)],
+    [(0.95, "busy", (19, 0)), (1.05, "fast", (19, 0))],
 )
 def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
     monkeypatch, steady, taken, refused
 ):
-    """Another has less regret, and the first model finds it behind."""
+    """Another has less regret, and two models find it behind, the last by more."""
     by_model = {
         "usual": (2.0,) * 20,
-        "fast": (1.01, *(0.5,) * 19),
+        "fast": (1.01, *(0.5,) * 18, 1.02),
         "busy": (steady, *(0.8,) * 19),
     }
     timed = {MODULES[kind]: times for kind, times in by_model.items()}
@@ -86,7 +86,7 @@ def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
     found = decide(trials, Timing(judge), limit)
     assert found.trial.view.program.module is MODULES[taken]
     assert found.refused.trial.view.program.module is MODULES["fast"]
-    assert found.refused.model == refused
+    assert found.refused.models == refused
     # What is behind is asked for settings with which it is not.
     assert limit.by_model in asked
     without = decide(trials, Timing(judge))

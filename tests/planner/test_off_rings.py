@@ -1,16 +1,20 @@
 """Transports as a lever: ideas, policies, refusals, and who decides."""
 
-from types import SimpleNamespace
+import dataclasses
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.replay import replay
+from lagom_jax.hlo import read_module
 from lagom_jax.options.off_rings import ON, SYMMETRIC, off_rings
 from lagom_jax.plan.transport import CTA_POLICY
 from lagom_jax.planner.judge import Judge
+from lagom_jax.planner.orders_found import digest_of
 from lagom_jax.planner.process_share import needs_of, reasons, variables_of
+from lagom_jax.planner.trial import Asked, Trial, captured_module
 from lagom_jax.program.build import build_program
 from lagom_jax.scheduled import Scheduled
 from lagom_jax.settings.controls import named
@@ -192,24 +196,57 @@ def test_compiles_off_the_rings_are_beside_all_others(compiles):
     )
 
 
+def as_scheduled():
+    """A trial off the rings, whose module XLA's scheduler left without its memory."""
+    judge, view = judged(windows=True)
+    scheduled = module(windows=False).proto.SerializeToString()
+    return judge, Trial(Asked(), "ok", "", 1.0, view, captured=scheduled)
+
+
+def test_an_order_is_looked_for_among_collectives_as_they_will_run():
+    judge, trial = as_scheduled()
+    plain = read_module(trial.captured)
+    placed = captured_module(trial)
+    ran = [
+        [judge.model.carried(site) for site, _, _ in build_program(one).collectives()]
+        for one in (plain, placed, trial.view.program.module)
+    ]
+    assert ran[0] == [None]
+    assert ran[1] == ran[2] != ran[0]
+    # What the same schedule takes on rings is the answer to another question.
+    assert digest_of(placed) != digest_of(plain)
+    found = [
+        judge.order(one, spare_bytes=None, evaluations=50).before_seconds
+        for one in (plain, placed)
+    ]
+    usual = judge.untouched(trial.view).tuned_seconds
+    assert found[1] == pytest.approx(usual)
+    assert found[0] > found[1]
+
+
 class OfTwoMinds(Remembering):
     """By one of twenty models a program off the rings takes so long."""
 
+    steady = MappingProxyType({0: (1, 0)})
+    """The order that is found under several models."""
+
     def __init__(self, seconds, in_order=1.0, orders=None):
         super().__init__(orders=orders)
-        self._by_model = {
+        self.times = {
             MODULES["faster"]: (*(0.5,) * 19, seconds),
             MODULES["huge"]: (*(0.6,) * 19, in_order),
         }
         self.members = []
 
-    def order(self, module, *, member=None, **more):
-        self.members.append(member)
-        return super().order(module, **more)
+    def steady_order(self, module, begin, *, beside, members, evaluations, **more):
+        assert len(beside.by_model) == 20
+        self.members += members
+        other = an_order(module, evaluations)
+        return dataclasses.replace(other, sequences=self.steady)
 
     def doubt(self, stage, policy):
         times = next(
-            (t for m, t in self._by_model.items() if m is stage.program.module),
+            (t for m, t in self.times.items() if m is stage.program.module),
             (1.0,) * 20,
         )
         return SimpleNamespace(
@@ -233,10 +270,10 @@ def test_nothing_off_the_rings_that_a_model_finds_behind_what_stays_on_them(
     ("in_xlas", "in_order", "taken", "members"),
     [
         # All find it ahead, and nobody is asked for more.
-        (0.99, 0.99, "faster", {None}),
+        (0.99, 0.99, "faster", []),
         # The last finds it behind; in the order that it asks for it no longer does.
-        (1.01, 0.99, "huge", {None, 19}),
-        (1.01, 1.01, "usual", {None, 19}),
+        (1.01, 0.99, "huge", [19]),
+        (1.01, 1.01, "usual", [19]),
     ],
 )
 def test_the_model_that_refuses_a_step_is_asked_for_an_order(
@@ -250,5 +287,24 @@ def test_the_model_that_refuses_a_step_is_asked_for_an_order(
     # What the likeliest asks for is as it was.
     made.trials = [trial for trial in made.trials if not trial.ordered]
     made.answer()
-    assert set(judge.members) == members
+    assert judge.members == members
     assert made.decided().trial.view.program.module is MODULES[taken]
+
+
+def test_the_order_that_a_step_is_refused_in_is_not_compiled_again():
+    judge = OfTwoMinds(1.01, 1.01, an_order)
+    judge.times[MODULES["huge"]] = (*(0.4,) * 19, 1.01)
+    compiler = Compiler({"w": "faster"}, peaks={"huge": 1}, in_order="huge")
+    made, _ = sweep(compiler, judge, orders=True)
+    made.first()
+    made.off_rings(lambda view: [idea("w")])
+    known = made.trials[-1]
+    assert known.ordered
+    before = list(compiler.asked)
+    judge.steady = known.ordering.sequences
+    made.answer()
+    assert judge.members == [19]
+    assert compiler.asked == before
+    judge.steady = {0: (1, 0)}
+    made.answer()
+    assert compiler.asked == [*before, "w!"]

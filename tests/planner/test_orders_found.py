@@ -1,5 +1,6 @@
 """Of one module an order is looked for once, and what was found is kept."""
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -8,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import lagom_jax.planner.judge as judges
-import lagom_jax.planner.orders_found as orders_found
+import lagom_jax.planner.kept_orders as kept_orders
 from lagom_jax.cluster import Cluster
 from lagom_jax.compile import Store
 from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo import read_module
 from lagom_jax.measurements import Calibration
 from lagom_jax.measurements.samples import Key, Sample
+from lagom_jax.planner.regret import Scored
 from lagom_jax.settings.controls import named
 
 from .fakes import KINDS, Remembering
@@ -114,7 +116,6 @@ def test_a_comment_above_a_step_is_no_other_question(searches, store):
         ({}, {"spare": None}),
         ({}, {"spare": 1 << 39}),
         ({}, {"evaluations": 201}),
-        ({}, {"member": 3}),
     ],
     ids=[
         "calibration",
@@ -124,7 +125,6 @@ def test_a_comment_above_a_step_is_no_other_question(searches, store):
         "any",
         "less",
         "more",
-        "model",
     ],
 )
 def test_what_was_found_under_other_circumstances_is_not_taken(
@@ -135,9 +135,48 @@ def test_what_was_found_under_other_circumstances_is_not_taken(
     assert len(searches) == 2
 
 
+BESIDE = Scored(1.0, (1.0,) * 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({}, 1),
+        ({"members": (1, 3)}, 2),
+        ({"beside": dataclasses.replace(BESIDE, seconds=2.0)}, 2),
+        ({"spare_bytes": None}, 2),
+        ({"evaluations": 41}, 2),
+        ({"begin": True}, 2),
+    ],
+)
+def test_orders_by_several_models_stay_too(monkeypatch, store, more, count):
+    found, real = [], judges.steady_order
+
+    def find(*args, **more):
+        found.append(args)
+        return real(*args, **more)
+
+    monkeypatch.setattr(judges, "steady_order", find)
+    module = read_module(KINDS["usual"])
+    known = asked(Remembering(store=store), KINDS["usual"])
+    begin = dataclasses.replace(known, sequences={})
+    asked_for = {
+        "beside": BESIDE,
+        "members": (1, 2),
+        "spare_bytes": 1 << 40,
+        "evaluations": 40,
+    }
+    for other in ({}, more):
+        question = {"begin": begin, **asked_for, **other}
+        if question["begin"] is True:
+            question["begin"] = known
+        Remembering(store=store).steady_order(module, **question)
+    assert len(found) == count
+
+
 def test_what_other_code_found_is_not_taken(searches, store, monkeypatch):
     asked(Remembering(store=store), KINDS["usual"])
-    monkeypatch.setattr(orders_found, "digest_of_code", lambda *paths: "another")
+    monkeypatch.setattr(kept_orders, "digest_of_code", lambda *paths: "another")
     asked(Remembering(store=store), KINDS["usual"])
     assert len(searches) == 2
 
@@ -174,6 +213,6 @@ def test_all_code_that_has_a_say_in_an_order_is_part_of_its_key():
         check=True,
     ).stdout.split()
     rooms = {name.split(".")[1] for name in loaded if name.startswith("lagom_jax.")}
-    package = Path(orders_found.__file__).parents[1]
-    assert all((package / name).exists() for name in orders_found.DECIDED_BY)
-    assert rooms == {Path(name).stem for name in orders_found.DECIDED_BY}
+    package = Path(kept_orders.__file__).parents[1]
+    assert all((package / name).exists() for name in kept_orders.DECIDED_BY)
+    assert rooms == {Path(name).stem for name in kept_orders.DECIDED_BY}
