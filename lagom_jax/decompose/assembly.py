@@ -54,7 +54,7 @@ class Assembly:
             shape[ring.dimension] = ring.ranks * ring.rows
             # Type and axes of the slices, without a read of their values.
             self._made = lax.full_like(piece, 0, shape=tuple(shape))
-        start, _ = ring.starts()[number]
+        start, _ = ring.place(number)
         self._made = lax.dynamic_update_slice_in_dim(
             self._made, piece, start, ring.dimension
         )
@@ -96,7 +96,7 @@ class Uncut:
         """A slice in the order of arrival, cut `after` something else."""
         ring, whole = self.ring, after(self.whole, earlier)
         if not ring.form.by_collectives:
-            start, size = ring.starts()[number]
+            start, size = ring.place(number)
             return ring.take(whole, start, size)
         d, shape = ring.dimension, whole.shape
         blocks = whole.reshape(*shape[:d], ring.ranks, ring.rows, *shape[d + 1 :])

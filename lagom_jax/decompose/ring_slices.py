@@ -106,15 +106,17 @@ class Ring:
         """So many rows of `x`."""
         return lax.dynamic_slice_in_dim(x, start, size, self.dimension)
 
-    def starts(self) -> list[tuple[int | jax.Array, int]]:
-        """The first row of every slice in the whole, and its rows."""
+    def place(self, number: int) -> tuple[jax.Array, int]:
+        """The first row of a slice in the whole, and its rows.
+
+        Args:
+            number: Its place in the order of arrival.
+        """
+        step, part = divmod(number, len(self.cuts))
+        start, size = self.cuts[part]
         rank = lax.axis_index(self.axis_name)
-        found: list[tuple[int | jax.Array, int]] = []
-        for step in range(self.steps):
-            for part, (start, size) in enumerate(self.cuts):
-                block = (rank - step * self.direction(part)) % self.ranks
-                found.append((block * self.rows + start, size))
-        return found
+        block = (rank - step * self.direction(part)) % self.ranks
+        return block * self.rows + start, size
 
 
 def gather_slices(

@@ -175,7 +175,8 @@ def attention_output(
 def _positions(ring: Ring) -> list[jax.Array]:
     """The positions in the sequence of every slice's rows."""
     if not ring.form.by_collectives:
-        return [start + jnp.arange(size) for start, size in ring.starts()]
+        places = map(ring.place, range(ring.count))
+        return [start + jnp.arange(size) for start, size in places]
     blocks = jnp.arange(ring.ranks)[:, None] * ring.rows
     return [
         (blocks + start + jnp.arange(size)).reshape(-1) for start, size in ring.cuts

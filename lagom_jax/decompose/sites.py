@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,16 @@ def kind_of(site: CommunicatedMatmul) -> str:
 def lines_of(equation: Any) -> tuple[str, ...]:
     """The user's own lines that an equation comes from, the innermost call first."""
     traceback = getattr(equation.source_info, "traceback", None)
-    found: list[str] = []
-    for frame in getattr(traceback, "frames", ()):
-        path = Path(frame.file_name)
-        if not any(path.is_relative_to(place) for place in _LIBRARIES):
-            found.append(f"{path.name}:{frame.line_num}")
-    return tuple(found)
+    frames = getattr(traceback, "frames", ())
+    named = ((_users_file(frame.file_name), frame.line_num) for frame in frames)
+    return tuple(f"{file}:{line}" for file, line in named if file is not None)
+
+
+@functools.cache
+def _users_file(path: str) -> str | None:
+    """The name of a file that is the user's own; None where it is a library's.
+
+    An equation has a frame for each call that led to it, and few files have them all.
+    """
+    ours = any(Path(path).is_relative_to(place) for place in _LIBRARIES)
+    return None if ours else Path(path).name

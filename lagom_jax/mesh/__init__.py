@@ -1,6 +1,7 @@
 """Meshes: which sizes to train a model with, before anything is compiled or rented.
 
 Example:
+    >>> from lagom_jax.mesh import choose
     >>> found = choose("llama-3-8b", cluster="h100:2x8", tokens=65536, sequence=2048)
     >>> found.best.sizes.devices
     16

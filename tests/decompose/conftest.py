@@ -3,6 +3,8 @@
 import jax
 import pytest
 
+from tests.kept_programs import programs_kept
+
 OPTION = "jax_disable_most_optimizations"
 
 
@@ -11,3 +13,9 @@ def _compiled_quickly():
     jax.config.update(OPTION, True)
     yield
     jax.config.update(OPTION, False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_once():
+    with programs_kept():
+        yield

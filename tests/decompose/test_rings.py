@@ -201,6 +201,31 @@ def mapped(f, ins, out, **how):
     return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=out, **how)
 
 
+def test_the_place_of_a_slice_is_worked_out_for_that_one_alone(monkeypatch):
+    """With twice the ranks there is twice as much to trace, and not four times."""
+    asked = []
+    usual = lax.axis_index
+
+    def counted(name):
+        asked.append(name)
+        return usual(name)
+
+    monkeypatch.setattr(lax, "axis_index", counted)
+
+    def times(ranks):
+        f = jax.shard_map(
+            lambda x, w: decompose.matmul_reduce_scatter(x, w, "t"),
+            mesh=AbstractMesh((ranks,), ("t",), axis_types=(AxisType.Auto,)),
+            in_specs=(P(None, "t"), P("t", None)),
+            out_specs=P("t", None),
+        )
+        asked.clear()
+        jax.make_jaxpr(lambda x, w: jax.vjp(f, x, w))(*shapes((64, 64), (64, 64)))
+        return len(asked)
+
+    assert 0 < times(16) <= 2 * times(8)
+
+
 def test_sums_without_rows_to_cut_stay_whole():
     """Also beside one that has rows: nothing of a scalar can be summed first."""
 
