@@ -233,7 +233,8 @@ longer a step takes than with the best of these plans under the same model. The 
 that is decided by regret stands beside them; *slower in* counts the models by which it
 is slower than the program as it is. *Least worst* is the worst regret of that of the
 twenty plans whose worst is the least: where it is large, no one plan suits all models.
-Orders of instructions were searched for under the likeliest model alone.
+Orders of instructions were searched for under the likeliest model, and off the rings
+under a few others with it.
 
 {table(rows)}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -25,6 +25,9 @@ from lagom_jax.settings.controls import FINE, Controls, Grid
 from lagom_jax.settings.frontier import Point
 from lagom_jax.settings.space import Choice, space_of
 from lagom_jax.settings.stage import Stage
+
+MOST_ASKED: Final = 3
+"""Models that are asked for an order beside the likeliest, unless it is said."""
 
 
 class ModelBeside(NamedTuple):
@@ -47,6 +50,7 @@ def steady_order(
     grid: Grid = FINE,
     spare_bytes: int | None = None,
     evaluations: int,
+    most: int = MOST_ASKED,
     parameters: SearchParameters = PARAMETERS,
 ) -> Ordering:
     """Looks for an order that is behind another step by none of some models.
@@ -54,12 +58,14 @@ def steady_order(
     Args:
         module: A module with a schedule.
         cluster: The hardware.
-        models: Those that are asked, the likeliest first.
+        models: The likeliest first; beside it those are asked, of the others, that find
+            the beginning furthest behind.
         begin: An order of the module, where the search begins.
         controls: Settings of NCCL, and collectives that it can tell apart.
         grid: Values that are tried.
         spare_bytes: As for `find_order`.
-        evaluations: Orders that are replayed at most, each by all models.
+        evaluations: Orders that are replayed at most, each by all that are asked.
+        most: Models that are asked beside the likeliest, at most.
         parameters: Of the search.
 
     Returns:
@@ -93,7 +99,9 @@ def steady_order(
         builder, stage, cluster, model, correct, spare_bytes, parameters
     )
     with collection_paused():
-        found = _Steady(search, models).improved(begin, evaluations, parameters)
+        steady = _Steady(search, models)
+        steady.ask(begin, most)
+        found = steady.improved(begin, evaluations, parameters)
     return Ordering(
         sequences=search.sequences(found.orders),
         on_second_stream=search.on_second_stream(),
@@ -113,6 +121,15 @@ class _Steady:
         others = [search.stage.under(one.model, one.correct) for one in models[1:]]
         self._stages = [search.stage, *others]
         self._limits = [one.limit for one in models]
+
+    def ask(self, begin: Ordering, most: int) -> None:
+        """Asks so many beside the likeliest, which find an order furthest behind."""
+        orders = self._search.orders_of(begin.sequences)
+        steps = self._steps(orders, self._search.stage.untouched)
+        others = sorted(range(1, len(steps)), key=lambda n: -steps[n].share)
+        asked = [0, *others[:most]]
+        self._stages = [self._stages[place] for place in asked]
+        self._limits = [self._limits[place] for place in asked]
 
     def improved(
         self, begin: Ordering, evaluations: int, parameters: SearchParameters

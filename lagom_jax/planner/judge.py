@@ -362,7 +362,7 @@ class Judge:
         begin: Ordering,
         *,
         beside: Scored,
-        members: Sequence[int],
+        members: Sequence[int] | None = None,
         spare_bytes: int | None,
         evaluations: int,
         policy: CtaPolicy = "default",
@@ -373,15 +373,17 @@ class Judge:
             module: The module as XLA's scheduler left it.
             begin: An order of it, where the search begins.
             beside: Times of the other step.
-            members: Places in the ensemble of those that are asked beside the
-                likeliest.
+            members: Places in the ensemble of those that may be asked beside the
+                likeliest; by default all. A few are, that find the beginning the
+                furthest behind.
             spare_bytes: As for `order`.
             evaluations: Orders that may be tried, each by all of these models.
             policy: Of the process.
         """
         likeliest = ModelBeside(self._models[policy], self.correct, beside.seconds)
         known = self._under_policy(policy)
-        others = [ModelBeside(*known[n], beside.by_model[n]) for n in members]
+        places = range(len(known)) if members is None else members
+        others = [ModelBeside(*known[n], beside.by_model[n]) for n in places]
 
         def find() -> Ordering:
             return steady_order(
@@ -399,7 +401,7 @@ class Judge:
             "module": digest_of(module),
             "begin": begin,
             "beside": beside,
-            "members": tuple(members),
+            "members": tuple(places),
             "controls": self._controls,
             "evaluations": evaluations,
             "spare": spare_bytes,

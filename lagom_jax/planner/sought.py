@@ -13,17 +13,14 @@ from lagom_jax.planner.orders_found import digest_of
 from lagom_jax.planner.regret import Scored
 from lagom_jax.planner.trial import Trial, captured_module, edit_of
 
-_ASKED = 3
-"""Models that are asked for an order beside the likeliest, by most behind."""
-
 
 class Sought(NamedTuple):
     """The request for an order, beside another step."""
 
     begin: Ordering
     """The one that is known, of the same module."""
-    members: tuple[int, ...]
-    """Places in the ensemble of the models that are asked beside the likeliest."""
+    members: tuple[int, ...] | None
+    """Places in the ensemble of the models that may be asked; None for all."""
     beside: Scored
     """Times of the other step."""
 
@@ -50,7 +47,7 @@ def on_rings(
     here = dataclasses.replace(captured_module(trial), placed={})
     if digest_of(here) != digest_of(captured_module(usual)):
         return None
-    return Sought(begin, (), taken.scored)
+    return Sought(begin, None, taken.scored)
 
 
 def answered(refused: Refused, plain: Trial) -> Sought:
@@ -61,7 +58,7 @@ def answered(refused: Refused, plain: Trial) -> Sought:
         plain: The same as XLA's scheduler left it.
     """
     begin = refused.trial.ordering or plain.ordering or _as_scheduled(plain)
-    return Sought(begin, refused.models[:_ASKED], refused.beside)
+    return Sought(begin, refused.models, refused.beside)
 
 
 def _as_scheduled(plain: Trial) -> Ordering:

@@ -149,3 +149,28 @@ def test_a_search_begins_where_another_has_ended():
     same = looked_for(made, known, (1.0, 1.0), evaluations=0)
     assert same.sequences == known.sequences
     assert seconds(made, same, MODEL) == pytest.approx(seconds(made, known, MODEL))
+
+
+def test_those_are_asked_that_find_the_beginning_furthest_behind(monkeypatch):
+    """Of three, with room for one beside the likeliest."""
+    made, begin = late()
+    others = Ensemble.of(H100, members=3).members
+    limits = [
+        factor * seconds(made, begin, model)
+        for factor, model in zip((2, 0.5, 1), others, strict=True)
+    ]
+    asked = []
+    models = [
+        ModelBeside(model, lambda prices: prices, limit)
+        for model, limit in zip((MODEL, *others), (1.0, *limits), strict=True)
+    ]
+    real = SteadyReplay.__init__
+
+    def noted(self, replays, steps, times_run):
+        asked.append([step.limit for step in steps])
+        real(self, replays, steps, times_run)
+
+    monkeypatch.setattr(SteadyReplay, "__init__", noted)
+    steady_order(made, H100, models, begin, controls=CONTROLS, evaluations=9, most=1)
+    assert asked
+    assert all(one == [1.0, limits[1]] for one in asked)

@@ -44,7 +44,7 @@ def test_off_the_rings_a_search_begins_in_the_order_that_was_compiled_on_them():
     found = on_rings(off, usual, taken(ordered), others)
     assert found is not None
     assert found.begin is ordered.ordering
-    assert (found.members, found.beside) == ((), SCORED)
+    assert (found.members, found.beside) == (None, SCORED)
     # Without one, in what a glance has found for the same module.
     found = on_rings(off, usual, taken(usual), [usual, off])
     assert found is not None
@@ -63,11 +63,11 @@ def test_of_another_module_no_order_is_known(off):
     assert on_rings(off, usual, taken(usual), [usual, off]) is None
 
 
-def test_three_models_are_asked_beside_the_likeliest_and_begin_where_it_was_refused():
+def test_models_that_refuse_a_step_begin_where_it_was_refused():
     plain, refused = trial(ordering=order(0)), in_order(order(1, 0))
     found = answered(Refused(refused, (7, 3, 19, 1), SCORED), plain)
     assert found.begin is refused.ordering
-    assert (found.members, found.beside) == ((7, 3, 19), SCORED)
+    assert (found.members, found.beside) == ((7, 3, 19, 1), SCORED)
     bare = trial()
     assert answered(Refused(bare, (7,), SCORED), bare).begin.sequences == {}
 
