@@ -10,23 +10,28 @@ from collections.abc import Sequence
 from typing import Final
 
 WORST_REGRET: Final = 0.03
-"""The share of a step up to which the worst regret counts no more than any other."""
+"""The bound of the worst regret, as a share of a step: within it none counts more than
+any other."""
+_BEYOND: Final = 1.0
+"""The penalty of what has its worst beyond the bound: more than any regret within it."""
 
 
 def regretted(by_model: Sequence[float]) -> float:
-    """Regret on average, and once more what the worst is beyond `WORST_REGRET`.
+    """Regret on average; where the worst is beyond the bound, a figure above all that.
+
+    Of what is beyond the bound the figure is less the closer the worst is to it.
 
     Args:
         by_model: Regret by each model of an ensemble; none is no regret.
 
     Example:
         >>> regretted([0.0, 0.02]), round(regretted([0.0, 0.07]), 3)
-        (0.01, 0.075)
+        (0.01, 1.075)
     """
     if not by_model:
         return 0.0
-    mean = sum(by_model) / len(by_model)
-    return mean + max(0.0, max(by_model) - WORST_REGRET)
+    mean, beyond = sum(by_model) / len(by_model), max(by_model) - WORST_REGRET
+    return mean + beyond + _BEYOND if beyond > 0.0 else mean
 
 
 def regrets(times: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:

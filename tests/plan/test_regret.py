@@ -20,7 +20,11 @@ def test_up_to_the_bound_only_the_mean_counts():
     assert regretted(even) == regretted(uneven) == WORST_REGRET / 2
 
 
+def test_what_is_beyond_the_bound_is_worse_than_anything_within():
+    within, beyond = [WORST_REGRET] * 20, [0.0] * 19 + [1.01 * WORST_REGRET]
+    assert regretted(within) < regretted(beyond)
+
+
 def test_beyond_the_bound_the_worst_counts_once_more():
-    beyond = 0.01
-    even, uneven = [WORST_REGRET] * 2, [WORST_REGRET - beyond, WORST_REGRET + beyond]
-    assert regretted(uneven) == pytest.approx(regretted(even) + beyond)
+    one, other = [0.0, 2 * WORST_REGRET], [0.0, 3 * WORST_REGRET]
+    assert regretted(other) - regretted(one) == pytest.approx(1.5 * WORST_REGRET)
