@@ -13,7 +13,7 @@ WORST_REGRET: Final = 0.03
 """The bound of the worst regret, as a share of a step: within it none counts more than
 any other."""
 _BEYOND: Final = 1.0
-"""The penalty of what has its worst beyond the bound: more than any regret within it."""
+"""The penalty of a worst beyond the bound: more than any regret within it."""
 
 
 def regretted(by_model: Sequence[float]) -> float:

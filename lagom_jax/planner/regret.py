@@ -1,8 +1,8 @@
 """Decisions among finished candidates by what each could cost: its regret.
 
 By every model of an ensemble a candidate's regret is how much longer its step takes
-than that of the best candidate by that model. The candidate with the least regret wins:
-on average, and once more what the worst is beyond a bound. Where what it gives over the
+than that of the best candidate by that model. The candidate with the least regret on
+average wins, of those whose worst is within a bound. Where what it gives over the
 program as it is drowns in what nobody knows, nothing is changed; where what it may cost
 beside a simpler one weighs more than what it gives, the simpler one wins.
 """

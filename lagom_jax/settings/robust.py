@@ -4,10 +4,10 @@ A search asks the likeliest model alone, and what it finds may suit no other one
 settings of those groups of collectives that take the most time are looked at again. Of
 the settings near the found one, and of those on the group's path from cheap to fast, a
 few models choose a few. All models time these, and choose for all groups together, one
-group after the other: the least regret on average, and once more what the worst has
-beyond a bound. The model that has the most says what it would choose by itself, and all
-choose once more: what a few others name may be far from it, and its regret beside these
-less than the truth. Where the step should be behind another by no model, what any model
+group after the other: the least regret on average, with the worst within a bound. The
+model that has the most says what it would choose by itself, and all choose once more:
+what a few others name may be far from it, and its regret beside these less than the
+truth. Where the step should be behind another by no model, what any model
 loses beside it counts more than anything else. First they choose as if no group felt
 what the others take, until nothing changes; then each group once more, beside the
 others as they have become. What one model loses in one group it may win in another, so
