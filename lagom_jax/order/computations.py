@@ -18,13 +18,13 @@ from lagom_jax.order.displacements import Displacement, displacements_of
 from lagom_jax.order.incremental import IncrementalReplay
 from lagom_jax.order.options import paced, paths
 from lagom_jax.order.parameters import SearchParameters
+from lagom_jax.order.robust_replay import RobustReplay, StepBeside
 from lagom_jax.order.sequence import (
     Inner,
     UnitSequence,
     sequence_of,
     with_inner,
 )
-from lagom_jax.order.steady_replay import SteadyReplay, StepBeside
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import CALLERS, Builder, trips_of
 from lagom_jax.program.program import (
@@ -237,7 +237,7 @@ class Computations:
                     one.number(task)
             replays = [IncrementalReplay(sequence, one, order) for one in each]
             steps = [step for _, step in beside]
-            replay = SteadyReplay(replays, steps, self.times_run[computation.id])
+            replay = RobustReplay(replays, steps, self.times_run[computation.id])
         descent = Descent(
             sequence,
             terms,

@@ -22,9 +22,9 @@ from lagom_jax.order.neighbours import (
     async_pairs,
 )
 from lagom_jax.order.parameters import PARAMETERS, SearchParameters
+from lagom_jax.order.robust_replay import RobustReplay
 from lagom_jax.order.sequence import Order, UnitSequence
 from lagom_jax.order.splices import Splice
-from lagom_jax.order.steady_replay import SteadyReplay
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.program import Run
 
@@ -73,7 +73,7 @@ class Descent:
         *,
         most_bytes: int | None = None,
         parameters: SearchParameters = PARAMETERS,
-        replay: SteadyReplay | None = None,
+        replay: RobustReplay | None = None,
     ) -> None:
         """Prepares a search.
 

@@ -21,7 +21,7 @@ from lagom_jax.hlo.collective import Collective
 from lagom_jax.measurements import Calibration, members_of
 from lagom_jax.options import StepStructure, structure_of
 from lagom_jax.order import Ordering, find_order
-from lagom_jax.order.steady import ModelBeside, steady_order
+from lagom_jax.order.robust_order import ModelBeside, robust_order
 from lagom_jax.order.streams import most_sms_held
 from lagom_jax.plan.form import Form
 from lagom_jax.plan.rewrite import CollectiveCut
@@ -356,7 +356,7 @@ class Judge:
             question, spare_bytes, policy, same=same, find=find
         )
 
-    def steady_order(
+    def robust_order(
         self,
         module: Module,
         begin: Ordering,
@@ -386,7 +386,7 @@ class Judge:
         others = [ModelBeside(*known[n], beside.by_model[n]) for n in places]
 
         def find() -> Ordering:
-            return steady_order(
+            return robust_order(
                 module,
                 self._cluster,
                 [likeliest, *others],

@@ -324,7 +324,7 @@ class Sweep:
             return self._judge.order(
                 module, spare_bytes=spare, evaluations=evaluations, policy=policy
             )
-        return self._judge.steady_order(
+        return self._judge.robust_order(
             module,
             sought.begin,
             beside=sought.beside,

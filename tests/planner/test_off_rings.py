@@ -238,7 +238,7 @@ class OfTwoMinds(Remembering):
         }
         self.members = []
 
-    def steady_order(self, module, begin, *, beside, members, evaluations, **more):
+    def robust_order(self, module, begin, *, beside, members, evaluations, **more):
         assert len(beside.by_model) == 20
         self.members += members
         other = an_order(module, evaluations)

@@ -150,13 +150,13 @@ BESIDE = Scored(1.0, (1.0,) * 20, 1)
     ],
 )
 def test_orders_by_several_models_stay_too(monkeypatch, store, more, count):
-    found, real = [], judges.steady_order
+    found, real = [], judges.robust_order
 
     def find(*args, **more):
         found.append(args)
         return real(*args, **more)
 
-    monkeypatch.setattr(judges, "steady_order", find)
+    monkeypatch.setattr(judges, "robust_order", find)
     module = read_module(KINDS["usual"])
     known = asked(Remembering(store=store), KINDS["usual"])
     begin = dataclasses.replace(known, sequences={})
@@ -170,7 +170,7 @@ def test_orders_by_several_models_stay_too(monkeypatch, store, more, count):
         question = {"begin": begin, **asked_for, **other}
         if question["begin"] is True:
             question["begin"] = known
-        Remembering(store=store).steady_order(module, **question)
+        Remembering(store=store).robust_order(module, **question)
     assert len(found) == count
 
 

@@ -19,7 +19,7 @@ from lagom_jax.order.computations import Candidate, Computations, Orders
 from lagom_jax.order.find import Ordering
 from lagom_jax.order.options import paths
 from lagom_jax.order.parameters import PARAMETERS, SearchParameters
-from lagom_jax.order.steady_replay import StepBeside, worth
+from lagom_jax.order.robust_replay import StepBeside, worth
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import FINE, Controls, Grid
 from lagom_jax.settings.frontier import Point
@@ -40,7 +40,7 @@ class ModelBeside(NamedTuple):
     """Seconds of another step, which this one should not be behind."""
 
 
-def steady_order(
+def robust_order(
     module: Module,
     cluster: Cluster,
     models: Sequence[ModelBeside],
@@ -82,7 +82,7 @@ def steady_order(
         >>> model, tuner = CostModel.of(h100), named("tuner")
         >>> begin = find_order(module, h100, model, controls=tuner)
         >>> asked = [ModelBeside(model, lambda prices: prices, 1.0)]
-        >>> steady_order(
+        >>> robust_order(
         ...     module, h100, asked, begin, controls=tuner, evaluations=9
         ... ).sequences
         {}
@@ -99,9 +99,9 @@ def steady_order(
         builder, stage, cluster, model, correct, spare_bytes, parameters
     )
     with collection_paused():
-        steady = _Steady(search, models)
-        steady.ask(begin, most)
-        found = steady.improved(begin, evaluations, parameters)
+        robust = _RobustSearch(search, models)
+        robust.ask(begin, most)
+        found = robust.improved(begin, evaluations, parameters)
     return Ordering(
         sequences=search.sequences(found.orders),
         on_second_stream=search.on_second_stream(),
@@ -113,7 +113,7 @@ def steady_order(
     )
 
 
-class _Steady:
+class _RobustSearch:
     """A search under several models."""
 
     def __init__(self, search: Computations, models: Sequence[ModelBeside]) -> None:

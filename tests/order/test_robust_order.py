@@ -10,9 +10,9 @@ from lagom_jax.cost.ensemble import Ensemble
 from lagom_jax.cost.replay import replay
 from lagom_jax.order.find import find_order
 from lagom_jax.order.incremental import IncrementalReplay
+from lagom_jax.order.robust_order import ModelBeside, robust_order
+from lagom_jax.order.robust_replay import RobustReplay, StepBeside, worth
 from lagom_jax.order.splices import shifted
-from lagom_jax.order.steady import ModelBeside, steady_order
-from lagom_jax.order.steady_replay import SteadyReplay, StepBeside, worth
 from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import named
@@ -61,22 +61,22 @@ def test_what_a_change_is_worth_is_what_it_is_worth_once_it_is_made(lines, data)
         StepBeside(7 * one.seconds + 1e-3, limit)
         for one, limit in zip(alone(order), limits, strict=True)
     ]
-    steady = SteadyReplay(alone(order), steps_now, 7)
-    assert steady.seconds == pytest.approx(of(order))
+    robust = RobustReplay(alone(order), steps_now, 7)
+    assert robust.seconds == pytest.approx(of(order))
     places = st.integers(0, len(order) - 1)
     for _ in range(6):
         splice = shifted(sequence.units, order, data.draw(places), data.draw(places))
         after = of(splice.applied(order))
-        assert steady.seconds_with((splice,)) == pytest.approx(after)
+        assert robust.seconds_with((splice,)) == pytest.approx(after)
         # What is no better than a limit is none, wherever that was seen.
-        assert steady.seconds_with((splice,), after * (1 - 1e-9)) == float("inf")
-        assert steady.seconds_with((splice,), after * (1 + 1e-6)) == pytest.approx(
+        assert robust.seconds_with((splice,), after * (1 - 1e-9)) == float("inf")
+        assert robust.seconds_with((splice,), after * (1 + 1e-6)) == pytest.approx(
             after
         )
         if data.draw(st.booleans()):
             order = splice.applied(order)
-            assert steady.take((splice,)) == pytest.approx(after)
-            assert tuple(steady.order) == order
+            assert robust.take((splice,)) == pytest.approx(after)
+            assert tuple(robust.order) == order
 
 
 def test_settings_are_the_same_for_all_models():
@@ -124,7 +124,7 @@ def looked_for(made, begin, limits, evaluations=2000):
         ModelBeside(model, lambda prices: prices, limit)
         for model, limit in zip((MODEL, OTHER), limits, strict=True)
     ]
-    return steady_order(
+    return robust_order(
         made, H100, models, begin, controls=CONTROLS, evaluations=evaluations
     )
 
@@ -164,13 +164,13 @@ def test_those_are_asked_that_find_the_beginning_furthest_behind(monkeypatch):
         ModelBeside(model, lambda prices: prices, limit)
         for model, limit in zip((MODEL, *others), (1.0, *limits), strict=True)
     ]
-    real = SteadyReplay.__init__
+    real = RobustReplay.__init__
 
     def noted(self, replays, steps, times_run):
         asked.append([step.limit for step in steps])
         real(self, replays, steps, times_run)
 
-    monkeypatch.setattr(SteadyReplay, "__init__", noted)
-    steady_order(made, H100, models, begin, controls=CONTROLS, evaluations=9, most=1)
+    monkeypatch.setattr(RobustReplay, "__init__", noted)
+    robust_order(made, H100, models, begin, controls=CONTROLS, evaluations=9, most=1)
     assert asked
     assert all(one == [1.0, limits[1]] for one in asked)

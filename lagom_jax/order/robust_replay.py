@@ -62,7 +62,7 @@ def worth(shares: Sequence[float]) -> float:
     return sum(shares) / len(shares) + _BEHIND * beyond
 
 
-class SteadyReplay:
+class RobustReplay:
     """Replays like `IncrementalReplay`; their seconds are what an order is worth.
 
     They are shares of a step, the less the better.
