@@ -18,7 +18,7 @@ from lagom_jax.order.splices import Splice, shifted, shifts
 from lagom_jax.program.build import Builder, build_program
 from lagom_jax.settings.controls import COARSE, named
 
-from .modules import H100, MODEL, descent_parts, steps
+from .modules import H100, MODEL, descent_parts, program_in, steps
 from .modules import module as made_of
 
 FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
@@ -220,7 +220,7 @@ def test_never_worse_and_the_same_each_time(lines, controls):
     again = found()
     assert again.sequences == ordering.sequences
     assert again.after_seconds == ordering.after_seconds
-    tasks = {task for task, _, _ in ordering.program.tasks()}
+    tasks = {task for task, _, _ in program_in(module, ordering).tasks()}
     assert len(tasks) == len({task for task, _, _ in build_program(module).tasks()})
 
 
