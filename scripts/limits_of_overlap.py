@@ -34,6 +34,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from overlap_bounds import BoundKind, seconds_at_least
 from planned_cases import (
@@ -106,7 +107,7 @@ def _programs(trials: Iterable[Trial]) -> Iterator[Module]:
     be in another. Our costs count where memory is short: what XLA then makes again
     depends on the order.
     """
-    seen: set[frozenset[str]] = set()
+    seen: set[tuple[frozenset[str], frozenset[Any]]] = set()
     for trial in trials:
         if not trial.captured:
             continue
@@ -116,8 +117,10 @@ def _programs(trials: Iterable[Trial]) -> Iterator[Module]:
             for computation in module.computations.values()
             for instruction in computation.instructions.values()
         )
-        if names not in seen:
-            seen.add(names)
+        # Off the rings a program is scheduled as it is on them, and placed otherwise.
+        known = names, frozenset(module.placed.items())
+        if known not in seen:
+            seen.add(known)
             yield module
 
 
