@@ -126,6 +126,11 @@ class Module:
         return self.callers.get(place.id)
 
     @property
+    def scheduled(self) -> list[Computation]:
+        """The computations that have a sequence; orders count them by their places."""
+        return [c for c in self.computations.values() if c.sequence is not None]
+
+    @property
     def devices(self) -> int:
         """The number of devices that run this program together."""
         return self.replicas * self.partitions

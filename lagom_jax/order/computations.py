@@ -256,7 +256,7 @@ class Computations:
             sequences: By number of a computation the old place of each instruction.
         """
         orders: Orders = {}
-        for number, computation in enumerate(self._scheduled()):
+        for number, computation in enumerate(self._builder.module.scheduled):
             if number in sequences:
                 plain = self._plain[computation.id]
                 place = {i.id: n for n, i in enumerate(computation.sequence or ())}
@@ -377,18 +377,14 @@ class Computations:
                 for place, instruction in enumerate(computation.sequence or ())
                 if instruction.id in self._builder.aside
             )
-            for number, computation in enumerate(self._scheduled())
+            for number, computation in enumerate(self._builder.module.scheduled)
         }
         return {number: places for number, places in found.items() if places}
-
-    def _scheduled(self) -> list[Computation]:
-        computations = self._builder.module.computations.values()
-        return [c for c in computations if c.sequence is not None]
 
     def sequences(self, orders: Orders) -> dict[int, tuple[int, ...]]:
         """By number of a changed computation: the old place of each instruction."""
         changed: dict[int, tuple[int, ...]] = {}
-        for number, computation in enumerate(self._scheduled()):
+        for number, computation in enumerate(self._builder.module.scheduled):
             if computation.id in orders:
                 assert computation.sequence is not None
                 place = {i.id: n for n, i in enumerate(computation.sequence)}

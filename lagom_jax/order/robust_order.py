@@ -193,7 +193,7 @@ class _RobustSearch:
 
 def _aside(module: Module, begin: Ordering) -> list[int]:
     """Instructions whose collectives are on the second stream in an order."""
-    scheduled = [c for c in module.computations.values() if c.sequence is not None]
+    scheduled = module.scheduled
     return [
         (scheduled[number].sequence or ())[place].id
         for number, places in begin.on_second_stream.items()

@@ -126,7 +126,7 @@ def steps(draw):
 
 def program_in(module, ordering):
     """The step in an order that was found for it."""
-    scheduled = [c for c in module.computations.values() if c.sequence is not None]
+    scheduled = module.scheduled
     orders = {
         scheduled[number].id: [scheduled[number].sequence[place] for place in places]
         for number, places in ordering.sequences.items()
