@@ -70,9 +70,8 @@ class Row:
 
     case: str
     models: int
-    regret_median: float
-    """Of all models' plans under all other models."""
-    regret_worst: float
+    regrets: list[float]
+    """Of each model's plan under each of the other models."""
     decided_mean: float
     """Of the plan decided by regret, over all models."""
     decided_worst: float
@@ -123,8 +122,7 @@ def row_of(case: str, compiles: int) -> Row:
     return Row(
         case=case,
         models=len(own),
-        regret_median=float(np.median(others)),
-        regret_worst=float(others.max()),
+        regrets=others.tolist(),
         decided_mean=float(regret[-1].mean()),
         decided_worst=float(regret[-1].max()),
         slower=found.slower,
@@ -165,19 +163,28 @@ def plans_of_models(judge: Judge, views: Sequence[View]) -> list[tuple[float, ..
     return found
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     lines = [
         "| case | plans of single models: median regret | worst | least worst "
         "| decided by regret: mean | worst | slower in |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [
-        f"| {row.case} | {row.regret_median:.2%} | {row.regret_worst:.2%} "
+        f"| {row.case} | {np.median(row.regrets):.2%} | {max(row.regrets):.2%} "
         f"| {'' if row.least_worst is None else f'{row.least_worst:.2%}'} "
         f"| {row.decided_mean:.2%} | {row.decided_worst:.2%} "
         f"| {row.slower} of {row.models} |"
         for row in rows
     ]
+    if len(rows) > 1:
+        together = [regret for row in rows for regret in row.regrets]
+        slower, models = sum(r.slower for r in rows), sum(r.models for r in rows)
+        lines.append(
+            f"| all | {np.median(together):.2%} | {max(together):.2%} | "
+            f"| {np.mean([row.decided_mean for row in rows]):.2%} "
+            f"| {max(row.decided_worst for row in rows):.2%} "
+            f"| {slower} of {models} |"
+        )
     return "\n".join(lines)
 
 

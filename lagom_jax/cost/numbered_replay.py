@@ -59,51 +59,50 @@ class SpeedsByLoads:
     """Speeds by the numbers of loads, so that what flies is looked up once.
 
     Example:
-        >>> speeds = SpeedsByLoads(lambda own, flying: Rates(0.5, (1.0,)))
+        >>> speeds = SpeedsByLoads(lambda flying: lambda own: Rates(0.5, (1.0,)))
         >>> speeds.beside((3,)).of(1)
         (0.5, (1.0,))
     """
 
-    def __init__(self, between: Callable[[int, tuple[int, ...]], Rates]) -> None:
+    def __init__(
+        self, rates: Callable[[tuple[int, ...]], Callable[[int], Rates]]
+    ) -> None:
         """Knows nothing yet.
 
         Args:
-            between: From the number of the load of what computes, and those of what
-                flies, to speeds.
+            rates: From the numbers of the loads of what flies, and then from that of
+                what computes, to speeds.
         """
-        self._between = between
+        self._rates = rates
         self._known: dict[tuple[int, ...], SpeedsBeside] = {}
 
     def beside(self, flying: tuple[int, ...]) -> SpeedsBeside:
         """Speeds beside what flies, by its loads."""
         found = self._known.get(flying)
         if found is None:
-            found = self._known[flying] = SpeedsBeside(self._between, flying)
+            found = self._known[flying] = SpeedsBeside(self._rates(flying))
         return found
 
 
 class SpeedsBeside:
     """Speeds beside what flies, by the load of what computes; see `SpeedsByLoads`."""
 
-    __slots__ = ("_between", "_flying", "_known")
+    __slots__ = ("_known", "_rates")
 
-    def __init__(
-        self, between: Callable[[int, tuple[int, ...]], Rates], flying: tuple[int, ...]
-    ) -> None:
+    def __init__(self, rates: Callable[[int], Rates]) -> None:
         """Knows nothing yet.
 
         Args:
-            between: As `SpeedsByLoads` has it.
-            flying: The loads.
+            rates: From the number of the load of what computes to speeds.
         """
-        self._between, self._flying = between, flying
+        self._rates = rates
         self._known: dict[int, _Speeds] = {}
 
     def of(self, own: int) -> _Speeds:
         """Of what computes, and of what flies."""
         found = self._known.get(own)
         if found is None:
-            rates = self._between(own, self._flying)
+            rates = self._rates(own)
             found = self._known[own] = rates.running, rates.flying
         return found
 
@@ -146,7 +145,7 @@ class NumberedReplay:
         >>> from lagom_jax.program.program import Kernel, Run
         >>> one = NumberedBlock((Run(Kernel("k", Work("copy", 0.0, 1, 1))),))
         >>> terms = TaskTerms([2.0], [0], [0])
-        >>> speeds = SpeedsByLoads(lambda own, flying: Rates(1.0, ()))
+        >>> speeds = SpeedsByLoads(lambda flying: lambda own: Rates(1.0, ()))
         >>> NumberedReplay(one, terms, speeds).books().totals.step_seconds
         2.0
     """

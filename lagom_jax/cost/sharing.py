@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final, TypeAlias
 
@@ -109,8 +109,9 @@ class RatesOfLoads:
         self._together: dict[_Flying, tuple[float, ...]] = {}
         self._numbers: dict[_Load, int] = {None: NOTHING}
         self._numbered: list[_Load] = [None]
-        self._by_numbers: dict[tuple[int, tuple[int, ...]], Rates] = {}
+        self._by_flying: dict[tuple[int, ...], Callable[[int], Rates]] = {}
         self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
+        self._beside: dict[_Flying, SlowdownBeside] = {}
         self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
 
     def of(self, running: _Load, flying: _Flying) -> Rates:
@@ -148,11 +149,38 @@ class RatesOfLoads:
 
     def of_numbers(self, running: int, flying: tuple[int, ...]) -> Rates:
         """The speeds of what runs and of what flies, by the numbers of their loads."""
-        known = self._by_numbers.get((running, flying))
+        return self.beside(flying)(running)
+
+    def beside(self, flying: tuple[int, ...]) -> Callable[[int], Rates]:
+        """The same for whatever runs beside the same loads.
+
+        Args:
+            flying: Their numbers.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+            >>> rates.beside((NOTHING,))(NOTHING).flying
+            (1.0,)
+        """
+        known = self._by_flying.get(flying)
         if known is None:
-            own, *others = (self._numbered[number] for number in (running, *flying))
-            loads = (one if isinstance(one, CollectiveLoad) else None for one in others)
-            known = self._by_numbers[running, flying] = self._rates(own, tuple(loads))
+            numbered = self._numbered
+            loads = tuple(
+                load if isinstance(load, CollectiveLoad) else None
+                for load in map(numbered.__getitem__, flying)
+            )
+            # What flies does not feel a kernel.
+            flown, slowdown = self._of_collectives(loads), self._slowdown_beside(loads)
+
+            def rates(running: int) -> Rates:
+                load = numbered[running]
+                if isinstance(load, KernelLoad):
+                    return Rates(1.0 / slowdown.of(load), flown)
+                return self._rates(load, loads)
+
+            known = self._by_flying[flying] = rates
         return known
 
     def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
@@ -174,8 +202,7 @@ class RatesOfLoads:
             known = self._slowdowns[beside] = {}
         found = known.get(kernel)
         if found is None:
-            found = slowdown(kernel, [beside], self._gpu, self._constants)
-            known[kernel] = found
+            found = known[kernel] = self._slowdown_beside((beside,)).of(kernel)
         return found
 
     def _rates(self, running: _Load, flying: _Flying) -> Rates:
@@ -187,8 +214,15 @@ class RatesOfLoads:
         rates = self._of_collectives(flying)
         if running is None:
             return Rates(1.0, rates)
-        beside = [load for load in flying if load is not None]
-        return Rates(1.0 / slowdown(running, beside, self._gpu, self._constants), rates)
+        return Rates(1.0 / self._slowdown_beside(flying).of(running), rates)
+
+    def _slowdown_beside(self, flying: _Flying) -> SlowdownBeside:
+        known = self._beside.get(flying)
+        if known is None:
+            loads = [load for load in flying if load is not None]
+            known = SlowdownBeside(loads, self._gpu, self._constants)
+            self._beside[flying] = known
+        return known
 
     def _of_collectives(self, together: _Flying) -> tuple[float, ...]:
         known = self._together.get(together)
@@ -266,30 +300,62 @@ class SharedGpu:
         )
 
 
-def slowdown(
-    kernel: KernelLoad,
-    beside: list[CollectiveLoad],
-    gpu: Gpu,
-    constants: SharingConstants,
-) -> float:
-    """Slowdown of a kernel beside collectives; at least 1.
+class SlowdownBeside:
+    """Slowdown of kernels beside collectives that run at the same time."""
 
-    Args:
-        kernel: What the kernel needs.
-        beside: What runs at the same time on other streams.
-        gpu: The GPU they share.
-        constants: How strongly they feel each other.
-    """
-    if not beside:
-        return 1.0
-    # What a kernel asks of the memory is spread over the time that fewer SMs take: so
-    # what it waits for its bytes adds to that time, as it would with all of them.
-    waits = memory_slowdown(kernel, beside, gpu, constants) - 1.0
-    together = sm_slowdown(kernel, beside, gpu, constants) + waits
-    return together + start_delay(beside, constants) / kernel.seconds
+    def __init__(
+        self, beside: Sequence[CollectiveLoad], gpu: Gpu, constants: SharingConstants
+    ) -> None:
+        """Works out what the collectives take together.
+
+        Args:
+            beside: What runs at the same time on other streams.
+            gpu: The GPU they share with the kernels.
+            constants: How strongly they feel each other.
+        """
+        self._gpu, self._constants = gpu, constants
+        channels = sum(load.channels for load in beside)
+        self._sms_left = gpu.sm_count - min(channels, gpu.sm_count - 1)
+        self._memory_left = max(_LEAST_SHARE, 1.0 - memory_share(beside, gpu))
+        self._read_again = constants.eviction * cache_overflow(beside, gpu)
+        self._start = start_delay(beside, constants)
+
+    def of(self, kernel: KernelLoad) -> float:
+        """The factor by which a kernel takes longer; at least 1.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> alone = SlowdownBeside([], gpu, load_sharing_constants(gpu))
+            >>> alone.of(KernelLoad(0.9, 2.0, 1000))
+            1.0
+        """
+        # What a kernel asks of the memory is spread over the time that fewer SMs take,
+        # so what it waits for its bytes adds to that time as it would with all of them.
+        waits = self.by_memory(kernel) - 1.0
+        return self.by_sms(kernel) + waits + self._start / kernel.seconds
+
+    def by_sms(self, kernel: KernelLoad) -> float:
+        """The part that comes from SMs that are taken."""
+        sms, left = self._gpu.sm_count, self._sms_left
+        if not kernel.tiles:
+            # Memory limits it: fewer SMs only matter where they no longer ask enough
+            # of it.
+            return max(1.0, self._constants.saturating_sm_share * sms / left)
+        rounds = math.ceil(kernel.tiles / sms)
+        whole = max(1.0, math.ceil(kernel.tiles / left) / rounds)
+        if self._constants.persistent_kernels:
+            return whole
+        # Blocks that are dealt out as SMs come free: of few, a last round may be added.
+        return max(whole, min(kernel.tiles, sms) / left)
+
+    def by_memory(self, kernel: KernelLoad) -> float:
+        """The part that comes from memory bandwidth and cache."""
+        stretched = (1.0 + self._read_again * kernel.reuse) / self._memory_left
+        return 1.0 + kernel.memory_share * (stretched - 1.0)
 
 
-def start_delay(beside: list[CollectiveLoad], constants: SharingConstants) -> float:
+def start_delay(beside: Sequence[CollectiveLoad], constants: SharingConstants) -> float:
     """Seconds that a kernel beside collectives loses, however long it is."""
     delays = [
         (
@@ -304,45 +370,12 @@ def start_delay(beside: list[CollectiveLoad], constants: SharingConstants) -> fl
     return max(delays, default=0.0)
 
 
-def sm_slowdown(
-    kernel: KernelLoad,
-    beside: list[CollectiveLoad],
-    gpu: Gpu,
-    constants: SharingConstants,
-) -> float:
-    """The part of `slowdown` that comes from SMs that are taken."""
-    taken = min(sum(load.channels for load in beside), gpu.sm_count - 1)
-    left = gpu.sm_count - taken
-    if not kernel.tiles:
-        # Memory limits it: fewer SMs only matter where they no longer ask enough of it.
-        return max(1.0, constants.saturating_sm_share * gpu.sm_count / left)
-    rounds = math.ceil(kernel.tiles / gpu.sm_count)
-    whole = max(1.0, math.ceil(kernel.tiles / left) / rounds)
-    if constants.persistent_kernels:
-        return whole
-    # Blocks that are dealt out as SMs come free: of few, a last round may be added.
-    return max(whole, min(kernel.tiles, gpu.sm_count) / left)
-
-
-def memory_slowdown(
-    kernel: KernelLoad,
-    beside: list[CollectiveLoad],
-    gpu: Gpu,
-    constants: SharingConstants,
-) -> float:
-    """The part of `slowdown` that comes from memory bandwidth and cache."""
-    left = max(_LEAST_SHARE, 1.0 - memory_share(beside, gpu))
-    again = constants.eviction * cache_overflow(beside, gpu) * kernel.reuse
-    stretched = (1.0 + again) / left
-    return 1.0 + kernel.memory_share * (stretched - 1.0)
-
-
-def memory_share(beside: list[CollectiveLoad], gpu: Gpu) -> float:
+def memory_share(beside: Sequence[CollectiveLoad], gpu: Gpu) -> float:
     """The part of the memory bandwidth that collectives ask for together."""
     return sum(load.memory_bytes_per_s for load in beside) / gpu.memory_bytes_per_s
 
 
-def cache_overflow(beside: list[CollectiveLoad], gpu: Gpu) -> float:
+def cache_overflow(beside: Sequence[CollectiveLoad], gpu: Gpu) -> float:
     """0 while the cache holds what is in flight, 1 when that is twice as much.
 
     Example:
@@ -364,7 +397,7 @@ def cache_overflow(beside: list[CollectiveLoad], gpu: Gpu) -> float:
 
 def collective_slowdown(
     load: CollectiveLoad,
-    all_loads: list[CollectiveLoad],
+    all_loads: Sequence[CollectiveLoad],
     gpu: Gpu,
 ) -> float:
     """Slowdown of a collective beside other collectives.

@@ -291,13 +291,13 @@ class Computations:
             return Candidate(orders, choice, float("inf"))
         program = self.program(orders)
         stage = self.stage.in_order(program)
-        best, settled = stage.score(choice).step_seconds, 0
+        best, settled = stage.step_seconds(choice), 0
         while settled < len(self._shared):
             for group in self._shared:
                 settled += 1
                 for point in options[group]:
                     other = replaced(choice, group, point.candidate)
-                    seconds = stage.score(other).step_seconds
+                    seconds = stage.step_seconds(other)
                     if seconds < best * (1 - self._parameters.worth):
                         choice, best, settled = other, seconds, 0
         return Candidate(orders, choice, best)
@@ -367,7 +367,7 @@ class Computations:
     def seconds(self, candidate: Candidate) -> float:
         """Seconds of the step in a candidate's orders, under its choice."""
         stage = self.stage.in_order(self.program(candidate.orders))
-        return stage.score(candidate.choice).step_seconds
+        return stage.step_seconds(candidate.choice)
 
     def on_second_stream(self) -> dict[int, tuple[int, ...]]:
         """By number of a computation old places of launches on the second stream."""

@@ -113,7 +113,7 @@ def find_order(
     on_one = search_in(given)
     searches = [on_one]
     first = Lagom().choose(on_one.stage).choice
-    before = on_one.stage.score(first).step_seconds
+    before = on_one.stage.step_seconds(first)
     prices = correct(model)
     if streams and is_crowded(program, lambda task: price_of(task, prices).seconds):
         second = inside_domains(program, cluster)
@@ -235,7 +235,7 @@ def _from_starts(
         )
     ]
     found.append(search.best_of_each(found, options))
-    return [Candidate({}, first, search.stage.score(first).step_seconds), *found]
+    return [Candidate({}, first, search.stage.step_seconds(first)), *found]
 
 
 def _starts(

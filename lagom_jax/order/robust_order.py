@@ -181,7 +181,7 @@ class _RobustSearch:
     def _steps(self, orders: Orders, choice: Choice) -> list[StepBeside]:
         program = self._search.program(orders)
         return [
-            StepBeside(stage.in_order(program).score(choice).step_seconds, limit)
+            StepBeside(stage.in_order(program).step_seconds(choice), limit)
             for stage, limit in zip(self._stages, self._limits, strict=True)
         ]
 

@@ -163,18 +163,19 @@ class Timing:
         """Takes what looked at the candidates."""
         self._judge = judge
         self._doubts: dict[tuple[Stage, str], Doubt] = {}
+        self._untouched: dict[View, View] = {}
         self._settled: dict[tuple[View, bool, tuple[float, ...]], View] = {}
 
     def untouched(self, trial: Trial) -> TimedWay:
         """A candidate with everything left to NCCL."""
         assert trial.view is not None
-        return self.way(trial, self._judge.untouched(trial.view))
+        return self.way(trial, self._plain(trial.view))
 
     def way(self, trial: Trial, view: View) -> TimedWay:
         """A candidate with the settings of a view."""
         choice = view.found.choice
         scored = Scored(
-            view.stage.score(choice).step_seconds,
+            view.stage.step_seconds(choice),
             self._doubt(view).step_seconds(choice),
             _parts(trial, view),
         )
@@ -186,7 +187,7 @@ class Timing:
         for trial in trials:
             view = trial.view
             assert view is not None
-            plain = self._judge.untouched(view)
+            plain = self._plain(view)
             if trial is not first:
                 found.append(self.way(trial, plain))
             if view.policy != "default" or view.found.choice != plain.found.choice:
@@ -251,6 +252,12 @@ class Timing:
             )
             self._settled[key] = self._judge.restated(own, found)
         return self.way(way.trial, self._settled[key])
+
+    def _plain(self, view: View) -> View:
+        known = self._untouched.get(view)
+        if known is None:
+            known = self._untouched[view] = self._judge.untouched(view)
+        return known
 
     def _doubt(self, view: View) -> Doubt:
         key = view.stage, view.policy

@@ -78,14 +78,14 @@ class Doubt:
 
     def step_seconds(self, choice: Choice) -> tuple[float, ...]:
         """The step's time under a choice, by each model."""
-        return tuple(stage.score(choice).step_seconds for stage in self.stages)
+        return tuple(stage.step_seconds(choice) for stage in self.stages)
 
     def uncertainty(self, choice: Choice) -> Uncertainty:
         """The intervals of the step under a choice, and with all left to NCCL."""
         untouched = self._stage.untouched
         return Uncertainty.of(
-            self._stage.score(untouched).step_seconds,
-            self._stage.score(choice).step_seconds,
+            self._stage.step_seconds(untouched),
+            self._stage.step_seconds(choice),
             self.step_seconds(untouched),
             self.step_seconds(choice),
         )
@@ -134,7 +134,7 @@ class Doubt:
                 self.step_seconds(usual), self.step_seconds(choice), strict=True
             )
         ]
-        return drowns(gains, self._stage.score(usual).step_seconds)
+        return drowns(gains, self._stage.step_seconds(usual))
 
     def settled(self, found: Found, unsure: Unsure = outweighed) -> Found:
         """A policy's choice, without the settings whose gain is not sure enough.
@@ -146,7 +146,7 @@ class Doubt:
         if not self.stages:
             return found
         choice, drowned = found.choice, dict[int, Interval]()
-        step = self._stage.score(choice).step_seconds
+        step = self._stage.step_seconds(choice)
         gains = {
             group: self._gains(choice, group)[0]
             for group, candidate in enumerate(choice)
@@ -169,8 +169,8 @@ class Doubt:
         without = replaced(choice, group, 0)
 
         def gain(stage: Stage) -> float:
-            before = stage.score(without, scenes).step_seconds
-            return before - stage.score(choice, scenes).step_seconds
+            before = stage.step_seconds(without, scenes)
+            return before - stage.step_seconds(choice, scenes)
 
         return gain(self._stage), [gain(stage) for stage in self.stages]
 

@@ -68,7 +68,7 @@ class Lagom:
             coarse = _carried(found, stage.space)
         evaluations = coarse.evaluations
         moves, regions = list[Move](), dict[int, str]()
-        before = stage.score(choice).step_seconds
+        before = stage.step_seconds(choice)
         least = self.least_gain * before / max(1, len(choice))
         for members in stage.components():
             search = _Component(self, stage, members)

@@ -119,8 +119,8 @@ class _AllAsked:
     ) -> None:
         self._likeliest, self._members, self._begin = likeliest, members, begin
         self._not_behind = not_behind
-        self._step = likeliest.score(begin).step_seconds
-        self._times = [one.score(begin).step_seconds for one in members]
+        self._step = likeliest.step_seconds(begin)
+        self._times = [one.step_seconds(begin) for one in members]
         self._scenes = {group: scenes_of(likeliest, (group,)) for group in groups}
         self._alone = {
             group: {
@@ -139,7 +139,7 @@ class _AllAsked:
         """
         choice, asked = self._felt_by_none(self._begin, self._times), set[int]()
         while True:
-            times = [one.score(choice).step_seconds for one in self._members]
+            times = [one.step_seconds(choice) for one in self._members]
             found = regrets_beside(times, self._least)
             most = max(range(len(found)), key=found.__getitem__)
             if found[most] <= _ASKED_ABOVE or most in asked or len(asked) == _ASKED:
@@ -166,7 +166,7 @@ class _AllAsked:
         """Adds what a model would choose by itself to what all are asked about."""
         member = self._members[place]
         own = Lagom().choose(member).choice
-        self._least[place] = min(self._least[place], member.score(own).step_seconds)
+        self._least[place] = min(self._least[place], member.step_seconds(own))
         for group, known in self._alone.items():
             if own[group] not in known:
                 known[own[group]] = self._seconds(self._begin, group, own[group])
@@ -206,7 +206,7 @@ class _AllAsked:
             for group, known in self._alone.items():
                 fastest = min(known, key=lambda one: known[one][place])
                 own = replaced(own, group, fastest)
-            least[place] = min(least[place], member.score(own).step_seconds)
+            least[place] = min(least[place], member.step_seconds(own))
         return least
 
     def _seconds(
@@ -215,7 +215,7 @@ class _AllAsked:
         """Of the scenes that a group is in, by each model."""
         changed = replaced(choice, group, candidate)
         return [
-            one.score(changed, self._scenes[group]).step_seconds
+            one.step_seconds(changed, self._scenes[group])
             for one in self._members[::step]
         ]
 
@@ -255,7 +255,7 @@ class _AllAsked:
         without = replaced(choice, group, 0)
 
         def gained(stage: Stage) -> float:
-            before = stage.score(without, scenes).step_seconds
-            return before - stage.score(choice, scenes).step_seconds
+            before = stage.step_seconds(without, scenes)
+            return before - stage.step_seconds(choice, scenes)
 
         return Interval.of(gained(self._likeliest), [*map(gained, self._members)])

@@ -111,7 +111,7 @@ class Stage:
         self._model, self._correct = model, correct
         self._untouched = correct(model)
         self._loads = model.contention().of_loads
-        self._speeds = SpeedsByLoads(self._loads.of_numbers)
+        self._speeds = SpeedsByLoads(self._loads.beside)
         self._place: dict[Task, tuple[int, int]] = {
             site: (number, position)
             for number, group in enumerate(space.groups)
@@ -174,7 +174,7 @@ class Stage:
         other._sites, other._kernels = {}, {}
         other._marks, other._by_mark = {}, {}
         other._known = [{} for _ in self.scenes]
-        other._speeds = SpeedsByLoads(other._loads.of_numbers)
+        other._speeds = SpeedsByLoads(other._loads.beside)
         other._terms = self._no_terms()
         other.replays = 0
         return other
@@ -194,10 +194,22 @@ class Stage:
                 own[group] = own.get(group, 0.0) + scene.times * seconds
         return Score(totals, own)
 
+    def step_seconds(
+        self, choice: Choice, scenes: Sequence[int] | None = None
+    ) -> float:
+        """Seconds of the step, as `score` has them beside the rest."""
+        computed = exposed = waited = 0.0
+        for position in range(len(self.scenes)) if scenes is None else scenes:
+            times, part = self.scenes[position].times, self.part(position, choice)
+            computed += part.totals.compute_seconds * times
+            exposed += part.totals.exposed_seconds * times
+            waited += part.totals.waiting_seconds * times
+        return computed + exposed + waited
+
     def part(self, position: int, choice: Choice) -> Score:
         """One execution of a scene."""
         scene = self.scenes[position]
-        key = tuple(choice[group] for group in scene.groups)
+        key = tuple([choice[group] for group in scene.groups])
         known = self._known[position].get(key)
         if known is None:
             known = self._known[position][key] = self._replay(position, choice)

@@ -13,7 +13,11 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.loads import CollectiveLoad, kernel_load, memory_rate
-from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants, slowdown
+from lagom_jax.cost.sharing import (
+    SharingConstants,
+    SlowdownBeside,
+    load_sharing_constants,
+)
 from lagom_jax.cost.span import wire_bytes
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
@@ -127,7 +131,8 @@ class Law:
         price = kernel_price(work, self._cluster, self._constants)
         alone = dataclasses.replace(price, seconds=median(row.of_kernel.alone))
         load = kernel_load(work, alone, self._cluster.gpu)
-        return slowdown(load, [self.load(row)], self._cluster.gpu, self._sharing)
+        beside = [self.load(row)]
+        return SlowdownBeside(beside, self._cluster.gpu, self._sharing).of(load)
 
     def load(self, row: Measured) -> CollectiveLoad:
         """Load of all ranks together on the GPU that they share.

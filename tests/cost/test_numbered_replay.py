@@ -53,7 +53,8 @@ def test_they_say_the_same(before, body, prices, trips, loads):
         [loads[t.name] if isinstance(t, Kernel) else 0 for t in block.tasks],
         [0 if isinstance(t, Kernel) else loads[t.name] for t in block.tasks],
     )
-    books = NumberedReplay(block, terms, SpeedsByLoads(contention.between)).books()
+    speeds = SpeedsByLoads(lambda flying: lambda own: contention.between(own, flying))
+    books = NumberedReplay(block, terms, speeds).books()
     whole = replay(looped, ByName(prices), contention)
     assert books.totals == whole.totals
     numbered = zip(block.tasks, books.seconds, strict=True)

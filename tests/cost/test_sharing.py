@@ -13,12 +13,10 @@ from lagom_jax.cost.sharing import (
     RatesOfLoads,
     SharedGpu,
     SharingConstants,
+    SlowdownBeside,
     cache_overflow,
     collective_slowdown,
     load_sharing_constants,
-    memory_slowdown,
-    slowdown,
-    sm_slowdown,
 )
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting
@@ -36,38 +34,46 @@ def load(channels=8, chunk=1 << 20, rate=1e11, link="nvlink", share=0.5):
 
 
 def test_alone_nothing_is_slowed():
-    assert slowdown(KernelLoad(0.9, 2.0, 1000), [], H100, CONSTANTS) == 1.0
+    assert SlowdownBeside([], H100, CONSTANTS).of(KernelLoad(0.9, 2.0, 1000)) == 1.0
     assert collective_slowdown(load(), [load()], H100) == 1.0
 
 
 def test_persistent_kernels_lose_whole_rounds():
     """132 tiles fit into one round of 132 SMs, and need two of 116."""
     one_round = KernelLoad(0.0, 2.0, 132)
-    assert sm_slowdown(one_round, [load(16)], H100, CONSTANTS) == 2.0
+    assert SlowdownBeside([load(16)], H100, CONSTANTS).by_sms(one_round) == 2.0
     ten_rounds = KernelLoad(0.0, 2.0, 1320)
-    assert sm_slowdown(ten_rounds, [load(16)], H100, CONSTANTS) == pytest.approx(1.2)
+    assert SlowdownBeside([load(16)], H100, CONSTANTS).by_sms(
+        ten_rounds
+    ) == pytest.approx(1.2)
 
 
 def test_waits_for_memory_add_to_what_fewer_sms_cost():
     """Fewer SMs ask the memory for as much over a longer time."""
     both = KernelLoad(0.5, 0.0, 132)
     half = load(16, rate=H100.memory_bytes_per_s / 2)
-    assert sm_slowdown(both, [half], H100, CONSTANTS) == 2.0
-    assert memory_slowdown(both, [half], H100, CONSTANTS) == pytest.approx(1.5)
-    assert slowdown(both, [half], H100, CONSTANTS) == pytest.approx(2.5)
+    assert SlowdownBeside([half], H100, CONSTANTS).by_sms(both) == 2.0
+    assert SlowdownBeside([half], H100, CONSTANTS).by_memory(both) == pytest.approx(1.5)
+    assert SlowdownBeside([half], H100, CONSTANTS).of(both) == pytest.approx(2.5)
 
 
 def test_small_blocks_lose_smoothly():
-    found = sm_slowdown(KernelLoad(0.0, 2.0, 10**6), [load(16)], H100, SMOOTH)
+    found = SlowdownBeside([load(16)], H100, SMOOTH).by_sms(KernelLoad(0.0, 2.0, 10**6))
     assert found == pytest.approx(132 / 116, rel=1e-3)
 
 
 def test_a_kernel_that_leaves_sms_free_loses_none():
-    assert sm_slowdown(KernelLoad(0.0, 2.0, 64), [load(32)], H100, CONSTANTS) == 1.0
+    assert (
+        SlowdownBeside([load(32)], H100, CONSTANTS).by_sms(KernelLoad(0.0, 2.0, 64))
+        == 1.0
+    )
 
 
 def test_memory_bound_kernels_do_not_miss_a_few_sms():
-    assert sm_slowdown(KernelLoad(1.0, 2.0, 0), [load(32)], H100, CONSTANTS) == 1.0
+    assert (
+        SlowdownBeside([load(32)], H100, CONSTANTS).by_sms(KernelLoad(1.0, 2.0, 0))
+        == 1.0
+    )
 
 
 def test_links_are_shared():
@@ -80,7 +86,9 @@ def test_links_are_shared():
 def test_a_kernel_gets_what_collectives_leave_of_the_memory_and_pays_alone():
     greedy = load(rate=0.5 * H100.memory_bytes_per_s)
     copy = KernelLoad(1.0, 0.0, 0)
-    assert memory_slowdown(copy, [greedy], H100, CONSTANTS) == pytest.approx(2.0)
+    assert SlowdownBeside([greedy], H100, CONSTANTS).by_memory(copy) == pytest.approx(
+        2.0
+    )
     assert collective_slowdown(greedy, [greedy], H100) == 1.0
 
 
@@ -90,30 +98,30 @@ def test_collectives_share_memory_and_sms_by_their_sum():
     two = [greedy, greedy]
     assert collective_slowdown(greedy, two, H100) == pytest.approx(1.6)
     smooth = KernelLoad(0.0, 0.0, 10**6)
-    found = sm_slowdown(smooth, two, H100, SMOOTH)
+    found = SlowdownBeside(two, H100, SMOOTH).by_sms(smooth)
     assert found == pytest.approx(132 / 52, rel=1e-3)
     copy, light = KernelLoad(1.0, 0.0, 0), load(rate=0.2 * H100.memory_bytes_per_s)
-    found = memory_slowdown(copy, [light, light], H100, CONSTANTS)
+    found = SlowdownBeside([light, light], H100, CONSTANTS).by_memory(copy)
     assert found == pytest.approx(1 / 0.6)
 
 
 def test_a_small_kernel_loses_a_constant():
     late = dataclasses.replace(CONSTANTS, start_seconds=4e-6)
     short, long = KernelLoad(0.0, 0.0, 0, 4e-6), KernelLoad(0.0, 0.0, 0, 4e-3)
-    assert slowdown(short, [load()], H100, late) == pytest.approx(2.0)
-    assert slowdown(long, [load()], H100, late) == pytest.approx(1.001)
+    assert SlowdownBeside([load()], H100, late).of(short) == pytest.approx(2.0)
+    assert SlowdownBeside([load()], H100, late).of(long) == pytest.approx(1.001)
 
 
 def test_a_collective_that_only_waits_evicts_nothing():
     own = KernelLoad(0.2, 20.0, 1000)
     waits = dataclasses.replace(load(8, 2 << 20), busy=0.0, memory_bytes_per_s=0.0)
-    assert memory_slowdown(own, [waits], A40, CONSTANTS) == 1.0
+    assert SlowdownBeside([waits], A40, CONSTANTS).by_memory(own) == 1.0
 
 
 def test_few_blocks_may_need_one_more_round():
     """108 blocks fit on 108 SMs once, and on 84 twice."""
     a100 = Cluster.parse("a100").gpu
-    found = sm_slowdown(KernelLoad(0.2, 2.0, 108), [load(24)], a100, SMOOTH)
+    found = SlowdownBeside([load(24)], a100, SMOOTH).by_sms(KernelLoad(0.2, 2.0, 108))
     assert found == 2.0
 
 
@@ -130,8 +138,8 @@ def test_more_channels_never_help_the_kernel(share, tiles, one, other, chunk, gp
     few, many = sorted((one, other))
     own = KernelLoad(share, 2.0, tiles)
     assert (
-        slowdown(own, [load(few, chunk)], gpu, c)
-        <= slowdown(own, [load(many, chunk)], gpu, c) + 1e-12
+        SlowdownBeside([load(few, chunk)], gpu, c).of(own)
+        <= SlowdownBeside([load(many, chunk)], gpu, c).of(own) + 1e-12
     )
 
 
@@ -142,17 +150,17 @@ def test_larger_chunks_never_help_the_kernel(
     small, large = sorted((one, other))
     own = KernelLoad(share, 2.0, tiles)
     assert (
-        slowdown(own, [load(channels, small)], gpu, c)
-        <= slowdown(own, [load(channels, large)], gpu, c) + 1e-12
+        SlowdownBeside([load(channels, small)], gpu, c).of(own)
+        <= SlowdownBeside([load(channels, large)], gpu, c).of(own) + 1e-12
     )
 
 
 @given(SHARES, TILES, CHANNELS, CHUNKS, CHUNKS, GPUS)
 def test_the_chunk_does_not_touch_sms(share, tiles, channels, one, other, gpu):
     own = KernelLoad(share, 2.0, tiles)
-    assert sm_slowdown(own, [load(channels, one)], gpu, CONSTANTS) == sm_slowdown(
-        own, [load(channels, other)], gpu, CONSTANTS
-    )
+    assert SlowdownBeside([load(channels, one)], gpu, CONSTANTS).by_sms(
+        own
+    ) == SlowdownBeside([load(channels, other)], gpu, CONSTANTS).by_sms(own)
 
 
 @given(SHARES, TILES, CHANNELS, CHANNELS, GPUS)
@@ -162,7 +170,7 @@ def test_channels_at_the_same_amount_in_flight_do_not_touch_the_cache(
     own = KernelLoad(share, 2.0, tiles)
     total = 1 << 24
     pair = [
-        memory_slowdown(own, [load(n, total // n)], gpu, CONSTANTS)
+        SlowdownBeside([load(n, total // n)], gpu, CONSTANTS).by_memory(own)
         for n in (one, other)
     ]
     assert pair[0] == pytest.approx(pair[1], rel=1e-4)
@@ -171,7 +179,7 @@ def test_channels_at_the_same_amount_in_flight_do_not_touch_the_cache(
 def test_what_fits_into_the_cache_evicts_nothing():
     own = KernelLoad(0.2, 20.0, 1000)
     small, fits, twice = (
-        memory_slowdown(own, [load(1, size)], A40, CONSTANTS)
+        SlowdownBeside([load(1, size)], A40, CONSTANTS).by_memory(own)
         for size in (1 << 20, A40.l2_bytes, 2 * A40.l2_bytes)
     )
     assert small == fits
