@@ -7,6 +7,8 @@ start, and the gap to the next kernel. Derivation: docs/explanation/model.md.
 
 from __future__ import annotations
 
+import functools
+
 from lagom_jax.cluster import Cluster, Gpu
 from lagom_jax.cost.constants import Constants
 from lagom_jax.cost.kernel_constants import KernelConstants
@@ -125,6 +127,7 @@ def _in_products(work: Work) -> bool:
     return bool(work.matmuls) and work.kind != "attention"
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _is_products(work: Work) -> bool:
     """True if the kernel does nothing beside: its bytes are priced with its shapes."""
     if not _in_products(work) or work.host_bytes:

@@ -13,6 +13,7 @@ import functools
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.kernel_constants import Floats, KernelConstants, MatmulConstants
@@ -43,9 +44,12 @@ NOT_CACHED: Floats = np.zeros(1)
 """Of products whose operands all lie in memory."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Problems:
     """Many products at once, for which one formula is evaluated.
+
+    Two of them are equal only if they are the same object: what follows from the sizes
+    alone is then found again at no cost.
 
     Example:
         >>> problems = Problems.of([Matmul(1, 64, 32, 16, "bf16", "bf16", "f32")])
@@ -127,7 +131,8 @@ def matmul_seconds(matmul: Matmul, gpu: Gpu, constants: KernelConstants) -> floa
         0.00018
     """
     rate, peak = rate_of(matmul.lhs, gpu)
-    return float(predicted(Problems.of([matmul]), gpu, peak, constants.matmul(rate))[0])
+    tilings = _tilings_of_one(matmul, gpu)
+    return float(_predicted(tilings, peak, constants.matmul(rate))[0])
 
 
 def predicted(
@@ -147,18 +152,7 @@ def predicted(
         cached: The share of each product's bytes that is in the cache when it starts.
             In a step none is taken to be there.
     """
-    p = problems
-    missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
-    seconds = formula(problems, gpu, peak, constants, cached) * np.exp(missed)
-    if constants.short is not None:
-        part = 1 / (1 + (seconds / SHORT_SECONDS) ** 2)
-        missed = constants.short.log_factor(p.batch, p.m, p.n, p.k)
-        seconds = seconds * np.exp(part * missed)
-    # The correction was found where neither peak is near; beyond, the peaks hold.
-    from_memory = p.least_bytes / gpu.memory_bytes_per_s
-    if constants.cache_bytes_per_cycle:
-        from_memory = from_memory * (1 - cached)
-    return np.maximum(seconds, np.maximum(p.flops / peak, from_memory))
+    return _predicted(_tilings_of(problems, gpu), peak, constants, cached)
 
 
 def formula(
@@ -169,49 +163,128 @@ def formula(
     cached: Floats = NOT_CACHED,
 ) -> Floats:
     """`predicted` without the correction: the best choice of tile and split."""
-    batch, m, n, k = (
-        sizes[:, None] for sizes in (problems.batch, problems.m, problems.n, problems.k)
-    )
-    lhs, rhs, out = (
-        sizes[:, None]
-        for sizes in (problems.lhs_bytes, problems.rhs_bytes, problems.out_bytes)
-    )
-    per_term = problems.flops[:, None] / (batch * m * n * k)
-    rows, columns, parts = _choices(gpu.compute_capability.partition(".")[0]).T
-    down, across = np.ceil(m / rows), np.ceil(n / columns)
-    waves = np.ceil(batch * down * across * parts / gpu.sm_count)
-    area = rows * columns
-    reached = np.where(area < area.max(), constants.small_tile_share, 1.0)
+    return _best(_tilings_of(problems, gpu), peak, constants, cached)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Tilings:
+    """Products cut in each way that libraries have, whatever kernels reach.
+
+    Arrays have a row for each product and a column for each way.
+    """
+
+    problems: Problems
+    gpu: Gpu
+    area: Floats
+    """Of a tile, in elements."""
+    is_split: NDArray[np.bool_]
+    is_small: NDArray[np.bool_]
+    """A tile that is smaller than the largest."""
+    waves: Floats
+    operations: Floats
+    """Of all SMs, for one element of k in each one's tile."""
+    fed_bytes: Floats
+    """Operands of one tile, for the same."""
+    depth: Floats
+    """Elements of k that a tile takes in."""
+    partial_sum_bytes: Floats
+    moved_bytes: Floats
+    """To and from memory."""
+
+    @classmethod
+    def of(cls, problems: Problems, gpu: Gpu) -> _Tilings:
+        batch, m, n, k = (
+            sizes[:, None]
+            for sizes in (problems.batch, problems.m, problems.n, problems.k)
+        )
+        lhs, rhs, out = (
+            sizes[:, None]
+            for sizes in (problems.lhs_bytes, problems.rhs_bytes, problems.out_bytes)
+        )
+        per_term = problems.flops[:, None] / (batch * m * n * k)
+        rows, columns, parts = _choices(gpu.compute_capability.partition(".")[0]).T
+        down, across = np.ceil(m / rows), np.ceil(n / columns)
+        area = rows * columns
+        depth = np.ceil(k / parts / _STEP) * _STEP
+        # SMs work on a block of tiles that is about square; a side too big for the
+        # cache is read again for every such block.
+        block = np.sqrt(gpu.sm_count)
+        again_lhs = _overflow(m * k * lhs, gpu) * np.maximum(0, across / block - 1)
+        again_rhs = _overflow(n * k * rhs, gpu) * np.maximum(0, down / block - 1)
+        moved = m * k * lhs * (1 + again_lhs) + n * k * rhs * (1 + again_rhs)
+        return cls(
+            problems,
+            gpu,
+            area=area,
+            is_split=parts > 1,
+            is_small=area < area.max(),
+            waves=np.ceil(batch * down * across * parts / gpu.sm_count),
+            operations=per_term * area * gpu.sm_count,
+            fed_bytes=rows * lhs + columns * rhs,
+            depth=np.maximum(depth, _LEAST_PART * (parts > 1)),
+            partial_sum_bytes=batch * m * n * parts * 2 * _ACCUMULATOR_BYTES,
+            moved_bytes=batch * (moved + m * n * out),
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _tilings_of(problems: Problems, gpu: Gpu) -> _Tilings:
+    # A fit asks for the same products under many constants.
+    return _Tilings.of(problems, gpu)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _tilings_of_one(matmul: Matmul, gpu: Gpu) -> _Tilings:
+    # So do the models of an ensemble, one product after the other.
+    return _Tilings.of(Problems.of([matmul]), gpu)
+
+
+def _predicted(
+    tilings: _Tilings,
+    peak: float,
+    constants: MatmulConstants,
+    cached: Floats = NOT_CACHED,
+) -> Floats:
+    p = tilings.problems
+    missed = constants.correction.log_factor(p.batch, p.m, p.n, p.k)
+    seconds = _best(tilings, peak, constants, cached) * np.exp(missed)
+    if constants.short is not None:
+        part = 1 / (1 + (seconds / SHORT_SECONDS) ** 2)
+        missed = constants.short.log_factor(p.batch, p.m, p.n, p.k)
+        seconds = seconds * np.exp(part * missed)
+    # The correction was found where neither peak is near; beyond, the peaks hold.
+    from_memory = p.least_bytes / tilings.gpu.memory_bytes_per_s
+    if constants.cache_bytes_per_cycle:
+        from_memory = from_memory * (1 - cached)
+    return np.maximum(seconds, np.maximum(p.flops / peak, from_memory))
+
+
+def _best(
+    t: _Tilings, peak: float, constants: MatmulConstants, cached: Floats
+) -> Floats:
+    gpu = t.gpu
+    reached = np.where(t.is_small, constants.small_tile_share, 1.0)
     # One element of k for one tile: multiplying it, and bringing its operands in.
-    multiply = per_term * area * gpu.sm_count
-    multiply = multiply / (peak * constants.arithmetic_efficiency * reached)
-    feed = rows * lhs + columns * rhs
-    feed = feed / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
-    depth = np.ceil(k / parts / _STEP) * _STEP
-    depth = np.maximum(depth, _LEAST_PART * (parts > 1))
-    partial_sums = batch * m * n * parts * 2 * _ACCUMULATOR_BYTES
-    join = constants.join_seconds + partial_sums / (
+    multiply = t.operations / (peak * constants.arithmetic_efficiency * reached)
+    feed = t.fed_bytes / (constants.feed_bytes_per_cycle * gpu.boost_clock_hz)
+    join = constants.join_seconds + t.partial_sum_bytes / (
         constants.join_share * gpu.memory_bytes_per_s
     )
-    tile = constants.tile_seconds + constants.area_seconds * area / _USUAL_AREA
-    work = waves * (tile + depth * np.maximum(multiply, feed))
-    work = work + np.where(parts > 1, join, 0.0)
-    # SMs work on a block of tiles that is about square; a side too big for the cache
-    # is read again for every such block.
-    block = np.sqrt(gpu.sm_count)
-    again_lhs = _overflow(m * k * lhs, gpu) * np.maximum(0, across / block - 1)
-    again_rhs = _overflow(n * k * rhs, gpu) * np.maximum(0, down / block - 1)
-    moved = m * k * lhs * (1 + again_lhs) + n * k * rhs * (1 + again_rhs)
-    moved = batch * (moved + m * n * out)
-    traffic = moved / (gpu.memory_bytes_per_s * constants.memory_efficiency)
+    tile = constants.tile_seconds + constants.area_seconds * t.area / _USUAL_AREA
+    work = t.waves * (tile + t.depth * np.maximum(multiply, feed))
+    work = work + np.where(t.is_split, join, 0.0)
+    traffic = t.moved_bytes / (gpu.memory_bytes_per_s * constants.memory_efficiency)
     if constants.cache_bytes_per_cycle:
         rate = gpu.sm_count * gpu.boost_clock_hz * constants.cache_bytes_per_cycle
-        share = np.broadcast_to(cached, problems.m.shape)[:, None]
-        traffic = (1 - share) * traffic + share * np.minimum(moved / rate, traffic)
+        share = np.broadcast_to(cached, t.problems.m.shape)[:, None]
+        traffic = (1 - share) * traffic + share * np.minimum(
+            t.moved_bytes / rate, traffic
+        )
     longer = np.maximum(work, traffic)
     shorter = np.minimum(work, traffic)
     total = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
-    best = _under_power(total.min(axis=1), problems.flops / peak, constants)
+    at_peak = t.problems.flops / peak
+    best = _under_power(total.min(axis=1), at_peak, constants)
     return constants.launch_seconds + best
 
 

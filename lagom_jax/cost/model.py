@@ -55,6 +55,9 @@ class _Memory:
         self.kernels = Known(_work_of, self._kernel)
         self.collectives = Known(self._figures, self._collective)
         self._terms_of: dict[_Placed, CollectiveTerms] = {}
+        self._under_any: dict[
+            Collective, tuple[Price, CollectiveLoad] | CollectiveTerms
+        ] = {}
         self.rates = RatesOfLoads(cluster.gpu, constants.sharing)
 
     def _kernel(self, kernel: Kernel, _: Setting | None) -> tuple[Price, KernelLoad]:
@@ -111,6 +114,18 @@ class _Memory:
     def _collective(
         self, collective: Collective, setting: Setting | None
     ) -> tuple[Price, CollectiveLoad]:
+        known = self._under_any.get(collective)
+        if known is None:
+            known = self._under_any[collective] = self._without_setting(collective)
+        if isinstance(known, CollectiveTerms):
+            price = known.price(setting)
+            return price, known.load(price, setting)
+        return known
+
+    def _without_setting(
+        self, collective: Collective
+    ) -> tuple[Price, CollectiveLoad] | CollectiveTerms:
+        """Its price and load where no setting reaches it, else what they depend on."""
         over = wan_price(
             collective.kind, float(collective.bytes), collective.groups, self._cluster
         )
@@ -119,9 +134,7 @@ class _Memory:
         carried = carried_by(collective, self._cluster, self._constants)
         if carried is not None:
             return self._off_rings(collective, carried)
-        terms = self._terms(collective)
-        price = terms.price(setting)
-        return price, terms.load(price, setting)
+        return self._terms(collective)
 
 
 def carried_by(
