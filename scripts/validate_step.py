@@ -180,7 +180,8 @@ def main() -> None:
         if site is None:
             print(f"| {cells['op']} | not in the program |")
             continue
-        predicted = model.collective(site).seconds * 1e6
+        took = timeline.tasks[site]
+        predicted = took.seconds / took.executions * 1e6
         measured = float(cells["us_min_over_ranks"])
         print(
             f"| {site.name} | {site.operand_count} | {site.bytes} | {measured:.1f} "

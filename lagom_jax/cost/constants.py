@@ -24,7 +24,7 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cluster.records import read_system
 from lagom_jax.cost.kernel_constants import KernelConstants, load_kernel_constants
 from lagom_jax.cost.nccl_facts import NcclFacts, nccl_facts
-from lagom_jax.cost.sharing import SharingConstants, load_sharing_constants
+from lagom_jax.cost.sharing_constants import SharingConstants, load_sharing_constants
 from lagom_jax.cost.surface import Surfaces, load_surfaces
 from lagom_jax.cost.transport_constants import (
     TransportConstants,

@@ -27,7 +27,7 @@ from lagom_jax.cost.draws import Draws, Floats
 from lagom_jax.cost.kernel_constants import KernelConstants, MatmulConstants, OwnErrors
 from lagom_jax.cost.measured import measured
 from lagom_jax.cost.nccl_facts import NcclFacts, stated
-from lagom_jax.cost.sharing import SharingConstants
+from lagom_jax.cost.sharing_constants import SharingConstants
 from lagom_jax.cost.spread import assumed, estimates
 from lagom_jax.cost.surface import Surface, Surfaces
 from lagom_jax.cost.transport_constants import TransportConstants, transports_record

@@ -1,10 +1,10 @@
-"""Contention of tasks on one GPU: three ways of being in the way.
+"""Contention of tasks on one GPU: ways of being in the way.
 
 - **SMs.** Each channel of a collective holds one. A kernel that arithmetic limits has
   that many fewer; on GPUs whose large kernels are persistent (one block per SM, tiles
   dealt out in rounds) the loss comes in steps of whole rounds.
-- **Memory bandwidth.** A collective reads and writes what it sends and receives. It
-  keeps what it asks for, and a kernel waits longer for its own bytes; collectives that
+- **Memory bandwidth.** A collective reads and writes what it sends and receives. A
+  kernel waits for these bytes, and the collective for the kernel's; collectives that
   together ask for more than there is get their parts of it.
 - **Start.** A kernel that begins beside a collective begins later.
 - **Cache.** What the channels hold in flight, channels times chunk, pushes out what a
@@ -17,86 +17,26 @@ and what the constants were fitted to: docs/explanation/model.md.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from lagom_jax.cluster import Gpu
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
-from lagom_jax.cost.measured import measured
+from lagom_jax.cost.sharing_constants import SharingConstants
 from lagom_jax.hlo.collective import Collective
-from lagom_jax.hlo.kinds import POINT_TO_POINT
-from lagom_jax.plan.setting import PAYLOAD, Setting
 from lagom_jax.program.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
 _LEAST_SHARE = 0.05
+# The largest share of the memory bandwidth that was seen of a kernel beside a
+# collective: one with more is not waited for longer.
+_MOST_WAITED_FOR = 0.8
 NOTHING: Final = 0
 """The number of the load of what takes nothing of the GPU."""
 _Load: TypeAlias = KernelLoad | CollectiveLoad | None
 _Flying: TypeAlias = tuple[CollectiveLoad | None, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SharingConstants:
-    """Strength of the contention between tasks on one GPU."""
-
-    persistent_kernels: bool
-    """Large kernels keep one block per SM and deal out tiles in rounds."""
-    saturating_sm_share: float
-    """The share of the SMs that already uses all of the memory bandwidth."""
-    eviction: float
-    """Part, of what a kernel meant to find in the cache it reads again once twice
-    as much is in flight as the cache holds."""
-    start_seconds: float
-    """By which a kernel beside a collective begins or ends later."""
-    start_beside_all_reduce_seconds: float
-    """The same beside an all-reduce in the Simple protocol."""
-    ring_passes: float
-    """Passes over memory for each byte that a GPU sends in a ring or a tree."""
-    exchange_passes: float
-    """The same for all-to-all and permutes."""
-
-    def passes(self, kind: str, setting: Setting) -> float:
-        """Passes over memory for each byte that a GPU sends.
-
-        Args:
-            kind: The kind of collective.
-            setting: How it is run.
-        """
-        exchanged = kind in POINT_TO_POINT or kind.endswith("all-to-all")
-        passes = self.exchange_passes if exchanged else self.ring_passes
-        if setting.algorithm.startswith("nvls"):
-            # The switch reads and writes where the data lies: no buffer in between.
-            return passes - 1
-        # Flags go through the buffer with the data, written there and read.
-        return passes + 2 * (1 / PAYLOAD[setting.protocol] - 1)
-
-
-@functools.cache
-def load_sharing_constants(gpu: Gpu) -> SharingConstants:
-    """The constants of a GPU: measured on it, or estimated for its generation.
-
-    Example:
-        >>> from lagom_jax.cluster import Cluster
-        >>> load_sharing_constants(Cluster.parse("a40-nvlink").gpu).persistent_kernels
-        False
-    """
-    folder = resources.files(__name__.rpartition(".")[0]) / "constants" / "estimated"
-    record: dict[str, Any] = json.loads((folder / "sharing.json").read_text())
-    generation = gpu.compute_capability.partition(".")[0]
-    known: dict[str, bool] = record["persistent_kernels"]["value"]
-    if generation not in known:
-        # A newer generation is most like the newest that is known.
-        generation = max(known, key=int)
-    values = {name: item["value"] for name, item in record.items()}
-    estimated = SharingConstants(**{**values, "persistent_kernels": known[generation]})
-    return dataclasses.replace(estimated, **measured(gpu.name, "sharing"))
 
 
 class RatesOfLoads:
@@ -106,12 +46,12 @@ class RatesOfLoads:
         self._gpu = gpu
         self._constants = constants
         self._known: dict[tuple[_Load, _Flying], Rates] = {}
-        self._together: dict[_Flying, tuple[float, ...]] = {}
+        self._rates_of: dict[_Flying, Callable[[_Load], Rates]] = {}
+        self._known_shared: dict[_Flying, SharedWith] = {}
         self._numbers: dict[_Load, int] = {None: NOTHING}
         self._numbered: list[_Load] = [None]
         self._by_flying: dict[tuple[int, ...], Callable[[int], Rates]] = {}
         self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
-        self._beside: dict[_Flying, SlowdownBeside] = {}
         self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
 
     def of(self, running: _Load, flying: _Flying) -> Rates:
@@ -119,6 +59,7 @@ class RatesOfLoads:
 
         Example:
             >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
             >>> gpu = Cluster.parse("h100").gpu
             >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
             >>> rates.of(None, (None,)).flying
@@ -127,7 +68,7 @@ class RatesOfLoads:
         key = (running, flying)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._rates(running, flying)
+            known = self._known[key] = self._rates_beside(flying)(running)
         return known
 
     def number(self, load: KernelLoad | CollectiveLoad) -> int:
@@ -135,6 +76,7 @@ class RatesOfLoads:
 
         Example:
             >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
             >>> gpu = Cluster.parse("h100").gpu
             >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
             >>> one, same = (KernelLoad(0.5, 0.0, 0), KernelLoad(0.5, 0.0, 0))
@@ -147,18 +89,15 @@ class RatesOfLoads:
             self._numbered.append(load)
         return known
 
-    def of_numbers(self, running: int, flying: tuple[int, ...]) -> Rates:
-        """The speeds of what runs and of what flies, by the numbers of their loads."""
-        return self.beside(flying)(running)
-
     def beside(self, flying: tuple[int, ...]) -> Callable[[int], Rates]:
-        """The same for whatever runs beside the same loads.
+        """The same by the numbers of loads, for all that runs beside the same.
 
         Args:
-            flying: Their numbers.
+            flying: The numbers of what flies.
 
         Example:
             >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
             >>> gpu = Cluster.parse("h100").gpu
             >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
             >>> rates.beside((NOTHING,))(NOTHING).flying
@@ -167,18 +106,13 @@ class RatesOfLoads:
         known = self._by_flying.get(flying)
         if known is None:
             numbered = self._numbered
-            loads = tuple(
-                load if isinstance(load, CollectiveLoad) else None
-                for load in map(numbered.__getitem__, flying)
+            loads = [numbered[number] for number in flying]
+            rates_of = self._rates_beside(
+                tuple(o if isinstance(o, CollectiveLoad) else None for o in loads)
             )
-            # What flies does not feel a kernel.
-            flown, slowdown = self._of_collectives(loads), self._slowdown_beside(loads)
 
             def rates(running: int) -> Rates:
-                load = numbered[running]
-                if isinstance(load, KernelLoad):
-                    return Rates(1.0 / slowdown.of(load), flown)
-                return self._rates(load, loads)
+                return rates_of(numbered[running])
 
             known = self._by_flying[flying] = rates
         return known
@@ -202,38 +136,32 @@ class RatesOfLoads:
             known = self._slowdowns[beside] = {}
         found = known.get(kernel)
         if found is None:
-            found = known[kernel] = self._slowdown_beside((beside,)).of(kernel)
+            found = known[kernel] = self._shared((beside,)).of(kernel)
         return found
 
-    def _rates(self, running: _Load, flying: _Flying) -> Rates:
-        if isinstance(running, CollectiveLoad):
-            # On whatever stream: collectives share links and memory all the same.
-            own, *others = self._of_collectives((running, *flying))
-            return Rates(own, tuple(others))
-        # What flies does not feel a kernel.
-        rates = self._of_collectives(flying)
-        if running is None:
-            return Rates(1.0, rates)
-        return Rates(1.0 / self._slowdown_beside(flying).of(running), rates)
-
-    def _slowdown_beside(self, flying: _Flying) -> SlowdownBeside:
-        known = self._beside.get(flying)
+    def _rates_beside(self, flying: _Flying) -> Callable[[_Load], Rates]:
+        known = self._rates_of.get(flying)
         if known is None:
-            loads = [load for load in flying if load is not None]
-            known = SlowdownBeside(loads, self._gpu, self._constants)
-            self._beside[flying] = known
+            shared = self._shared(flying)
+
+            def rates(running: _Load) -> Rates:
+                if isinstance(running, CollectiveLoad):
+                    # On whatever stream: collectives share links and memory all the
+                    # same.
+                    own, *others = self._shared((running, *flying)).of_collectives()
+                    return Rates(1.0 / own, tuple([1.0 / other for other in others]))
+                slower = shared.of_collectives(running)
+                own = 1.0 if running is None else shared.of(running)
+                return Rates(1.0 / own, tuple([1.0 / other for other in slower]))
+
+            known = self._rates_of[flying] = rates
         return known
 
-    def _of_collectives(self, together: _Flying) -> tuple[float, ...]:
-        known = self._together.get(together)
+    def _shared(self, flying: _Flying) -> SharedWith:
+        known = self._known_shared.get(flying)
         if known is None:
-            loads = [load for load in together if load is not None]
-            known = self._together[together] = tuple(
-                1.0
-                if load is None
-                else 1.0 / collective_slowdown(load, loads, self._gpu)
-                for load in together
-            )
+            known = SharedWith(flying, self._gpu, self._constants)
+            self._known_shared[flying] = known
         return known
 
 
@@ -244,14 +172,14 @@ class KernelMix:
         self, rates: RatesOfLoads, kernels: tuple[tuple[KernelLoad, float], ...]
     ) -> None:
         self._rates, self._kernels = rates, kernels
-        self._total = sum(seconds for _, seconds in kernels)
         self._lost: dict[CollectiveLoad, float] = {}
 
     def lost(self, load: CollectiveLoad) -> float:
-        """The part of a collective's time that the kernels lose.
+        """Seconds that the kernels lose for each that a collective takes alone.
 
         Example:
             >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
             >>> from lagom_jax.cost.loads import NO_LOAD
             >>> gpu = Cluster.parse("h100").gpu
             >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
@@ -260,12 +188,12 @@ class KernelMix:
         """
         known = self._lost.get(load)
         if known is None:
-            slowdown = self._rates.slowdown
-            known = sum(
-                seconds * (1.0 - 1.0 / slowdown(kernel, load))
-                for kernel, seconds in self._kernels
-            )
-            known = self._lost[load] = known / self._total if self._total else 0.0
+            lost = done = 0.0
+            for kernel, seconds in self._kernels:
+                rates = self._rates.of(kernel, (load,))
+                lost += seconds * (1.0 - rates.running)
+                done += seconds * rates.flying[0]
+            known = self._lost[load] = lost / done if done else 0.0
         return known
 
 
@@ -300,33 +228,75 @@ class SharedGpu:
         )
 
 
-class SlowdownBeside:
-    """Slowdown of kernels beside collectives that run at the same time."""
+class SharedWith:
+    """A GPU with collectives on it: slowdowns of what runs, and of themselves."""
 
     def __init__(
-        self, beside: Sequence[CollectiveLoad], gpu: Gpu, constants: SharingConstants
+        self,
+        collectives: Sequence[CollectiveLoad | None],
+        gpu: Gpu,
+        constants: SharingConstants,
     ) -> None:
         """Works out what the collectives take together.
 
         Args:
-            beside: What runs at the same time on other streams.
-            gpu: The GPU they share with the kernels.
+            collectives: What is under way on other streams; None takes nothing.
+            gpu: The GPU that all share.
             constants: How strongly they feel each other.
         """
-        self._gpu, self._constants = gpu, constants
+        self._gpu, self._constants, self._all = gpu, constants, collectives
+        beside = [load for load in collectives if load is not None]
         channels = sum(load.channels for load in beside)
         self._sms_left = gpu.sm_count - min(channels, gpu.sm_count - 1)
         self._memory_left = max(_LEAST_SHARE, 1.0 - memory_share(beside, gpu))
         self._read_again = constants.eviction * cache_overflow(beside, gpu)
         self._start = start_delay(beside, constants)
+        self._by_each_other = [
+            1.0 if load is None else collective_slowdown(load, beside, gpu)
+            for load in collectives
+        ]
+        self._waiting = [
+            0.0
+            if load is None
+            else constants.waits_for_kernels * memory_share([load], gpu)
+            for load in collectives
+        ]
 
-    def of(self, kernel: KernelLoad) -> float:
-        """The factor by which a kernel takes longer; at least 1.
+    def of_collectives(self, kernel: KernelLoad | None = None) -> list[float]:
+        """The factors by which the collectives take longer; 1 for what is none.
+
+        The part of its time in which a collective uses memory stretches beside a kernel
+        as a kernel's does beside a collective.
+
+        Args:
+            kernel: What runs beside them; None while nothing does.
 
         Example:
             >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
             >>> gpu = Cluster.parse("h100").gpu
-            >>> alone = SlowdownBeside([], gpu, load_sharing_constants(gpu))
+            >>> load = CollectiveLoad(8, 1 << 19, 0.1 * gpu.memory_bytes_per_s, "", 0.5)
+            >>> shared = SharedWith([load], gpu, load_sharing_constants(gpu))
+            >>> [round(x, 3) for x in shared.of_collectives(KernelLoad(0.5, 0.0, 0))]
+            [1.1]
+        """
+        if kernel is None:
+            return self._by_each_other
+        share = min(_MOST_WAITED_FOR, kernel.memory_share)
+        waits = share / (1.0 - share)
+        return [
+            slower + own * waits
+            for slower, own in zip(self._by_each_other, self._waiting, strict=True)
+        ]
+
+    def of(self, kernel: KernelLoad) -> float:
+        """The factor by which a kernel takes longer beside the collectives.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> alone = SharedWith([], gpu, load_sharing_constants(gpu))
             >>> alone.of(KernelLoad(0.9, 2.0, 1000))
             1.0
         """
@@ -408,5 +378,4 @@ def collective_slowdown(
         gpu: The GPU they share.
     """
     on_link = sum(other.link_share for other in all_loads if other.link == load.link)
-    # A kernel pays for what they share by itself: neither pays twice.
     return max(1.0, on_link, memory_share(all_loads, gpu))

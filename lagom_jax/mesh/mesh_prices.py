@@ -11,7 +11,7 @@ from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.loads import KernelLoad, kernel_load
 from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import SlowdownBeside
+from lagom_jax.cost.sharing import SharedWith
 from lagom_jax.cost.span import Span
 from lagom_jax.hlo.work import Work
 from lagom_jax.mesh.flows import Flow
@@ -128,9 +128,7 @@ class MeshPrices:
         if known is None:
             terms = self._terms(kind, nbytes, span)
             load = terms.load(terms.price())
-            taken = SlowdownBeside(
-                [load], self.cluster.gpu, self.model.constants.sharing
-            )
+            taken = SharedWith([load], self.cluster.gpu, self.model.constants.sharing)
             alone = beside = 0.0
             for work, count in works:
                 kernel = self._load(work)

@@ -269,7 +269,7 @@ class Stage:
 
     def between(self, running: int, flying: tuple[int, ...]) -> Rates:
         """The speeds of tasks by the numbers of what they take of the GPU."""
-        return self._loads.of_numbers(running, flying)
+        return self._loads.beside(flying)(running)
 
     def kernel_terms(self, kernel: Kernel) -> tuple[Price, int]:
         """The price of a kernel alone, and the number of its load."""

@@ -13,11 +13,8 @@ from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.loads import CollectiveLoad, kernel_load, memory_rate
-from lagom_jax.cost.sharing import (
-    SharingConstants,
-    SlowdownBeside,
-    load_sharing_constants,
-)
+from lagom_jax.cost.sharing import SharedWith
+from lagom_jax.cost.sharing_constants import SharingConstants, load_sharing_constants
 from lagom_jax.cost.span import wire_bytes
 from lagom_jax.hlo.matmul import Matmul
 from lagom_jax.hlo.work import Work
@@ -132,7 +129,7 @@ class Law:
         alone = dataclasses.replace(price, seconds=median(row.of_kernel.alone))
         load = kernel_load(work, alone, self._cluster.gpu)
         beside = [self.load(row)]
-        return SlowdownBeside(beside, self._cluster.gpu, self._sharing).of(load)
+        return SharedWith(beside, self._cluster.gpu, self._sharing).of(load)
 
     def load(self, row: Measured) -> CollectiveLoad:
         """Load of all ranks together on the GPU that they share.

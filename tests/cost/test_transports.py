@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.loads import KernelLoad
 from lagom_jax.cost.model import CostModel, carried_by
-from lagom_jax.cost.sharing import SlowdownBeside
+from lagom_jax.cost.sharing import SharedWith
 from lagom_jax.cost.span import Span, wire_bytes
 from lagom_jax.cost.transport_constants import load_transport_constants
 from lagom_jax.cost.transports import PlacedCall
@@ -203,7 +203,7 @@ def test_copy_engines_take_no_sm_and_memory_all_the_same():
     copy = KernelLoad(memory_share=1.0, reuse=0.0, tiles=0, seconds=1e-3)
     sharing = model.constants.sharing
     slow = {
-        name: [SlowdownBeside([one], H100.gpu, sharing).of(k) for k in (matmul, copy)]
+        name: [SharedWith([one], H100.gpu, sharing).of(k) for k in (matmul, copy)]
         for name, one in (("rings", on_rings), ("switch", by_switch), ("ce", load))
     }
     assert slow["ce"][0] == 1.0

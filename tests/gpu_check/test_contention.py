@@ -17,7 +17,7 @@ from gpu_stages.contention_law import (
 from gpu_stages.gpu import MOST_CHANNELS, RANKS
 from gpu_stages.stage import StageResult
 from lagom_jax.cluster import Cluster
-from lagom_jax.cost.sharing import load_sharing_constants
+from lagom_jax.cost.sharing_constants import load_sharing_constants
 
 from .staged import staged
 

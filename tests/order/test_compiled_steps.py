@@ -9,6 +9,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.hlo import read_module
 from lagom_jax.order.find import find_order
 from lagom_jax.settings.controls import named
+from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.tuning import tune_program
 
 from .modules import program_in
@@ -40,8 +41,10 @@ def test_a_compiled_step(parallelism, name, more):
     assert ordering.after_seconds < ordering.before_seconds
     program = program_in(module, ordering)
     tuned = tune_program(program, cluster, model, controls=controls)
-    # Lagom's search over all settings finds none that are worse, and hardly better.
-    least, most = 0.99 * ordering.after_seconds, ordering.after_seconds
+    # Lagom's search over all settings finds hardly better ones, and none that are worse
+    # but for what it leaves alone.
+    least = 0.99 * ordering.after_seconds
+    most = (1 + Lagom().least_gain) * ordering.after_seconds
     assert least < tuned.after.step_seconds <= most
     scheduled = [c for c in module.computations.values() if c.sequence is not None]
     for number, permutation in ordering.sequences.items():
