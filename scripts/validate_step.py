@@ -7,7 +7,9 @@ FOLDER has `module.hlo.pb.gz`, the scheduled module that ran; `kernels.csv`, wit
 columns instruction, median_us and covered_by_collective (a part from 0 to 1); and
 `collectives.csv`, with op and us_min_over_ranks, a collective without its waits. Prints
 the step, kernels by what they are, the instructions that are furthest off, every
-collective, and what is lost beside collectives. Nothing is fitted to them here.
+collective, what is lost beside collectives, and of each large collective what it would
+take if its waits for kernels' bytes were as strong as those of the others say. Nothing
+else is fitted to them here.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 import csv
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from lagom_jax.program.program import Kernel
 NEAR = 0.2
 LONG_US = 20
 WORST = 15
+LARGE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,31 @@ class Row:
     measured: float
     predicted: float
     times: float
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One collective's execution beside kernels: microseconds."""
+
+    name: str
+    measured: float
+    alone: float
+    """Predicted, were there no kernels."""
+    predicted: float
+
+    @property
+    def waits(self) -> float:
+        """Predicted, for kernels' bytes."""
+        return self.predicted - self.alone
+
+
+def strength_of(collectives: Iterable[Beside]) -> float:
+    """The part of the predicted waits that explains most of the measured times.
+
+    Each collective counts by shares of its time alone.
+    """
+    pairs = [(c.waits / c.alone, c.measured / c.alone - 1) for c in collectives]
+    return sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs)
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -175,6 +203,7 @@ def main() -> None:
     }
     print("\n| collective | arrays | bytes | measured, us | predicted, us | off |")
     print("|---|---:|---:|---:|---:|---:|")
+    beside: list[Beside] = []
     for cells in table(folder / "collectives.csv"):
         site = sites.get(cells["op"])
         if site is None:
@@ -186,6 +215,18 @@ def main() -> None:
         print(
             f"| {site.name} | {site.operand_count} | {site.bytes} | {measured:.1f} "
             f"| {predicted:.1f} | {predicted / measured - 1:+.0%} |"
+        )
+        if site.bytes >= LARGE:
+            alone = model.collective(site).seconds * 1e6
+            beside.append(Beside(site.name, measured, alone, predicted))
+    print("\n| large collective | strength by the others | predicted, us | off |")
+    print("|---|---:|---:|---:|")
+    for one in beside:
+        strength = strength_of(other for other in beside if other is not one)
+        predicted = one.alone + strength * one.waits
+        print(
+            f"| {one.name} | {strength:.2f} | {predicted:.1f} "
+            f"| {predicted / one.measured - 1:+.0%} |"
         )
 
 

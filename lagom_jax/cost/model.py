@@ -257,6 +257,12 @@ class CostModel:
         setting = self.settings.get(collective)
         return self._memory.collectives.of(collective, setting)[0]
 
+    def under_setting(
+        self, collective: Collective, setting: Setting
+    ) -> tuple[Price, CollectiveLoad]:
+        """The price and load of a collective alone, if it ran under a setting."""
+        return self._memory.collectives.of(collective, setting)
+
     def usual(self, collective: Collective) -> Setting:
         """NCCL's own setting for a collective that runs on rings."""
         span = span_of(collective.groups, self.cluster)

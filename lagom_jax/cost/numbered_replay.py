@@ -206,14 +206,28 @@ class NumberedReplay:
 
     def _kernels(self, numbers: Sequence[int], books: Books) -> None:
         alone, loads = self._terms.seconds, self._terms.own_loads
-        totals = books.totals
+        totals, collective = books.totals, self._collective
         computed, contended = totals.compute_seconds, totals.contention_seconds
         for number in numbers:
-            seconds, begun = alone[number], self._now
-            if self._fronts:
+            seconds, begun, fronts = alone[number], self._now, self._fronts
+            if not fronts:
+                self._now = begun + seconds
+            elif len(fronts) > 1:
                 self._compute(loads[number], seconds, books)
             else:
-                self._now = begun + seconds
+                # Most kernels run beside one task that goes on when they have ended.
+                speed, (rate,) = self._speeds.of(loads[number])
+                (flight,), needed = fronts, seconds / speed
+                if needed < flight.left / rate:
+                    self._now = begun + needed
+                    flight.left -= needed * rate
+                    if collective[flight.number]:
+                        totals.communication_seconds += needed
+                        books.seconds[flight.number] += needed
+                    if flight.left <= 0.0:
+                        self._land(None)
+                else:
+                    self._compute(loads[number], seconds, books)
             spent = self._now - begun
             computed += spent
             contended += spent - seconds
@@ -248,17 +262,6 @@ class NumberedReplay:
                 return
             speed, flying = self._speeds.of(load)
             needed = left / speed
-            if len(fronts) == 1 and needed < fronts[0].left / flying[0]:
-                # Nothing ends meanwhile: most kernels run so.
-                flight = fronts[0]
-                self._now += needed
-                flight.left -= needed * flying[0]
-                if self._collective[flight.number]:
-                    books.totals.communication_seconds += needed
-                    books.seconds[flight.number] += needed
-                if flight.left <= 0.0:
-                    self._land(None)
-                return
             step, first = _next_end(fronts, flying)
             if needed <= step:
                 step, first, left = needed, (first if needed == step else None), 0.0

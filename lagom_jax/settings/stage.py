@@ -294,9 +294,12 @@ class Stage:
                 number, position = self._place[site]
                 group = self.space.groups[number]
                 setting = group.setting(position, group.candidates[candidate])
-                model = model.under({site: setting})
-            price = self._correct(model).collective(site)
-            load = model.collective_load(site)
+                price, load = model.under_setting(site, setting)
+                if self._untouched is not model:
+                    price = self._correct(model.under({site: setting})).collective(site)
+            else:
+                price = self._untouched.collective(site)
+                load = model.collective_load(site)
             known = price, load, self._loads.number(load)
             self._sites[site, candidate] = known
         return known
