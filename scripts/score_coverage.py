@@ -262,20 +262,21 @@ def step(folder: Path, cluster: Cluster, nccl: str) -> Iterator[Covered]:
             measured = float(cells["median_us"]) * 1e-6
             times = by_model(lambda model, task=task: in_profile(model.kernel(task)))
             kernels[kind].append((measured, times))
+    timelines = [replay(program, one, one.contention()) for one in models.members]
     for cells in validate_step.table(folder / "collectives.csv"):
         task = tasks.get(cells["op"])
         if isinstance(task, Collective):
             measured = float(cells["us_min_over_ranks"]) * 1e-6
-            times = by_model(lambda model, task=task: model.collective(task).seconds)
+            # As long as they took beside kernels.
+            took = [timeline.tasks[task] for timeline in timelines]
+            times = [one.seconds / one.executions for one in took]
             kernels["collectives"].append((measured, times))
     for kind, pairs in kernels.items():
         measured, times = zip(*pairs, strict=True)
         yield covered(
             f"the A100 step, {kind}", np.array(measured), np.array(times, float)
         )
-    steps = by_model(
-        lambda model: replay(program, model, model.contention()).step_seconds
-    )
+    steps = [timeline.step_seconds for timeline in timelines]
     yield covered(
         "the A100 step, whole", np.array([STEP_SECONDS]), np.array([steps], float)
     )
