@@ -28,6 +28,7 @@ import lagom_jax
 from lagom_jax import decompose
 from lagom_jax.errors import LagomError
 from lagom_jax.plan import Rewrite, SiteForm
+from tests.forked import Forked
 from tests.kept_programs import kept_programs
 from tests.plan.plans import made_by_hand
 
@@ -36,8 +37,8 @@ class Devices:
     """The process, as its parent sees it."""
 
     def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
+        self._process = Forked(
+            [__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

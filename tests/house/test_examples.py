@@ -7,11 +7,12 @@ blocks of a page are run one after the other, as somebody reads them.
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -127,12 +128,7 @@ def test_examples_of_a_page_run(name, tmp_path):
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "models")]),
     }
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    told = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with Forked([script], cwd=tmp_path, env=environment, **told) as process:
+        _, said = process.communicate()
+    assert process.returncode == 0, said[-3000:]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.forked import TRAINING, Forked
 from tests.kept_programs import kept_programs
 
 
@@ -14,8 +15,9 @@ class OnCpu:
 
     def __init__(self, script: str, folder: Path, *words: str) -> None:
         self.said = (folder / "stderr").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), *words],
+        self.process = Forked(
+            [Path(__file__).with_name(script), *words],
+            modules=TRAINING,
             env={
                 **os.environ,
                 **kept_programs(),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept_programs import kept_programs
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 
 
@@ -28,6 +30,7 @@ def test_training_as_it_is_written(tmp_path: Path) -> None:
         [sys.executable, script],
         cwd=tmp_path,
         env=os.environ
+        | kept_programs()
         # Compiling takes longer than running.
         | {"PYTHONPATH": paths, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         | dict(setting.split("=", 1) for setting in settings),

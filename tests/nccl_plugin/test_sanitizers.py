@@ -1,5 +1,6 @@
 """No access outside, nothing undefined, no race: under the compiler's sanitizers."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -22,32 +23,58 @@ READER = [str(SOURCES / name) for name in ("rules.c", "places.c")]
 ROUNDS = 20_000
 
 
-def sanitized(tmp_path, kind):
-    """A host and a plugin."""
-    options = ("-g", "-O1", "-fno-omit-frame-pointer", *SANITIZERS[kind])
-    plugin = compile_plugin(tmp_path / NAME, (*options, *WARNINGS))
-    return build(tmp_path / "host", HERE / "host.c", *options), plugin
+def options(kind):
+    return ("-g", "-O1", "-fno-omit-frame-pointer", *SANITIZERS[kind])
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory):
+    """The plugin by sanitizer, compiled when it is first asked for."""
+
+    @functools.cache
+    def sanitized(kind):
+        target = tmp_path_factory.mktemp(kind) / NAME
+        return compile_plugin(target, (*options(kind), *WARNINGS))
+
+    return sanitized
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    """The host that stands in for NCCL, in the same way."""
+
+    @functools.cache
+    def sanitized(kind):
+        target = tmp_path_factory.mktemp(kind) / "host"
+        return build(target, HERE / "host.c", *options(kind))
+
+    return sanitized
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SANITIZERS)
 @pytest.mark.parametrize("version", [6, 3])
-def test_many_communicators_in_many_threads(tmp_path, kind, version):
+def test_many_communicators_in_many_threads(tmp_path, plugins, hosts, kind, version):
     # A finding ends the host with another exit status, which `ask` does not accept.
-    host, plugin = sanitized(tmp_path, kind)
-    compare(host, plugin, tmp_path, version=version, threads=5, seed=7, count=8000)
+    compare(
+        hosts(kind),
+        plugins(kind),
+        tmp_path,
+        version=version,
+        threads=5,
+        seed=7,
+        count=8000,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SANITIZERS)
-def test_generations_under_threads(tmp_path, kind):
-    options = ("-g", "-O1", "-fno-omit-frame-pointer", *SANITIZERS[kind])
-    plugin = compile_plugin(tmp_path / NAME, (*options, *WARNINGS))
-    fence = build(tmp_path / "fence", HERE / "fence.c", *options)
+def test_generations_under_threads(tmp_path, plugins, kind):
+    fence = build(tmp_path / "fence", HERE / "fence.c", *options(kind))
     for channels in (3, 5):
         rule = Rule("all-gather", 1, 1 << 30, Answer(channels=channels))
         save(Rules((Scope(8, rules=(rule,)),)), tmp_path / f"{channels}")
-    words = [fence, plugin, tmp_path / "3", tmp_path / "5"]
+    words = [fence, plugins(kind), tmp_path / "3", tmp_path / "5"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lagom_jax.regions import Meeting
+from tests.forked import Forked
 from tests.kept_programs import kept_programs
 
 PEER = Path(__file__).parent / "peer.py"
@@ -27,8 +28,15 @@ class Peer:
         told = {"steps": STEPS, "outer": OUTER, "region": region, **told}
         host, port = meeting
         told.setdefault("meeting", f"{host}:{port}")
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, str(PEER), json.dumps(told)],
+        words = [str(PEER), json.dumps(told)]
+        # Another network is the whole process's.
+        start, words = (
+            (subprocess.Popen, [*prefix, sys.executable, *words])
+            if prefix
+            else (Forked, words)
+        )
+        self.process = start(
+            words,
             env={
                 **os.environ,
                 **kept_programs(),

@@ -5,12 +5,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lagom_jax.regions import Meeting
+from tests.forked import Forked
 from tests.kept_programs import kept_programs
 
 MEMBER = Path(__file__).parent / "member.py"
@@ -27,8 +27,8 @@ class Process:
         told = {"steps": STEPS, "outer": OUTER, "size": SIZE, **told}
         told |= {"region": region, "process": process, "processes": processes}
         told["meeting"] = f"{meeting[0]}:{meeting[1]}"
-        self.process = subprocess.Popen(
-            [sys.executable, str(MEMBER), json.dumps(told)],
+        self.process = Forked(
+            [MEMBER, json.dumps(told)],
             env={
                 **os.environ,
                 **kept_programs(),

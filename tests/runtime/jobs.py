@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 
+from tests.forked import Forked
+
 LONGEST = 240
 # What a busy machine may add to a limit.
 PATIENCE = 30.0
@@ -24,8 +26,8 @@ def _start(script, job, count, folder):
         "XLA_FLAGS": "",
     }
     return [
-        subprocess.Popen(
-            [sys.executable, script, job, *map(str, (index, count, port, folder))],
+        Forked(
+            [script, job, index, count, port, folder],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -18,6 +18,7 @@ import pytest
 from absl import flags
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.forked import TRAINING, Forked
 from tests.kept_programs import kept_programs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -30,15 +31,9 @@ SIZE = (f"--steps={STEPS}", "--batch=16", "--sequence=32", f"--warmup={WARMUP}")
 def start(
     out: Path, *words: str, script: Path = SCRIPTS / "train.py"
 ) -> subprocess.Popen:
-    return subprocess.Popen(
-        [
-            sys.executable,
-            script,
-            *SIZE,
-            f"--out={out}",
-            *words,
-            "--log_every=1",
-        ],
+    return Forked(
+        [script, *SIZE, f"--out={out}", *words, "--log_every=1"],
+        modules=TRAINING,
         env={
             **os.environ,
             **kept_programs(),

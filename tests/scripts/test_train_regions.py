@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import TRAINING, Forked
 from tests.kept_programs import kept_programs
 from tests.scripts.test_train import SCRIPTS
 
@@ -21,11 +22,13 @@ WORDS = (
 
 
 def train(*words):
-    return subprocess.Popen(
-        [sys.executable, "-u", SCRIPTS / "train.py", *WORDS, *words],
+    return Forked(
+        [SCRIPTS / "train.py", *WORDS, *words],
+        modules=TRAINING,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONUNBUFFERED": "1",
             **kept_programs(),
             # jax keeps no program with callbacks: each region compiles its step anew.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

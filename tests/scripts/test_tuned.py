@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import TRAINING, Forked
 from tests.kept_programs import kept_programs
 
 # The binary, whose processes all keep their programs.
@@ -26,9 +27,9 @@ class Runs:
         self.folder = folder
 
     def start(self, steps, *words):
-        return subprocess.Popen(
+        return Forked(
             [
-                *(sys.executable, SCRIPT, *SIZE, "--log_every=1"),
+                *(SCRIPT, *SIZE, "--log_every=1"),
                 f"--steps={steps}",
                 *("--lagom_compiles=2", "--lagom_levers=options"),
                 # No doubt may hide that nothing was tuned.
@@ -36,6 +37,7 @@ class Runs:
                 *(f"--lagom_cache={self.folder / 'decisions'}", *words),
                 *(f"--out={self.folder / 'out'}", f"--checkpoint_every={steps}"),
             ],
+            modules=TRAINING,
             env={
                 **{
                     n: v
