@@ -26,6 +26,8 @@ TUNING = ("jax", "lagom_jax.runtime.tune")
 TRAINING = (*TUNING, "lagom_models", "orbax.checkpoint")
 # Of a message: an environment, and what a test tells a program.
 LONGEST = 1 << 17
+# Python looks for garbage after 700 new objects; most of a test's are let go at once.
+COLLECTED = (50_000, 20, 20)
 
 
 @functools.cache
@@ -126,6 +128,7 @@ def _serve(asked: socket.socket) -> None:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTED)
         # A fork has no threads but the one that forks.
         assert len(os.listdir("/proc/self/task")) == 1
         if os.fork() == 0:
