@@ -1,6 +1,8 @@
 """Compiles one small sharded step for 16 GPUs of every system; prints a JSON line each.
 
-Run as a program, in a process of its own: XLA ends the process on a bad target.
+Run as a program, in a process of its own: XLA ends the process on a bad target. What it
+compiles is kept with all that the compiler was told, so that another target, however
+little it differs, is compiled for anew.
 """
 
 import json
@@ -16,10 +18,12 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 from jax.experimental import topologies
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxlib.xla_client import XlaComputation
 
 from lagom_jax.cluster import Cluster, target_config, topology
+from lagom_jax.compile import Compiler, compile_step, lower
 
 WIDTH, LAYERS, ROWS = 1024, 2, 4096
 
@@ -30,7 +34,18 @@ def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
     return jax.lax.pmean(jnp.mean(x.astype(jnp.float32) ** 2), "data")
 
 
-def main() -> None:
+def main(compiler: Compiler) -> None:
+    mesh = AbstractMesh((16,), ("data",), axis_types=(AxisType.Auto,))
+    split = NamedSharding(mesh, P("data"))
+    weight = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.bfloat16, sharding=split)
+    x = jax.ShapeDtypeStruct((16 * ROWS, WIDTH), jnp.bfloat16, sharding=split)
+    step = jax.shard_map(
+        jax.value_and_grad(loss),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=(P(), P("data")),
+    )
+    lowered = lower(step, [weight] * LAYERS, x)
     for name in Cluster.names():
         gpus = Cluster.parse(name).gpus_per_host
         cluster = Cluster.parse(f"{name}:{16 // gpus}x{gpus}")
@@ -39,19 +54,8 @@ def main() -> None:
             topology=topology(cluster),
             target_config=target_config(cluster.gpu, jaxlib.__version__),
         )
-        mesh = topologies.make_mesh(described, (16,), ("data",))
-        split = NamedSharding(mesh, P("data"))
-        weight = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.bfloat16, sharding=split)
-        x = jax.ShapeDtypeStruct((16 * ROWS, WIDTH), jnp.bfloat16, sharding=split)
-        step = jax.jit(
-            jax.shard_map(
-                jax.value_and_grad(loss),
-                mesh=mesh,
-                in_specs=P("data"),
-                out_specs=(P(), P("data")),
-            )
-        )
-        text = step.lower([weight] * LAYERS, x).compile().as_text()
+        done = compile_step(lowered, cluster, compiler=compiler)
+        text = XlaComputation(done.module_bytes).get_hlo_module().to_string()
         collective = r"= .* (?:all-gather|all-reduce|reduce-scatter)(?:-start)?\("
         async_pair = r'(?:-start\(|async-start\().*"is_sync":false'
         print(
@@ -69,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with Compiler() as started:
+        main(started)

@@ -27,6 +27,8 @@ from .modules import (
 
 
 def found(made, controls="sequence", **more):
+    # Most of these modules have fewer orders.
+    more.setdefault("evaluations", 25_000)
     return find_order(made, H100, MODEL, controls=named(controls), **more)
 
 
