@@ -5,10 +5,12 @@ import gc
 import operator
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from jaxlib import xla_client
 
 from lagom_jax.compile import Compiler, Store, deviceless
 
@@ -16,6 +18,23 @@ from .forked import COLLECTED
 
 # Playwright runs once in a process: tests of all rooms share one browser.
 from .report.browsers import chromium as chromium
+
+# Read once, as jax starts. What small programs take is compiling them, most of it in
+# emitters of fusions, which later releases cannot do without.
+_FLAGS = os.environ.get("XLA_FLAGS")
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=8",
+        *["--xla_cpu_use_fusion_emitters=false"]
+        * version("jaxlib").startswith("0.10."),
+        *filter(None, [_FLAGS]),
+    ]
+)
+xla_client.CompileOptions()
+# Processes that tests start are told what they were told before.
+del os.environ["XLA_FLAGS"]
+if _FLAGS is not None:
+    os.environ["XLA_FLAGS"] = _FLAGS
 
 # One store for all tests and their processes; it lasts as long as the checkout.
 _USUAL = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
