@@ -34,7 +34,7 @@ class SharingConstants:
     exchange_passes: float
     """The same for all-to-all and permutes."""
     waits_for_kernels: float
-    """Strength of a collective's waits for the bytes of kernels; that of theirs is 1."""
+    """Strength of a collective's waits for the bytes of kernels; of theirs it is 1."""
 
     def passes(self, kind: str, setting: Setting) -> float:
         """Passes over memory for each byte that a GPU sends.
