@@ -42,7 +42,8 @@ def _parent() -> socket.socket:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={n: v for n, v in os.environ.items() if not n.startswith(neutral)}
-            | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            # Threads cannot be forked.
+            | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
         )
 
     def end():

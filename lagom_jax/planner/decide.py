@@ -11,7 +11,12 @@ from lagom_jax.plan import StepParts, Uncertainty
 from lagom_jax.plan.regret import regrets, regretted
 from lagom_jax.planner.comparison import as_compiled
 from lagom_jax.planner.judge import Judge, View
-from lagom_jax.planner.regret import Scored, least_regret, nowhere_behind
+from lagom_jax.planner.regret import (
+    Scored,
+    beyond_bound,
+    least_regret,
+    nowhere_behind,
+)
 from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.doubt import Doubt
 from lagom_jax.settings.stage import Stage
@@ -46,17 +51,18 @@ class Taken:
     scored: Scored | None = None
     """Its times, where all models have timed it."""
     refused: Refused | None = None
-    """A candidate with less regret, but for a model that finds it behind."""
+    """A candidate with less regret, but for a model that finds it behind; or the one
+    that was taken, where the worst of its regret is beyond the bound."""
 
 
 class Refused(NamedTuple):
-    """A candidate that may only be taken where no model finds it behind."""
+    """A candidate that some models are against."""
 
     trial: Trial
     models: tuple[int, ...]
     """Places in the ensemble of those that find it behind, by most first."""
     beside: Scored
-    """The times that it may not be behind."""
+    """The times that it should not be behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +117,7 @@ def decide(
             and (not way.off_rings or nowhere_behind(way.scored, on_rings.scored))
         ]
         taken = _best_of(steady or [taken])
+    beyond = _beyond(taken, [*ahead, *(way for way in ways if not way.off_rings)])
     return Taken(
         dataclasses.replace(taken.trial, view=taken.view),
         untouched.view.tuning.before,
@@ -123,7 +130,7 @@ def decide(
         _why_nothing(ways) if taken is untouched else (),
         tuple(ways) if taken in ways else (*ways, taken),
         taken.scored,
-        _refused(wanted, beside),
+        _refused(wanted, beside) or (None if taken is untouched else beyond),
     )
 
 
@@ -141,6 +148,12 @@ def _refused(way: TimedWay, beside: Scored) -> Refused | None:
         return None
     behind.sort(key=lambda place: -ratios[place])
     return Refused(way.trial, tuple(behind), beside)
+
+
+def _beyond(way: TimedWay, others: Sequence[TimedWay]) -> Refused | None:
+    """A way with models whose regret is beyond the bound; None if there are none."""
+    models, limits = beyond_bound(way.scored, [one.scored for one in others])
+    return Refused(way.trial, models, limits) if models else None
 
 
 def _why_nothing(ways: Sequence[TimedWay]) -> tuple[str, ...]:

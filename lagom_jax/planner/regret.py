@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lagom_jax.plan.interval import SAME, drowns, outweighed
-from lagom_jax.plan.regret import regrets, regretted
+from lagom_jax.plan.regret import WORST_REGRET, regrets, regrets_beside, regretted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +68,33 @@ def nowhere_behind(one: Scored, other: Scored) -> bool:
     """
     pairs = zip(one.by_model, other.by_model, strict=True)
     return one.seconds <= other.seconds and all(own <= theirs for own, theirs in pairs)
+
+
+def beyond_bound(
+    one: Scored, others: Sequence[Scored]
+) -> tuple[tuple[int, ...], Scored]:
+    """Models by which the regret of a candidate is beyond the bound, by most first.
+
+    Args:
+        one: The candidate.
+        others: All that could be taken in its place.
+
+    Returns:
+        Places of the models, and the times with which they would be content. Beside
+        what a model would choose by itself regret is up to twice what it seems.
+
+    Example:
+        >>> one = Scored(1.0, (1.0, 1.1, 1.2), 1)
+        >>> beyond_bound(one, [Scored(1.0, (1.3, 1.0, 1.0), 1)])
+        ((2, 1), Scored(seconds=1.0, by_model=(1.015, 1.015, 1.015), parts=1))
+    """
+    times = [candidate.by_model for candidate in (one, *others)]
+    least = [min(by_model) for by_model in zip(*times, strict=True)]
+    found = regrets_beside(one.by_model, least)
+    models = [place for place, regret in enumerate(found) if regret > WORST_REGRET]
+    models.sort(key=lambda place: -found[place])
+    content = tuple((1 + WORST_REGRET / 2) * seconds for seconds in least)
+    return tuple(models), dataclasses.replace(one, by_model=content)
 
 
 def least_regret(candidates: Sequence[Scored]) -> int:

@@ -233,7 +233,7 @@ class Sweep:
             self._in_order(best, on_rings(best, usual, taken, self.trials))
 
     def answer(self) -> None:
-        """Tries another order of what a few models keep from being taken.
+        """Tries another order of what a few models are against.
 
         It is looked for by these and the likeliest at once, from the best that is
         known, and compiled beyond the budget's.

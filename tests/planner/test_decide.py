@@ -42,11 +42,11 @@ def test_settings_must_not_drown_where_nothing_else_is_changed(
 
 
 @pytest.mark.parametrize(
-    ("steady", "taken", "refused"),
-    [(0.95, "busy", (19, 0)), (1.05, "fast", (19, 0))],
+    ("steady", "taken", "regretted"),
+    [(0.95, "busy", (19, 0)), (1.05, "fast", (19,))],
 )
 def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
-    monkeypatch, steady, taken, refused
+    monkeypatch, steady, taken, regretted
 ):
     """Another has less regret, and two models find it behind, the last by more."""
     by_model = {
@@ -86,9 +86,12 @@ def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
     found = decide(trials, Timing(judge), limit)
     assert found.trial.view.program.module is MODULES[taken]
     assert found.refused.trial.view.program.module is MODULES["fast"]
-    assert found.refused.models == refused
+    assert found.refused.models == (19, 0)
     # What is behind is asked for settings with which it is not.
     assert limit.by_model in asked
     without = decide(trials, Timing(judge))
     assert without.trial.view.program.module is MODULES["fast"]
-    assert without.refused is None
+    # It is taken, and by some models its regret is beyond the bound.
+    assert without.refused.trial.view.program.module is MODULES["fast"]
+    assert without.refused.models == regretted
+    assert without.refused.beside.by_model[1] == pytest.approx(1.015 * 0.5)
