@@ -244,7 +244,7 @@ class SharedWith:
             gpu: The GPU that all share.
             constants: How strongly they feel each other.
         """
-        self._gpu, self._constants, self._all = gpu, constants, collectives
+        self._gpu, self._constants = gpu, constants
         beside = [load for load in collectives if load is not None]
         channels = sum(load.channels for load in beside)
         self._sms_left = gpu.sm_count - min(channels, gpu.sm_count - 1)
