@@ -274,7 +274,9 @@ def judged(rows: Sequence[Measured], law: Law) -> Outcome:
     if not rows:
         return Outcome()
     errors = [100 * abs(law.kernel(row) - row.of_kernel.slowdown) for row in rows]
-    slower = [100 * abs(row.of_collective.slowdown - 1.0) for row in rows]
+    slower = [
+        100 * abs(law.collective(row) - row.of_collective.slowdown) for row in rows
+    ]
     worst = sorted(zip(errors, rows, strict=True), key=lambda one: -one[0])
     return Outcome(
         checks=tuple(
@@ -320,6 +322,7 @@ def _cells(row: Measured, law: Law, gpu: str) -> dict[str, object]:
         "kernel_slowdown_predicted": round(law.kernel(row), 4),
         "collective_alone_us": _us(row.of_collective.alone),
         "collective_us": _us(row.of_collective.together),
+        "collective_slowdown_predicted": round(law.collective(row), 4),
     }
 
 

@@ -12,7 +12,12 @@ from gpu_stages.gpu import RANKS, TRIAD_BYTES, Gpu
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.compute import kernel_price
 from lagom_jax.cost.constants import load_constants
-from lagom_jax.cost.loads import CollectiveLoad, kernel_load, memory_rate
+from lagom_jax.cost.loads import (
+    CollectiveLoad,
+    KernelLoad,
+    kernel_load,
+    memory_rate,
+)
 from lagom_jax.cost.sharing import SharedWith
 from lagom_jax.cost.sharing_constants import SharingConstants, load_sharing_constants
 from lagom_jax.cost.span import wire_bytes
@@ -110,10 +115,7 @@ class Measured:
 
 
 class Law:
-    """The model's slowdowns of kernels on one GPU.
-
-    Of a collective alone on its link it says that no kernel slows it.
-    """
+    """The model's slowdowns of kernels and collectives on one GPU."""
 
     def __init__(
         self, cluster: Cluster, constants: SharingConstants | None = None
@@ -124,12 +126,21 @@ class Law:
 
     def kernel(self, row: Measured) -> float:
         """Predicted slowdown of the kernel, with its measured time alone."""
+        return self._shared(row).of(self._kernel_load(row))
+
+    def collective(self, row: Measured) -> float:
+        """Predicted slowdown of the collective, with its measured time alone."""
+        (found,) = self._shared(row).of_collectives(self._kernel_load(row))
+        return found
+
+    def _shared(self, row: Measured) -> SharedWith:
+        return SharedWith([self.load(row)], self._cluster.gpu, self._sharing)
+
+    def _kernel_load(self, row: Measured) -> KernelLoad:
         work = row.kernel.work
         price = kernel_price(work, self._cluster, self._constants)
         alone = dataclasses.replace(price, seconds=median(row.of_kernel.alone))
-        load = kernel_load(work, alone, self._cluster.gpu)
-        beside = [self.load(row)]
-        return SharedWith(beside, self._cluster.gpu, self._sharing).of(load)
+        return kernel_load(work, alone, self._cluster.gpu)
 
     def load(self, row: Measured) -> CollectiveLoad:
         """Load of all ranks together on the GPU that they share.
