@@ -21,6 +21,9 @@ from lagom_jax.program.program import Program, Task
 
 LEAST_KNOWN = 0.3
 """A profile that names less than this share of a program's time calibrates nothing."""
+_ROUNDS = 4
+"""Times that it is worked out what ran beside what; more of them change nothing that
+matters."""
 
 
 def samples_of_run(
@@ -35,15 +38,16 @@ def samples_of_run(
         model: The model to be corrected.
     """
     found = match(program, step, model)
-    alone = _alone(program, found, model, model)
-    samples = samples_of_seconds(alone, cluster, model)
-    if samples:
-        # Once more by the times that were measured: what ran beside what is then
-        # another matter.
-        first = Calibration.fit(samples, cluster, model=model.digest)
-        corrected = first.apply(model, cluster, model.digest)
-        alone = _alone(program, found, model, corrected)
+    prices: Prices = model
+    samples: list[Sample] = []
+    # What ran beside what depends on the times that are looked for.
+    for _ in range(_ROUNDS):
+        alone = _alone(program, found, model, prices)
         samples = samples_of_seconds(alone, cluster, model)
+        if not samples:
+            break
+        fitted = Calibration.fit(samples, cluster, model=model.digest)
+        prices = fitted.apply(model, cluster, model.digest)
     return samples, found
 
 
