@@ -46,7 +46,6 @@ class RatesOfLoads:
         self._gpu = gpu
         self._constants = constants
         self._known: dict[tuple[_Load, _Flying], Rates] = {}
-        self._rates_of: dict[_Flying, Callable[[_Load], Rates]] = {}
         self._known_shared: dict[_Flying, SharedWith] = {}
         self._numbers: dict[_Load, int] = {None: NOTHING}
         self._numbered: list[_Load] = [None]
@@ -140,22 +139,18 @@ class RatesOfLoads:
         return found
 
     def _rates_beside(self, flying: _Flying) -> Callable[[_Load], Rates]:
-        known = self._rates_of.get(flying)
-        if known is None:
-            shared = self._shared(flying)
+        shared = self._shared(flying)
 
-            def rates(running: _Load) -> Rates:
-                if isinstance(running, CollectiveLoad):
-                    # On whatever stream: collectives share links and memory all the
-                    # same.
-                    own, *others = self._shared((running, *flying)).of_collectives()
-                    return Rates(1.0 / own, tuple([1.0 / other for other in others]))
-                slower = shared.of_collectives(running)
-                own = 1.0 if running is None else shared.of(running)
-                return Rates(1.0 / own, tuple([1.0 / other for other in slower]))
+        def rates(running: _Load) -> Rates:
+            if isinstance(running, CollectiveLoad):
+                # On whatever stream: collectives share links and memory all the same.
+                own, *others = self._shared((running, *flying)).of_collectives()
+                return Rates(1.0 / own, tuple([1.0 / other for other in others]))
+            slower = shared.of_collectives(running)
+            own = 1.0 if running is None else shared.of(running)
+            return Rates(1.0 / own, tuple([1.0 / other for other in slower]))
 
-            known = self._rates_of[flying] = rates
-        return known
+        return rates
 
     def _shared(self, flying: _Flying) -> SharedWith:
         known = self._known_shared.get(flying)

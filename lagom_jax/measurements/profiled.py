@@ -38,16 +38,18 @@ def samples_of_run(
         model: The model to be corrected.
     """
     found = match(program, step, model)
-    prices: Prices = model
-    samples: list[Sample] = []
-    # What ran beside what depends on the times that are looked for.
-    for _ in range(_ROUNDS):
+
+    def samples_by(prices: Prices) -> list[Sample]:
         alone = _alone(program, found, model, prices)
-        samples = samples_of_seconds(alone, cluster, model)
+        return samples_of_seconds(alone, cluster, model)
+
+    samples = samples_by(model)
+    # What ran beside what depends on the times that are looked for.
+    for _ in range(_ROUNDS - 1):
         if not samples:
             break
         fitted = Calibration.fit(samples, cluster, model=model.digest)
-        prices = fitted.apply(model, cluster, model.digest)
+        samples = samples_by(fitted.apply(model, cluster, model.digest))
     return samples, found
 
 
