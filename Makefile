@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Tests wait for processes that they start, a sixth of their time: one more than cores.
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)' 2>/dev/null || echo auto)
+# uv, where there is one, installs in a fifth of the time.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+INSTALL := $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(PIP))
 # What of the package's extras goes into it.
 EXTRAS ?= test,docs
 # What a file's tests share is then made once, and not by each worker; tests/conftest.py
@@ -31,7 +34,7 @@ $(STAMP): pyproject.toml hatch_build.py lagom_jax/nccl_plugin/build.py $(wildcar
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo \
 	  "could not make $(VENV): on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
 	@echo "Installing into $(VENV) (about a minute, once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$(EXTRAS)]'
+	@$(INSTALL) --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install everything into it
