@@ -5,7 +5,6 @@ import gc
 import operator
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,15 @@ from jaxlib import xla_client
 from lagom_jax.compile import Compiler, Store, deviceless
 
 from .forked import COLLECTED
+from .kept_programs import COMPILED_SOONER
 
 # Playwright runs once in a process: tests of all rooms share one browser.
 from .report.browsers import chromium as chromium
 
-# Read once, as jax starts. What small programs take is compiling them, most of it in
-# emitters of fusions, which later releases cannot do without.
+# Read once, as jax starts.
 _FLAGS = os.environ.get("XLA_FLAGS")
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_force_host_platform_device_count=8",
-        *["--xla_cpu_use_fusion_emitters=false"]
-        * version("jaxlib").startswith("0.10."),
-        *filter(None, [_FLAGS]),
-    ]
-)
+_DEVICES = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(filter(None, [_DEVICES, COMPILED_SOONER, _FLAGS]))
 xla_client.CompileOptions()
 # Processes that tests start are told what they were told before.
 del os.environ["XLA_FLAGS"]

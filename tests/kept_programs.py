@@ -4,10 +4,17 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+# What small programs take is compiling them, most of it in emitters of fusions, which
+# later releases cannot do without.
+COMPILED_SOONER = "--xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith(
+    "0.10."
+)
 
 
 def kept_programs() -> dict[str, str]:
@@ -23,6 +30,7 @@ def kept_programs() -> dict[str, str]:
         ),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "XLA_FLAGS": COMPILED_SOONER,
         # They are XLA's own, for GPUs.
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         "LAGOM_CACHE": "false",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=16"
+    os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=16"
 
 import jax
 import jax.numpy as jnp

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from tests.forked import Forked
+from tests.kept_programs import COMPILED_SOONER
 
 LONGEST = 240
 # What a busy machine may add to a limit.
@@ -23,7 +24,7 @@ def _start(script, job, count, folder):
     environment |= {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": COMPILED_SOONER,
     }
     return [
         Forked(

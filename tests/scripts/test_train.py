@@ -19,7 +19,7 @@ from absl import flags
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.forked import TRAINING, Forked
-from tests.kept_programs import kept_programs
+from tests.kept_programs import COMPILED_SOONER, kept_programs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # The binary, whose processes all keep their programs.
@@ -39,7 +39,7 @@ def start(
             **kept_programs(),
             "PYTHONPATH": os.pathsep.join(sys.path),
             # Compiling takes longer than running.
-            "XLA_FLAGS": "--xla_backend_optimization_level=1",
+            "XLA_FLAGS": f"{COMPILED_SOONER} --xla_backend_optimization_level=1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -45,7 +45,6 @@ class Runs:
                     if n == "LAGOM_STORE" or not n.startswith("LAGOM_")
                 },
                 "PYTHONPATH": os.pathsep.join(sys.path),
-                "XLA_FLAGS": "",
                 # Compiling takes longer than running.
                 "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
                 **kept_programs(),
