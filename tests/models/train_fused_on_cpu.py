@@ -12,8 +12,8 @@ import sys
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] += (
-        " --xla_force_host_platform_device_count=8"
+    os.environ["XLA_FLAGS"] = (
+        "--xla_force_host_platform_device_count=8"
         # Compiling takes longer than running; as in train_on_cpu.py, for one program is
         # that of both.
         " --xla_backend_optimization_level=1"

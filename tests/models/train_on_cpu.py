@@ -13,8 +13,8 @@ from typing import Any
 # Tests that read this file are of another process, whose flags stay as they are.
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] += (
-        " --xla_force_host_platform_device_count=8"
+    os.environ["XLA_FLAGS"] = (
+        "--xla_force_host_platform_device_count=8"
         # Compiling takes longer than running.
         " --xla_backend_optimization_level=1"
     )
