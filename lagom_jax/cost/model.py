@@ -22,7 +22,7 @@ from lagom_jax.cost.loads import (
 )
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import RatesOfLoads, SharedGpu
+from lagom_jax.cost.rates_of_loads import RatesOfLoads, SharedGpu
 from lagom_jax.cost.span import Span, span_of, wire_bytes
 from lagom_jax.cost.symmetric_kernels import Carried
 from lagom_jax.cost.transports import PlacedCall

@@ -24,8 +24,8 @@ from lagom_jax.cost.numbered_block import (
     RunKernels,
     WaitFor,
 )
+from lagom_jax.cost.rates_of_loads import NOTHING
 from lagom_jax.cost.replay import REMEMBERED_STATES, period_of
-from lagom_jax.cost.sharing import NOTHING
 from lagom_jax.cost.streams import State
 from lagom_jax.cost.timeline import Totals
 

@@ -18,209 +18,17 @@ and what the constants were fitted to: docs/explanation/model.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 from lagom_jax.cluster import Gpu
-from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad
 from lagom_jax.cost.sharing_constants import SharingConstants
-from lagom_jax.hlo.collective import Collective
-from lagom_jax.program.program import Kernel, Task
 
 # However much is taken, something is left: NCCL and XLA never stop each other.
 _LEAST_SHARE = 0.05
 # The largest share of the memory bandwidth that was seen of a kernel beside a
 # collective: one with more is not waited for longer.
 _MOST_WAITED_FOR = 0.8
-NOTHING: Final = 0
-"""The number of the load of what takes nothing of the GPU."""
-_Load: TypeAlias = KernelLoad | CollectiveLoad | None
-_Flying: TypeAlias = tuple[CollectiveLoad | None, ...]
-
-
-class RatesOfLoads:
-    """The speeds of tasks by what they take of a GPU, each worked out once."""
-
-    def __init__(self, gpu: Gpu, constants: SharingConstants) -> None:
-        self._gpu = gpu
-        self._constants = constants
-        self._known: dict[tuple[_Load, _Flying], Rates] = {}
-        self._known_shared: dict[_Flying, SharedWith] = {}
-        self._numbers: dict[_Load, int] = {None: NOTHING}
-        self._numbered: list[_Load] = [None]
-        self._by_flying: dict[tuple[int, ...], Callable[[int], Rates]] = {}
-        self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
-        self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
-
-    def of(self, running: _Load, flying: _Flying) -> Rates:
-        """The speeds of what runs and of what flies; None takes nothing.
-
-        Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
-            >>> gpu = Cluster.parse("h100").gpu
-            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
-            >>> rates.of(None, (None,)).flying
-            (1.0,)
-        """
-        key = (running, flying)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._rates_beside(flying)(running)
-        return known
-
-    def number(self, load: KernelLoad | CollectiveLoad) -> int:
-        """The number of a load, by which speeds are found sooner; equal ones share it.
-
-        Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
-            >>> gpu = Cluster.parse("h100").gpu
-            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
-            >>> one, same = (KernelLoad(0.5, 0.0, 0), KernelLoad(0.5, 0.0, 0))
-            >>> rates.number(one) == rates.number(same) != NOTHING
-            True
-        """
-        known = self._numbers.get(load)
-        if known is None:
-            known = self._numbers[load] = len(self._numbered)
-            self._numbered.append(load)
-        return known
-
-    def beside(self, flying: tuple[int, ...]) -> Callable[[int], Rates]:
-        """The same by the numbers of loads, for all that runs beside the same.
-
-        Args:
-            flying: The numbers of what flies.
-
-        Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
-            >>> gpu = Cluster.parse("h100").gpu
-            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
-            >>> rates.beside((NOTHING,))(NOTHING).flying
-            (1.0,)
-        """
-        known = self._by_flying.get(flying)
-        if known is None:
-            numbered = self._numbered
-            loads = [numbered[number] for number in flying]
-            rates_of = self._rates_beside(
-                tuple(o if isinstance(o, CollectiveLoad) else None for o in loads)
-            )
-
-            def rates(running: int) -> Rates:
-                return rates_of(numbered[running])
-
-            known = self._by_flying[flying] = rates
-        return known
-
-    def mix(self, kernels: Mapping[KernelLoad, float]) -> KernelMix:
-        """Kernels that collectives run beside; equal ones share what is worked out.
-
-        Args:
-            kernels: Seconds of kernels, by what these need of the GPU.
-        """
-        key = tuple(kernels.items())
-        known = self._mixes.get(key)
-        if known is None:
-            known = self._mixes[key] = KernelMix(self, key)
-        return known
-
-    def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
-        """Slowdown of a kernel beside a collective."""
-        known = self._slowdowns.get(beside)
-        if known is None:
-            known = self._slowdowns[beside] = {}
-        found = known.get(kernel)
-        if found is None:
-            found = known[kernel] = self._shared((beside,)).of(kernel)
-        return found
-
-    def _rates_beside(self, flying: _Flying) -> Callable[[_Load], Rates]:
-        shared = self._shared(flying)
-
-        def rates(running: _Load) -> Rates:
-            if isinstance(running, CollectiveLoad):
-                # On whatever stream: collectives share links and memory all the same.
-                own, *others = self._shared((running, *flying)).of_collectives()
-                return Rates(1.0 / own, tuple([1.0 / other for other in others]))
-            slower = shared.of_collectives(running)
-            own = 1.0 if running is None else shared.of(running)
-            return Rates(1.0 / own, tuple([1.0 / other for other in slower]))
-
-        return rates
-
-    def _shared(self, flying: _Flying) -> SharedWith:
-        known = self._known_shared.get(flying)
-        if known is None:
-            known = SharedWith(flying, self._gpu, self._constants)
-            self._known_shared[flying] = known
-        return known
-
-
-class KernelMix:
-    """Kernels that collectives run beside, and what those lose."""
-
-    def __init__(
-        self, rates: RatesOfLoads, kernels: tuple[tuple[KernelLoad, float], ...]
-    ) -> None:
-        self._rates, self._kernels = rates, kernels
-        self._lost: dict[CollectiveLoad, float] = {}
-
-    def lost(self, load: CollectiveLoad) -> float:
-        """Seconds that the kernels lose for each that a collective takes alone.
-
-        Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
-            >>> from lagom_jax.cost.loads import NO_LOAD
-            >>> gpu = Cluster.parse("h100").gpu
-            >>> rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
-            >>> rates.mix({KernelLoad(0.5, 0.0, 0): 1.0}).lost(NO_LOAD)
-            0.0
-        """
-        known = self._lost.get(load)
-        if known is None:
-            lost = done = 0.0
-            for kernel, seconds in self._kernels:
-                rates = self._rates.of(kernel, (load,))
-                lost += seconds * (1.0 - rates.running)
-                done += seconds * rates.flying[0]
-            known = self._lost[load] = lost / done if done else 0.0
-        return known
-
-
-class SharedGpu:
-    """Contention on the GPUs of one cluster."""
-
-    def __init__(
-        self,
-        rates: RatesOfLoads,
-        kernels: Callable[[Kernel], KernelLoad],
-        collectives: Callable[[Collective], CollectiveLoad],
-    ) -> None:
-        self.of_loads = rates
-        """The speeds by what tasks take of the GPU."""
-        self._kernels = kernels
-        self._collectives = collectives
-
-    def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
-        """Slowdown of a kernel beside a collective."""
-        return self.of_loads.slowdown(kernel, beside)
-
-    def rates(self, running: Task | None, flying: tuple[Task, ...]) -> Rates:
-        """The speeds of what the compute stream runs, and of tasks on other streams."""
-        return self.of_loads.of(
-            self._kernels(running)
-            if isinstance(running, Kernel)
-            else running and self._collectives(running),
-            tuple(
-                self._collectives(task) if isinstance(task, Collective) else None
-                for task in flying
-            ),
-        )
 
 
 class SharedWith:
@@ -277,12 +85,26 @@ class SharedWith:
         """
         if kernel is None:
             return self._by_each_other
-        share = min(_MOST_WAITED_FOR, kernel.memory_share)
-        waits = share / (1.0 - share)
+        waits = _waited_for(kernel)
         return [
             slower + own * waits
             for slower, own in zip(self._by_each_other, self._waiting, strict=True)
         ]
+
+    def of_first(self, kernel: KernelLoad) -> float:
+        """The factor by which the first of the collectives takes longer.
+
+        Example:
+            >>> from lagom_jax.cluster import Cluster
+            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
+            >>> gpu = Cluster.parse("h100").gpu
+            >>> load = CollectiveLoad(8, 1 << 19, 0.1 * gpu.memory_bytes_per_s, "", 0.5)
+            >>> shared = SharedWith([load], gpu, load_sharing_constants(gpu))
+            >>> kernel = KernelLoad(0.5, 0.0, 0)
+            >>> [shared.of_first(kernel)] == shared.of_collectives(kernel)
+            True
+        """
+        return self._by_each_other[0] + self._waiting[0] * _waited_for(kernel)
 
     def of(self, kernel: KernelLoad) -> float:
         """The factor by which a kernel takes longer beside the collectives.
@@ -318,6 +140,12 @@ class SharedWith:
         """The part that comes from memory bandwidth and cache."""
         stretched = (1.0 + self._read_again * kernel.reuse) / self._memory_left
         return 1.0 + kernel.memory_share * (stretched - 1.0)
+
+
+def _waited_for(kernel: KernelLoad) -> float:
+    """Time that a collective waits for a kernel's bytes, for each it uses memory."""
+    share = min(_MOST_WAITED_FOR, kernel.memory_share)
+    return share / (1.0 - share)
 
 
 def start_delay(beside: Sequence[CollectiveLoad], constants: SharingConstants) -> float:

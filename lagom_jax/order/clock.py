@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from lagom_jax.cost.ledger import Ledger
+from lagom_jax.cost.rates_of_loads import NOTHING
 from lagom_jax.cost.replay import Machine
-from lagom_jax.cost.sharing import NOTHING
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.order.terms import Terms
 from lagom_jax.order.transfers import Transfer, TransferQueues

@@ -10,7 +10,7 @@ import copy
 
 from lagom_jax.cost.contention import Rates
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import NOTHING
+from lagom_jax.cost.rates_of_loads import NOTHING
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Kernel, Task
 from lagom_jax.settings.space import Choice

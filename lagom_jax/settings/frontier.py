@@ -15,7 +15,7 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from lagom_jax.cost.loads import KernelLoad
-from lagom_jax.cost.sharing import KernelMix
+from lagom_jax.cost.rates_of_loads import KernelMix
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.program.program import Kernel
 from lagom_jax.settings.stage import Stage

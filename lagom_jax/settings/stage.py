@@ -20,7 +20,7 @@ from lagom_jax.cost.model import CostModel
 from lagom_jax.cost.numbered_block import NumberedBlock
 from lagom_jax.cost.numbered_replay import NumberedReplay, SpeedsByLoads, TaskTerms
 from lagom_jax.cost.prices import Price, Prices
-from lagom_jax.cost.sharing import KernelMix
+from lagom_jax.cost.rates_of_loads import KernelMix
 from lagom_jax.cost.timeline import Totals
 from lagom_jax.hlo.collective import Collective
 from lagom_jax.hlo.work import Work

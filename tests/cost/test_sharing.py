@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.loads import CollectiveLoad, KernelLoad, kernel_load, memory_rate
 from lagom_jax.cost.prices import Price
-from lagom_jax.cost.sharing import (
-    RatesOfLoads,
-    SharedGpu,
-    SharedWith,
-    cache_overflow,
-    collective_slowdown,
-)
+from lagom_jax.cost.rates_of_loads import RatesOfLoads, SharedGpu
+from lagom_jax.cost.sharing import SharedWith, cache_overflow, collective_slowdown
 from lagom_jax.cost.sharing_constants import SharingConstants, load_sharing_constants
 from lagom_jax.hlo.work import Matmul, Work
 from lagom_jax.plan.setting import Setting
@@ -269,3 +264,21 @@ def test_protocols_move_their_flags_through_memory():
     nvls = Setting("nvls", "simple", 16, 640, 131072)
     assert CONSTANTS.passes("all-reduce", ll) == 5.0
     assert CONSTANTS.passes("all-reduce", nvls) == 2.0
+
+
+def test_what_kernels_lose_to_a_collective_is_what_their_rates_say():
+    gpu = H100
+    rates = RatesOfLoads(gpu, load_sharing_constants(gpu))
+    load = CollectiveLoad(8, 1 << 19, 0.2 * gpu.memory_bytes_per_s, "", 0.5)
+    kernels = {
+        KernelLoad(0.3, 0.0, 0): 2.0,
+        KernelLoad(0.9, 1.0, 1000, seconds=1e-4): 3.0,
+        KernelLoad(0.6, 0.5, 40, seconds=2e-5): 0.5,
+    }
+    found = {one: rates.of(one, (load,)) for one in kernels}
+    lost = sum(s * (1.0 - found[one].running) for one, s in kernels.items())
+    done = sum(s * found[one].flying[0] for one, s in kernels.items())
+    assert 0 < rates.mix(kernels).lost(load) == lost / done
+    # Another mix of the same kernels takes what is known of them.
+    fewer = dict(list(kernels.items())[1:])
+    assert rates.mix(fewer).lost(load) != lost / done
