@@ -84,6 +84,7 @@ def pairs(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.nightly
 def test_a_dry_run_finds_the_slowdown_that_the_stand_ins_have(tmp_path, monkeypatch):
     found = staged("contention", tmp_path, monkeypatch, slowdown=1.4)
     assert found.status == "ran", found
@@ -115,6 +116,7 @@ def test_why_nothing_was_measured(tmp_path, monkeypatch, changes, why):
     assert re.search(why, found.why)
 
 
+@pytest.mark.nightly
 def test_a_later_hang_keeps_what_was_measured(tmp_path, monkeypatch):
     found = staged("contention", tmp_path, monkeypatch, seconds=40.0, hangs=1500)
     assert found.status == "ran", found
@@ -122,6 +124,7 @@ def test_a_later_hang_keeps_what_was_measured(tmp_path, monkeypatch):
     assert any("It ended with" in finding for finding in found.outcome.findings)
 
 
+@pytest.mark.nightly
 def test_nothing_is_measured_with_another_setting(tmp_path, monkeypatch):
     found = staged("contention", tmp_path, monkeypatch, disobeys="all-reduce")
     wrong = [f for f in found.outcome.findings if f.startswith("NCCL was asked for")]

@@ -165,7 +165,7 @@ def request(folder, seconds=280.0):
     return Request("h100", True, seconds, str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_program_of_other_options_refutes_it(tmp_path, monkeypatch):
     options = json.dumps({"xla_gpu_all_gather_combine_threshold_bytes": 1})
     found = staged("schedule", tmp_path, monkeypatch, xla_options=options)
