@@ -219,9 +219,16 @@ class Timing:
             self._with_settings(way) if place in settled else way
             for place, way in enumerate(ways)
         ]
-        while (place := least_regret([way.scored for way in asked])) not in settled:
-            settled.add(place)
-            asked[place] = self._with_settings(asked[place])
+        while True:
+            place = least_regret([way.scored for way in asked])
+            # One model's settings may hide what all models would make of a program
+            # that is ahead without any.
+            same = [p for p, way in enumerate(ways) if way.trial is ways[place].trial]
+            if settled.issuperset(same):
+                break
+            settled.update(same)
+            for other in same:
+                asked[other] = self._with_settings(ways[other])
         better = asked[place].scored.is_better_than(untouched.scored)
         return asked[place] if better else untouched
 

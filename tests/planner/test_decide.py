@@ -1,5 +1,6 @@
 """Settings that all models choose, in a decision among programs."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -95,3 +96,39 @@ def test_what_no_model_finds_behind_other_times_is_taken_if_there_is_such_a_one(
     assert without.refused.trial.view.program.module is MODULES["fast"]
     assert without.refused.models == regretted
     assert without.refused.beside.by_model[1] == pytest.approx(1.015 * 0.5)
+
+
+def test_of_the_program_that_is_ahead_all_models_are_asked_for_settings(monkeypatch):
+    """What one model found for it takes longer by all, and stands behind another."""
+    judge = Remembering()
+    seen = {
+        kind: judge.look(Scheduled(MODULES[kind], H100, "step"))
+        for kind in ("usual", "fast", "busy")
+    }
+    own = seen["fast"].found.choice
+    agreed = tuple(1 if one != 1 else 2 for one in own)
+    plain = {"usual": 2.0, "fast": 1.0, "busy": 1.01}
+
+    def doubt(stage, policy):
+        (kind,) = (k for k, view in seen.items() if view.stage is stage)
+
+        def step_seconds(choice):
+            if not any(choice):
+                return (plain[kind],) * 20
+            return ((0.9 if choice == agreed else 1.5) * plain[kind],) * 20
+
+        def decided(found, **_):
+            return dataclasses.replace(found, choice=agreed)
+
+        return SimpleNamespace(step_seconds=step_seconds, decided=decided)
+
+    monkeypatch.setattr(judge, "doubt", doubt)
+    timing = Timing(judge)
+    trials = [
+        Trial(Asked(given=((kind, True),) if n else ()), "ok", "", 1.0, view, number=n)
+        for n, (kind, view) in enumerate(seen.items())
+    ]
+    untouched = timing.untouched(trials[0])
+    taken = timing.taken([untouched, *timing.ways(trials, trials[0])], untouched)
+    assert any(own)
+    assert (taken.trial.number, taken.view.found.choice) == (1, agreed)
