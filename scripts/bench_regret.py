@@ -3,13 +3,15 @@
     python scripts/bench_regret.py [--case NAME] [--compiles N] [--json OUT] [--docs]
     python scripts/bench_regret.py --from OUT --coverage COVERAGE --docs
 
-For each case the candidates of a plan are compiled once. Then every model of the
-ensemble decides for itself: it takes the candidate that it finds the fastest, and
-Lagom's search finds settings for it. All of these plans are timed under all models,
-beside the plan that was decided by regret, and beside the program as it is. A plan's
-regret under a model is how much longer its step takes than that of the best of them
-there. `COVERAGE` is what `scripts/score_coverage.py --json` wrote. Everything is
-predicted.
+For each case the candidates of a plan are compiled once. Then a plan is made under
+every model of the ensemble: that one is taken for the likeliest, finds its own settings
+for each candidate, says which are worth a closer look, and what it finds is decided by
+regret, as every plan is. Beside that every model decides for itself: it takes the
+candidate that it finds the fastest, with the settings that Lagom's search finds for it.
+All of these plans are timed under all models, beside the plan of the likeliest, and
+beside the program as it is. A plan's regret under a model is how much longer its step
+takes than that of the best of all of them there. `COVERAGE` is what
+`scripts/score_coverage.py --json` wrote. Everything is predicted.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ from planned_cases import (
 from unseen_steps import UNSEEN
 
 from lagom_jax.planner import Budget, Request
-from lagom_jax.planner.decide import finalists
+from lagom_jax.planner.comparison import as_compiled
+from lagom_jax.planner.decide import Timing, decide, finalists
 from lagom_jax.planner.judge import Judge, View
+from lagom_jax.planner.trial import Trial
 from lagom_jax.settings.lagom import Lagom
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks" / "regret.md"
@@ -61,6 +65,8 @@ SMALL: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 """Steps that can be planned in a minute."""
+_IN_REACH = 0.10
+"""No model is asked again about a candidate that is so far behind by the likeliest."""
 ALL = {**SMALL, **STEPS}
 
 
@@ -70,8 +76,14 @@ class Row:
 
     case: str
     models: int
-    regrets: list[float]
-    """Of each model's plan under each of the other models."""
+    alone: list[float]
+    """Regrets of what each model takes by itself, under each of the other models."""
+    led: list[float]
+    """The same of plans that are decided by regret, by the model that each was made
+    under."""
+    led_slower: int
+    """Of these plans the most models under which one is slower than the program as it
+    is."""
     decided_mean: float
     """Of the plan decided by regret, over all models."""
     decided_worst: float
@@ -88,8 +100,6 @@ class Row:
     of_it_regret: float
     """Those that the ensemble took: before transports are tried, and in the end."""
     versions: str
-    least_worst: float | None = None
-    """Of the worst regrets of single models' plans the least."""
 
     @property
     def without_regret(self) -> float:
@@ -112,17 +122,21 @@ def row_of(case: str, compiles: int) -> Row:
     assert finished is not None
     assert found is not None
     views = [t.view for t in finalists(finished.trials) if t.view is not None]
-    own = plans_of_models(finished.judge, views)
+    alone = plans_of_models(finished.judge, views)
+    led = [led_by(finished.judge, n, finished.trials) for n in range(len(alone))]
     taken = finished.taken.view
     assert taken is not None
     decided = by_model(finished.judge, taken, taken.found.choice)
-    times = np.array([*own, decided])
+    untouched = np.array(finished.ways[0].scored.by_model)
+    times = np.array([*alone, *led, decided])
     regret = times / times.min(axis=0) - 1
-    others = regret[:-1][~np.eye(len(own), dtype=bool)]
+    elsewhere = ~np.eye(len(alone), dtype=bool)
     return Row(
         case=case,
-        models=len(own),
-        regrets=others.tolist(),
+        models=len(alone),
+        alone=regret[: len(alone)][elsewhere].tolist(),
+        led=regret[len(alone) : -1][elsewhere].tolist(),
+        led_slower=max(int((np.array(one) > untouched).sum()) for one in led),
         decided_mean=float(regret[-1].mean()),
         decided_worst=float(regret[-1].max()),
         slower=found.slower,
@@ -139,8 +153,32 @@ def row_of(case: str, compiles: int) -> Row:
             if what.startswith("timing")
         ),
         versions=versions_of(plan),
-        least_worst=float(regret[:-1].max(axis=1).min()),
     )
+
+
+def led_by(judge: Judge, number: int, trials: Sequence[Trial]) -> tuple[float, ...]:
+    """Times under all models of the plan that is made under one of them.
+
+    Args:
+        judge: What looked at the candidates.
+        number: The model that is taken for the likeliest.
+        trials: The candidates.
+    """
+    judge = judge.led_by(number)
+    first, *others = (trial for trial in trials if trial.view is not None)
+    least = min(map(as_compiled, [first, *others]))
+    near = [trial for trial in others if as_compiled(trial) <= least * (1 + _IN_REACH)]
+    looked = [
+        dataclasses.replace(trial, view=judge.look(trial.view.scheduled))
+        for trial in (first, *near)
+        if trial.view is not None
+    ]
+    scored = decide(looked, Timing(judge)).scored
+    assert scored is not None
+    times = list(scored.by_model)
+    # Its own place is that of the model that was the likeliest.
+    times[number] = scored.seconds
+    return tuple(times)
 
 
 def by_model(judge: Judge, view: View, choice: Sequence[int]) -> tuple[float, ...]:
@@ -165,22 +203,27 @@ def plans_of_models(judge: Judge, views: Sequence[View]) -> list[tuple[float, ..
 
 def table(rows: Sequence[Row]) -> str:
     lines = [
-        "| case | plans of single models: median regret | worst | least worst "
-        "| decided by regret: mean | worst | slower in |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| case | plans made under one model, under the others: median regret | worst "
+        "| slower in | without deciding by regret: median | worst "
+        "| the plan itself: mean | worst | slower in |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [
-        f"| {row.case} | {np.median(row.regrets):.2%} | {max(row.regrets):.2%} "
-        f"| {'' if row.least_worst is None else f'{row.least_worst:.2%}'} "
+        f"| {row.case} | {np.median(row.led):.2%} | {max(row.led):.2%} "
+        f"| {row.led_slower} of {row.models} "
+        f"| {np.median(row.alone):.2%} | {max(row.alone):.2%} "
         f"| {row.decided_mean:.2%} | {row.decided_worst:.2%} "
         f"| {row.slower} of {row.models} |"
         for row in rows
     ]
     if len(rows) > 1:
-        together = [regret for row in rows for regret in row.regrets]
+        led = [regret for row in rows for regret in row.led]
+        alone = [regret for row in rows for regret in row.alone]
         slower, models = sum(r.slower for r in rows), sum(r.models for r in rows)
         lines.append(
-            f"| all | {np.median(together):.2%} | {max(together):.2%} | "
+            f"| all | {np.median(led):.2%} | {max(led):.2%} "
+            f"| {max(row.led_slower for row in rows)} of {rows[0].models} "
+            f"| {np.median(alone):.2%} | {max(alone):.2%} "
             f"| {np.mean([row.decided_mean for row in rows]):.2%} "
             f"| {max(row.decided_worst for row in rows):.2%} "
             f"| {slower} of {models} |"
@@ -234,14 +277,16 @@ predicted, on schedules of XLA's real compiler. {absent(rows)}
 
 ## Plans under models that did not make them
 
-Every model of the ensemble decides for itself among the same compiled candidates, with
-settings of its own; its plan is then timed under all other models. Regret is how much
-longer a step takes than with the best of these plans under the same model. The plan
-that is decided by regret stands beside them; *slower in* counts the models by which it
-is slower than the program as it is. *Least worst* is the worst regret of that of the
-twenty plans whose worst is the least: where it is large, no one plan suits all models.
-Orders of instructions were searched for under the likeliest model, and off the rings
-under a few others with it.
+A plan is made under every model of the ensemble: that model is taken for the likeliest,
+the one that is otherwise the likeliest takes its place, and among the same compiled
+candidates the plan is decided by regret, as every plan is. It is then timed under all
+other models. *Slower in* counts the models by which a plan is slower than the program
+as it is, of twenty plans the most. *Without deciding by regret* every model takes what
+it finds the fastest, with settings of its own, and asks no other: that is what deciding
+by regret is for. *The plan itself* is that of the likeliest model, which `lagom tune`
+hands out. Regret is how much longer a step takes than with the best of all of these
+plans under the same model. Orders of instructions were searched for under the likeliest
+model, and off the rings under a few others with it.
 
 {table(rows)}
 

@@ -66,6 +66,22 @@ class Ensemble:
         )
         return cls(model, others)
 
+    def led_by(self, number: int) -> Ensemble:
+        """The same models, of which another one is taken for the likeliest.
+
+        Args:
+            number: Its place among the members, which the likeliest takes.
+
+        Example:
+            >>> h100 = Ensemble.of(Cluster.parse("h100:1x8"), members=2)
+            >>> led = h100.led_by(1)
+            >>> led.likeliest is h100.members[1], led.members[1] is h100.likeliest
+            (True, True)
+        """
+        members = list(self.members)
+        likeliest, members[number] = members[number], self.likeliest
+        return Ensemble(likeliest, tuple(members))
+
     def under(self, settings: Mapping[Collective, Setting]) -> Ensemble:
         """The same models with other settings for some collectives."""
         return Ensemble(

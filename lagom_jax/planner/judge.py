@@ -88,6 +88,7 @@ class Judge:
         controls: Controls,
         calibration: Calibration | None = None,
         *,
+        models: Ensemble | None = None,
         streams: bool = False,
         policies: tuple[CtaPolicy, ...] = ("default",),
         store: Store | None = None,
@@ -98,16 +99,17 @@ class Judge:
             cluster: What the programs run on.
             controls: The parts of a setting that can be set.
             calibration: Corrections to the model.
+            models: All that may hold; by default what is known of the cluster.
             streams: Whether collectives may have a second stream in another order.
             policies: Of the process, that a plan may ask for; the default first.
             store: Where orders stay for other plans; None for nowhere.
         """
         self._streams = streams
         self._policies = policies
-        self._ensemble = Ensemble.of(cluster)
+        self._ensemble = models or Ensemble.of(cluster)
         self.model = self._ensemble.likeliest
         self._models = {one: self.model.with_policy(one) for one in policies}
-        self._cluster = cluster
+        self._cluster, self._calibration = cluster, calibration
         self._controls = controls
         self._store = store
         self._kept = KeptOrders(
@@ -125,8 +127,20 @@ class Judge:
 
     def calibrated(self, calibration: Calibration) -> Judge:
         """The judge with the model corrected by measurements."""
+        return self._with(self._ensemble, calibration)
+
+    def led_by(self, number: int) -> Judge:
+        """The judge that takes another model of its ensemble for the likeliest.
+
+        Args:
+            number: The model's place.
+        """
+        return self._with(self._ensemble.led_by(number), self._calibration)
+
+    def _with(self, models: Ensemble, calibration: Calibration | None) -> Judge:
         return Judge(
             *(self._cluster, self._controls, calibration),
+            models=models,
             streams=self._streams,
             policies=self._policies,
             store=self._store,
