@@ -327,6 +327,8 @@ def main() -> None:
     parser.add_argument("--coverage", action="append", type=Path, default=[])
     parser.add_argument("--docs", action="store_true", help=f"rewrite {PAGE.name}")
     asked = parser.parse_args()
+    if asked.docs and not asked.coverage:
+        parser.error("--docs needs --coverage, of what score_coverage.py --json wrote")
     rows = list(read_rows(asked.made or (), Row))
     for case in () if asked.made else asked.case or SMALL:
         rows.append(row_of(case, asked.compiles))
