@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from lagom_jax.cluster import Gpu
@@ -31,8 +31,7 @@ class RatesOfLoads:
         self._numbered: list[_Load] = [None]
         self._by_flying: dict[tuple[int, ...], Callable[[int], Rates]] = {}
         self._mixes: dict[tuple[tuple[KernelLoad, float], ...], KernelMix] = {}
-        self._slowdowns: dict[CollectiveLoad, dict[KernelLoad, float]] = {}
-        self._pairs: dict[CollectiveLoad, PairRates] = {}
+        self._slowdowns: dict[CollectiveLoad, Slowdowns] = {}
 
     def of(self, running: _Load, flying: _Flying) -> Rates:
         """The speeds of what runs and of what flies; None takes nothing.
@@ -109,26 +108,21 @@ class RatesOfLoads:
             known = self._mixes[key] = KernelMix(self, key)
         return known
 
-    def pairs(self, beside: CollectiveLoad) -> PairRates:
-        """The speeds of kernels and of the one collective beside them.
+    def slowdowns(self, beside: CollectiveLoad) -> Slowdowns:
+        """The factors by which kernels and one collective slow each other.
 
         Args:
             beside: What the collective takes.
         """
-        known = self._pairs.get(beside)
+        known = self._slowdowns.get(beside)
         if known is None:
-            known = self._pairs[beside] = PairRates(self._shared((beside,)))
+            shared = self._shared((beside,))
+            known = self._slowdowns[beside] = Slowdowns(shared, self._numbered)
         return known
 
     def slowdown(self, kernel: KernelLoad, beside: CollectiveLoad) -> float:
         """Slowdown of a kernel beside a collective."""
-        known = self._slowdowns.get(beside)
-        if known is None:
-            known = self._slowdowns[beside] = {}
-        found = known.get(kernel)
-        if found is None:
-            found = known[kernel] = self._shared((beside,)).of(kernel)
-        return found
+        return self.slowdowns(beside)[self.number(kernel)][0]
 
     def _rates_beside(self, flying: _Flying) -> Callable[[_Load], Rates]:
         shared = self._shared(flying)
@@ -152,27 +146,19 @@ class RatesOfLoads:
         return known
 
 
-class PairRates(dict[int, tuple[float, float]]):
-    """The speeds of a kernel and of the collective beside it, by the kernel's number.
+class Slowdowns(dict[int, tuple[float, float]]):
+    """Of a kernel beside a collective, and of that one, by the kernel's number."""
 
-    A search asks for the same kernels again and again, and numbers are found sooner.
-    """
-
-    def __init__(self, shared: SharedWith) -> None:
+    def __init__(self, shared: SharedWith, numbered: Sequence[_Load]) -> None:
         super().__init__()
-        self._shared = shared
+        self._shared, self._numbered = shared, numbered
 
-    def found(self, number: int, kernel: KernelLoad) -> tuple[float, float]:
-        """Works a pair out, and keeps it.
-
-        Args:
-            number: The kernel's.
-            kernel: What it needs of the GPU.
-        """
-        shared = self._shared
-        pair = 1.0 / shared.of(kernel), 1.0 / shared.of_first(kernel)
-        self[number] = pair
-        return pair
+    def __missing__(self, number: int) -> tuple[float, float]:
+        kernel = self._numbered[number]
+        assert isinstance(kernel, KernelLoad)
+        (slower,) = self._shared.of_collectives(kernel)
+        found = self[number] = self._shared.of(kernel), slower
+        return found
 
 
 class KernelMix:
@@ -182,7 +168,7 @@ class KernelMix:
         self, rates: RatesOfLoads, kernels: tuple[tuple[KernelLoad, float], ...]
     ) -> None:
         self._rates = rates
-        self._kernels = [(rates.number(kernel), kernel, s) for kernel, s in kernels]
+        self._kernels = [(rates.number(kernel), seconds) for kernel, seconds in kernels]
         self._lost: dict[CollectiveLoad, float] = {}
 
     def lost(self, load: CollectiveLoad) -> float:
@@ -200,11 +186,11 @@ class KernelMix:
         known = self._lost.get(load)
         if known is None:
             lost = done = 0.0
-            pairs = self._rates.pairs(load)
-            for number, kernel, seconds in self._kernels:
-                own, beside = pairs.get(number) or pairs.found(number, kernel)
-                lost += seconds * (1.0 - own)
-                done += seconds * beside
+            slowdowns = self._rates.slowdowns(load)
+            for number, seconds in self._kernels:
+                own, beside = slowdowns[number]
+                lost += seconds * (1.0 - 1.0 / own)
+                done += seconds * (1.0 / beside)
             known = self._lost[load] = lost / done if done else 0.0
         return known
 

@@ -85,26 +85,12 @@ class SharedWith:
         """
         if kernel is None:
             return self._by_each_other
-        waits = _waited_for(kernel)
+        share = min(_MOST_WAITED_FOR, kernel.memory_share)
+        waits = share / (1.0 - share)
         return [
             slower + own * waits
             for slower, own in zip(self._by_each_other, self._waiting, strict=True)
         ]
-
-    def of_first(self, kernel: KernelLoad) -> float:
-        """The factor by which the first of the collectives takes longer.
-
-        Example:
-            >>> from lagom_jax.cluster import Cluster
-            >>> from lagom_jax.cost.sharing_constants import load_sharing_constants
-            >>> gpu = Cluster.parse("h100").gpu
-            >>> load = CollectiveLoad(8, 1 << 19, 0.1 * gpu.memory_bytes_per_s, "", 0.5)
-            >>> shared = SharedWith([load], gpu, load_sharing_constants(gpu))
-            >>> kernel = KernelLoad(0.5, 0.0, 0)
-            >>> [shared.of_first(kernel)] == shared.of_collectives(kernel)
-            True
-        """
-        return self._by_each_other[0] + self._waiting[0] * _waited_for(kernel)
 
     def of(self, kernel: KernelLoad) -> float:
         """The factor by which a kernel takes longer beside the collectives.
@@ -140,12 +126,6 @@ class SharedWith:
         """The part that comes from memory bandwidth and cache."""
         stretched = (1.0 + self._read_again * kernel.reuse) / self._memory_left
         return 1.0 + kernel.memory_share * (stretched - 1.0)
-
-
-def _waited_for(kernel: KernelLoad) -> float:
-    """Time that a collective waits for a kernel's bytes, for each it uses memory."""
-    share = min(_MOST_WAITED_FOR, kernel.memory_share)
-    return share / (1.0 - share)
 
 
 def start_delay(beside: Sequence[CollectiveLoad], constants: SharingConstants) -> float:
