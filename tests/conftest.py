@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import operator
 import os
 import sys
 from pathlib import Path
@@ -11,9 +10,11 @@ import pytest
 from hypothesis import settings
 from jaxlib import xla_client
 
-from lagom_jax.compile import Compiler, Store, deviceless
+from lagom_jax.compile import Compiler, Store, child, deviceless, worker
+from lagom_jax.hlo import parser_process, text
+from lagom_jax.processes import python
 
-from .forked import COLLECTED
+from .forked import COLLECTED, QuickStarts
 from .kept_programs import COMPILED_SOONER
 
 # Playwright runs once in a process: tests of all rooms share one browser.
@@ -33,9 +34,15 @@ if _FLAGS is not None:
 _USUAL = Path(__file__).parents[1] / ".pytest_cache" / "compiles"
 STORE = os.environ.setdefault("LAGOM_STORE", str(_USUAL))
 
+COMPILING = QuickStarts(
+    child.command()[:-1], Path(worker.__file__), "lagom_jax.compile.worker"
+)
+PARSER = Path(parser_process.__file__)
+PARSING = QuickStarts(python(str(PARSER)), PARSER, "jaxlib._hlo")
+
 # How long an example takes says more about the machine than about the code.
 # A change is judged by the same examples each time; the night looks for new ones.
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("nightly", deadline=None, max_examples=2000)
 
 
@@ -102,6 +109,13 @@ def tests_share_processes_that_compile(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def processes_of_tests_start_quickly(monkeypatch):
+    """Those that compile and that parse; commands and pages start them as users do."""
+    monkeypatch.setattr(child, "subprocess", COMPILING)
+    monkeypatch.setattr(text, "subprocess", PARSING)
+
+
+@pytest.fixture(autouse=True)
 def as_wide_as_without_a_terminal(monkeypatch):
     """Those who run tests side by side may tell their workers another width."""
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -112,11 +126,11 @@ def no_program_of_a_test_stays_imported(tmp_path_factory, monkeypatch):
     """A test's `train.py` would stand before the project's own in the same process."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = sys.modules.copy()
+    count, (last, newest) = len(before), next(reversed(before.items()))
     yield
-    # Most tests import nothing, which is seen at a glance.
-    if sys.modules.keys() == before.keys() and all(
-        map(operator.is_, sys.modules.values(), before.values())
-    ):
+    # What is imported comes last of all, and most tests import nothing.
+    same = len(sys.modules) == count and next(reversed(sys.modules)) == last
+    if same and sys.modules[last] is newest:
         return
     folder = str(tmp_path_factory.getbasetemp())
     for name, module in list(sys.modules.items()):

@@ -30,6 +30,41 @@ LONGEST = 1 << 17
 COLLECTED = (50_000, 20, 20)
 
 
+class QuickStarts:
+    """`subprocess` for a module that starts one script again and again, as forks.
+
+    Args:
+        command: The beginning of the command line that starts the script.
+        script: The script.
+        modules: What it imports.
+    """
+
+    def __init__(self, command: list[str], script: Path, *modules: str) -> None:
+        self._command, self._script, self._modules = command, script, modules
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(subprocess, name)
+
+    def Popen(self, words, **options):
+        """The process, forked if it is of the script."""
+        length = len(self._command)
+        if list(words[:length]) != self._command:
+            return subprocess.Popen(words, **options)
+        return Forked([self._script], modules=self._modules, **options)
+
+    def run(self, words, *, input, timeout, check, **options):
+        """`subprocess.run`, as far as it is used so."""
+        with self.Popen(words, stdin=subprocess.PIPE, **options) as process:
+            try:
+                printed, complaint = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(
+            words, process.returncode, printed, complaint
+        )
+
+
 @functools.cache
 def _parent() -> socket.socket:
     """The way to the process that is forked; it ends with this one."""
@@ -171,7 +206,8 @@ def _become(told: dict, files: list[int]) -> None:
     sys.path[:] = list(dict.fromkeys([str(Path(sys.argv[0]).parent), *own, *sys.path]))
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)
-    _configure(sys.modules["jax"])
+    if "jax" in sys.modules:
+        _configure(sys.modules["jax"])
 
 
 def _configure(jax: types.ModuleType) -> None:

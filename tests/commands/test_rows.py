@@ -1,6 +1,6 @@
 """Rows of tables, on the cluster that they name."""
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -9,6 +9,7 @@ from lagom_jax.cost.collective import CollectiveTerms
 from lagom_jax.cost.constants import load_constants
 from lagom_jax.cost.nccl_default import default_of, offered_by
 from lagom_jax.cost.span import Span
+from tests.depth import examples
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 # Between the rates of networks that were measured, at them, and beyond.
@@ -25,7 +26,7 @@ RATES = st.one_of(
     st.tuples(RATES, RATES),
     st.sampled_from(("ll", "ll128", "simple")),
 )
-@settings(max_examples=400)
+@examples(by_day=100, by_night=2000)
 def test_no_collective_is_slower_on_a_faster_network(
     name, hosts, kind, log2_bytes, rates, protocol
 ):

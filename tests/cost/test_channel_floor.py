@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -12,6 +12,7 @@ from lagom_jax.cost.nccl_default import nccl_default, offered
 from lagom_jax.cost.nccl_facts import nccl_facts
 from lagom_jax.cost.span import Span
 from lagom_jax.plan.setting import Setting, largest_chunk, threads_range
+from tests.depth import examples
 
 PAYLOAD = {"ll": 0.5, "ll128": 0.9375, "simple": 1.0}
 KINDS = ("all-gather", "reduce-scatter", "all-reduce")
@@ -56,7 +57,7 @@ def asked(draw):
 
 
 @given(asked())
-@settings(max_examples=300)
+@examples(by_day=100, by_night=2000)
 def test_no_price_is_below_what_its_channels_carry(case):
     cluster, kind, nbytes, span, setting = case
     facts = nccl_facts(cluster)

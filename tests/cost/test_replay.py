@@ -3,12 +3,13 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cost.replay import replay
 from lagom_jax.program.program import Branch, Launch, Loop, Run, Stream
 
+from ..depth import examples
 from .programs import ByName, collective, launch, program, run, wait
 
 
@@ -188,7 +189,7 @@ def test_a_step_is_between_its_bounds(block, prices):
 
 
 @given(BLOCKS, BLOCKS, PRICES, st.integers(0, 40))
-@settings(max_examples=300)
+@examples(by_day=100, by_night=2000)
 def test_a_loop_equals_its_iterations_written_out(before, body, prices, trips):
     looped = replay(program(*before, Loop("l", body, trips, True)), ByName(prices))
     written = replay(program(*before, *(body * trips)), ByName(prices))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from lagom_jax.compile.schema import message_class
@@ -19,6 +19,7 @@ from lagom_jax.hlo.elided import keep_elided, restore_elided
 from lagom_jax.hlo.spellings import REPAIRS
 from lagom_jax.hlo.text import parse_noting, parse_text
 from lagom_jax.hlo.work import work
+from tests.depth import examples
 
 DUMPS = Path(__file__).parent / "dumps"
 MODULE = """HloModule step, is_scheduled=true, num_partitions=4
@@ -313,7 +314,7 @@ def test_in_process_and_isolated_parsing_agree():
     assert content(parse_text(MODULE, isolated=False)) == content(parse_text(MODULE))
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@examples(8, 100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_text_gives_a_module_or_an_error_of_ours(data):
     parts = re.split(r"(\W)", data.draw(st.sampled_from([MODULE, dump(2024)])))

@@ -8,11 +8,12 @@ import hypothesis.strategies as st
 import numpy as np
 
 from lagom_jax.hlo.work import KINDS, work
+from tests.depth import examples
 from tests.hlo.kernels import fused, one, work_of
 from tests.texts import parse
 
 SIZES = st.integers(1, 12)
-few = hypothesis.settings(max_examples=60)
+few = examples(by_day=25, by_night=500)
 
 
 def shape(sizes, type_="f32"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import lagom_jax
@@ -18,6 +18,7 @@ from lagom_jax.environment import init
 from lagom_jax.errors import PlanError
 from lagom_jax.runtime.cache import Cache
 
+from ..depth import examples
 from ..plan.plans import made_by_hand
 from ..plan.test_plan_file import DOCUMENT, HARMFUL, of_another_type
 
@@ -54,7 +55,7 @@ def by_cache(folder, path):
 
 
 @pytest.mark.parametrize("door", [by_command, by_init, by_tune, by_cache])
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@examples(12, 250, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(HARMFUL) | of_another_type)
 def test_no_door_takes_it(door, option):
     name, value = option

@@ -5,12 +5,13 @@ import random
 
 import pytest
 from hidden_machine import Weather
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.online.belief import Purchase, StepCandidate
 from lagom_jax.online.search import BURST, Search, SearchLimits, after, turns
 from lagom_jax.online.steps import StepTime
+from tests.depth import examples
 from tests.online.jobs import BEGUN, ensemble, job
 
 SEEDS = st.integers(0, 10_000)
@@ -20,7 +21,7 @@ def weather(seed):
     return Weather.drawn(random.Random(seed))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(by_day=12, by_night=300)
 @given(SEEDS)
 def test_two_things_never_change_at_once(seed):
     found = job(*ensemble(seed), steps=1500, weather=weather(seed), seed=str(seed))
@@ -30,7 +31,7 @@ def test_two_things_never_change_at_once(seed):
         assert asked[-1] == state.running, "a trial ends with what it is compared with"
 
 
-@settings(deadline=None, max_examples=30)
+@examples(by_day=12, by_night=300)
 @given(SEEDS)
 def test_no_more_is_spent_than_is_allowed(seed):
     found = job(*ensemble(seed), steps=4000, weather=weather(seed), seed=str(seed))
@@ -39,7 +40,7 @@ def test_no_more_is_spent_than_is_allowed(seed):
         assert state.spent <= limits.allowed(state.steps)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(by_day=12, by_night=300)
 @given(SEEDS)
 def test_what_is_proved_is_never_taken_back(seed):
     found = job(*ensemble(seed), steps=3000, weather=weather(seed), seed=str(seed))
@@ -49,7 +50,7 @@ def test_what_is_proved_is_never_taken_back(seed):
     assert 0 not in changes
 
 
-@settings(deadline=None, max_examples=30)
+@examples(by_day=12, by_night=300)
 @given(SEEDS)
 def test_on_a_calm_machine_the_search_ends_with_the_best(seed):
     candidates, truth = ensemble(seed)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -14,6 +14,7 @@ from lagom_jax.order.terms import Terms
 from lagom_jax.program.program import Launch, Loop, Program, Run, Stream, Wait
 from lagom_jax.settings.arms import decided
 
+from ..depth import examples
 from ..settings.programs import CLUSTERS, model_of, programs, site, stage_of
 
 # A clock counts in steps of 14 fs.
@@ -27,7 +28,7 @@ def run(actions, now, state):
     return now, state
 
 
-@settings(max_examples=150, deadline=None)
+@examples(by_day=50, by_night=1000)
 @given(st.data(), st.sampled_from(CLUSTERS))
 def test_the_clock_agrees_with_the_replay(data, name):
     cluster = Cluster.parse(name)
@@ -74,7 +75,7 @@ def test_a_synchronous_collective_shares_the_link_or_waits_for_its_turn(name, in
     assert end == pytest.approx(expected.step_seconds, rel=1e-9, abs=ROUNDED)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(by_day=20, by_night=400)
 @given(st.data(), st.sampled_from(CLUSTERS))
 def test_another_choice_changes_what_is_known(data, name):
     cluster = Cluster.parse(name)
@@ -93,7 +94,7 @@ def test_another_choice_changes_what_is_known(data, name):
         assert end == pytest.approx(expected, rel=1e-9, abs=ROUNDED)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(by_day=20, by_night=400)
 @given(st.data(), st.sampled_from(CLUSTERS))
 def test_streams_alike_are_equal_however_they_came_about(data, name):
     """From the time of a state on, and from none: the same states to the last bit."""

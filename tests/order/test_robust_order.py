@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from lagom_jax.cost.ensemble import Ensemble
@@ -17,6 +17,7 @@ from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import named
 
+from ..depth import examples
 from .modules import (
     H100,
     MODEL,
@@ -29,7 +30,7 @@ from .modules import (
 )
 from .modules import module as made_of
 
-FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
 OTHER = Ensemble.of(H100, members=3).members[0]
 CONTROLS = named("tuner")
 

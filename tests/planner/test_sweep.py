@@ -4,7 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.errors import (
@@ -25,6 +25,7 @@ from lagom_jax.planner.sweep import Sweep
 from lagom_jax.planner.trial import Asked, memory_of
 from lagom_jax.scheduled import Scheduled
 
+from ..depth import examples
 from .fakes import (
     H100,
     JUDGE,
@@ -247,7 +248,7 @@ ANSWERS = st.one_of(
 LETTERS = ["a", "b", "c", "ab", "ac", "bc", "abc"]
 
 
-@settings(max_examples=60)
+@examples(by_day=25, by_night=500)
 @given(
     st.dictionaries(st.sampled_from(LETTERS), ANSWERS),
     st.integers(1, 9),

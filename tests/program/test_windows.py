@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cost.ledger import Ledger
@@ -15,6 +15,7 @@ from lagom_jax.program.windows import windows
 from ..cost.programs import ByName, launch, program, run, wait
 from ..cost.test_contention import FACTORS, Slowing
 from ..cost.test_replay import BLOCKS, NODES, PRICES
+from ..depth import examples
 
 
 def added_up(step, prices, contention):
@@ -45,7 +46,7 @@ STEPS = st.lists(deep(deep(NODES)), max_size=10).map(lambda nodes: program(*node
 
 
 @given(STEPS, PRICES, FACTORS, st.sampled_from([0.5, 1.0]))
-@settings(max_examples=500, deadline=None)
+@examples(by_day=120, by_night=2000)
 def test_windows_add_up_to_the_step(step, prices, factors, flying):
     contention = Slowing(factors, flying)
     whole = replay(step, ByName(prices), contention).totals
@@ -57,7 +58,6 @@ def test_windows_add_up_to_the_step(step, prices, factors, flying):
 
 
 @given(BLOCKS, BLOCKS, PRICES, FACTORS)
-@settings(deadline=None)
 def test_a_long_loop_costs_as_its_windows(before, body, prices, factors):
     step = program(*before, Loop("l", body, 50, True))
     whole = replay(step, ByName(prices), Slowing(factors)).step_seconds

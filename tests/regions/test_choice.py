@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lagom_jax.errors import RegionError
 from lagom_jax.regions import Cadence
 from lagom_jax.regions.choice import choose
+from tests.depth import examples
 
 
 def history(cadence, rates, steps):
@@ -27,7 +28,7 @@ def history(cadence, rates, steps):
     return sends
 
 
-@settings(max_examples=25)
+@examples(by_day=12, by_night=250)
 @given(
     st.integers(4, 60),
     st.integers(1, 5),

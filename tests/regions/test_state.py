@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType
 
@@ -13,6 +13,7 @@ from lagom_jax.regions import cocodc, diloco, resized, stacked, streaming
 from lagom_jax.regions.compression import decode, encode, from_bytes, shapes, to_bytes
 from lagom_jax.regions.fragments import Fragments
 from lagom_jax.regions.volume import kept_bytes, message_bytes
+from tests.depth import examples
 from tests.regions.rendering import through_wire
 from tests.regions.worlds import flat, flat_one, same_everywhere, trees, vmapped
 
@@ -69,7 +70,7 @@ def test_the_user_may_say_what_belongs_together():
         Fragments.of(ZOO, 8)
 
 
-@settings(max_examples=20)
+@examples(by_day=12, by_night=200)
 @given(st.integers(0, 10**6), st.sampled_from([32, 16, 8, 4]), st.floats(-20, 20))
 def test_messages_are_what_they_should_be(seed, bits, exponent):
     values = np.random.default_rng(seed).normal(size=192).astype(np.float32)

@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from overlap_bounds import BoundKind, seconds_at_least
 
@@ -12,6 +12,7 @@ from lagom_jax.order.streams import inside_domains
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import FINE
 
+from ..depth import examples
 from ..order.modules import (
     H100,
     MODEL,
@@ -27,7 +28,7 @@ from ..order.modules import (
 )
 from ..texts import parse
 
-FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
+FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
 
 
 @FEW
