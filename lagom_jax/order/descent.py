@@ -160,16 +160,25 @@ class Descent:
             self._settle()
         self._descend()
         self._keep()
-        while dice is not None and not self._is_over() and self._pairs:
+        met, in_vain = {self._place()}, 0
+        patience = self._parameters.in_vain * (len(self._pairs) + len(self._heavy))
+        while dice and self._pairs and in_vain < patience and not self._is_over():
             self._perturb(dice)
             self._descend(self._parameters.short_rounds)
             if self._replay.seconds < self._kept.seconds:
                 self._descend()
+            place = self._place()
+            in_vain = in_vain + 1 if place in met else 0
+            met.add(place)
             if self._replay.seconds < self._kept.seconds * (1 - worth):
                 self._keep()
             else:
                 self._return()
         return self._kept
+
+    def _place(self) -> int:
+        """A number for the present order and settings, another for others."""
+        return hash((tuple(self._replay.order), tuple(self._terms.choice)))
 
     def _arrangement(self, order: Order) -> Arrangement:
         choice = self._terms.choice

@@ -37,6 +37,9 @@ class SearchParameters:
     # Random changes around the best.
     perturbations: int = 3
     """So many at most at a time; more lead back to the beginning."""
+    in_vain: int = 50
+    """For each collective and heavy kernel so many in a row that lead to nothing but
+    what was seen before end a search: a small step has no more orders."""
     short_rounds: int = 2
     """After them only so many kinds of moves are made, unless they lead below the
     best: most do not, and the larger moves cost most."""

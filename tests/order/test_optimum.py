@@ -27,8 +27,6 @@ from .modules import (
 
 
 def found(made, controls="sequence", **more):
-    # Most of these modules have fewer orders.
-    more.setdefault("evaluations", 25_000)
     return find_order(made, H100, MODEL, controls=named(controls), **more)
 
 
@@ -98,6 +96,19 @@ def test_a_collective_lies_beside_a_matmul_not_beside_a_copy():
     assert order.index("a7") < order.index("start") < order.index("m0")
     assert order.index("done") > order.index("m0")
     assert ordering.after_seconds < ordering.before_seconds
+
+
+def test_a_search_ends_where_a_step_has_no_more_orders():
+    made = module(
+        matmul("work", "p0", "p1"),
+        gather("start", "q0"),
+        gathered("done", "start"),
+        matmul("use", "work", "done"),
+        "ROOT end = () tuple()",
+    )
+    few, many = found(made, evaluations=20_000), found(made, evaluations=200_000)
+    assert many.evaluations < 30_000
+    assert (many.sequences, many.after_seconds) == (few.sequences, few.after_seconds)
 
 
 def test_nothing_to_gain_changes_nothing():
