@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 
 def examples(by_day: int, by_night: int, **more: Any) -> settings:
@@ -16,9 +16,12 @@ def examples(by_day: int, by_night: int, **more: Any) -> settings:
         by_night: How many are tried in nightly runs.
         **more: What else `hypothesis.settings` takes.
     """
-    return settings(max_examples=by_night if is_night() else by_day, **more)
+    night = (
+        settings.default.max_examples >= settings.get_profile("nightly").max_examples
+    )
+    return settings(max_examples=by_night if night else by_day, **more)
 
 
-def is_night() -> bool:
-    """True in nightly runs."""
-    return settings.default.max_examples >= settings.get_profile("nightly").max_examples
+def slow_examples(by_day: int, by_night: int) -> settings:
+    """The same where an example takes as long to make as to try: that is no fault."""
+    return examples(by_day, by_night, suppress_health_check=list(HealthCheck))

@@ -13,13 +13,12 @@ import pytest
 from lagom_jax.compile import chatter, child, compile_step, lower
 from lagom_jax.errors import CompileError, ToolchainError
 
+SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.')"
+
 
 @pytest.fixture(autouse=True)
 def processes_of_tests_start_quickly():
     """Here they start as they do for users."""
-
-
-SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.')"
 
 
 def run_python(code, **environment):

@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.order.constraints import Constraints
@@ -18,12 +18,12 @@ from lagom_jax.order.splices import Splice, shifted, shifts
 from lagom_jax.program.build import Builder, build_program
 from lagom_jax.settings.controls import COARSE, named
 
-from ..depth import examples
+from ..depth import slow_examples
 from .modules import H100, MODEL, descent_parts, program_in, steps
 from .modules import module as made_of
 
-FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
-MANY = examples(25, 400, suppress_health_check=list(HealthCheck))
+FEW = slow_examples(8, 100)
+MANY = slow_examples(25, 400)
 
 
 def sequence(module):

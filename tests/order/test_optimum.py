@@ -30,6 +30,17 @@ def found(made, controls="sequence", **more):
     return find_order(made, H100, MODEL, controls=named(controls), **more)
 
 
+def gathered_late():
+    """Work that could hide a gather, and ends before it starts."""
+    return module(
+        matmul("work", "p0", "p1"),
+        gather("start", "q0"),
+        gathered("done", "start"),
+        matmul("use", "work", "done"),
+        "ROOT end = () tuple()",
+    )
+
+
 def names(made, ordering):
     old = [instruction.name for instruction in made.entry.sequence]
     if not ordering.sequences:
@@ -46,13 +57,7 @@ def needs(made):
 
 
 def test_an_all_gather_starts_before_the_work_that_hides_it():
-    made = module(
-        matmul("work", "p0", "p1"),
-        gather("start", "q0"),
-        gathered("done", "start"),
-        matmul("use", "work", "done"),
-        "ROOT end = () tuple()",
-    )
+    made = gathered_late()
     ordering = found(made)
     order = names(made, ordering)
     assert order.index("start") < order.index("work") < order.index("done")
@@ -99,13 +104,7 @@ def test_a_collective_lies_beside_a_matmul_not_beside_a_copy():
 
 
 def test_a_search_ends_where_a_step_has_no_more_orders():
-    made = module(
-        matmul("work", "p0", "p1"),
-        gather("start", "q0"),
-        gathered("done", "start"),
-        matmul("use", "work", "done"),
-        "ROOT end = () tuple()",
-    )
+    made = gathered_late()
     few, many = found(made, evaluations=20_000), found(made, evaluations=200_000)
     assert many.evaluations < 30_000
     assert (many.sequences, many.after_seconds) == (few.sequences, few.after_seconds)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cost.ensemble import Ensemble
@@ -17,7 +17,7 @@ from lagom_jax.order.terms import Terms
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import named
 
-from ..depth import examples
+from ..depth import slow_examples
 from .modules import (
     H100,
     MODEL,
@@ -30,7 +30,7 @@ from .modules import (
 )
 from .modules import module as made_of
 
-FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
+FEW = slow_examples(8, 100)
 OTHER = Ensemble.of(H100, members=3).members[0]
 CONTROLS = named("tuner")
 

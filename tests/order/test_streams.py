@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -31,13 +31,13 @@ from lagom_jax.settings.controls import COARSE, named
 from lagom_jax.settings.space import space_of
 from lagom_jax.settings.stage import Stage
 
-from ..depth import examples
+from ..depth import slow_examples
 from ..texts import parse
 from .modules import SUM, WHOLE, add, matmul, program_in
 
 CLUSTER = Cluster.parse("h100:2x8")
 MODEL = CostModel.of(CLUSTER)
-FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
+FEW = slow_examples(8, 100)
 
 ROWS = "{{0,1,2,3,4,5,6,7},{8,9,10,11,12,13,14,15}}"
 COLUMNS = "{" + ",".join(f"{{{n},{n + 8}}}" for n in range(8)) + "}"

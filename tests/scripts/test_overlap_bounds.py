@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from overlap_bounds import BoundKind, seconds_at_least
 
@@ -12,7 +12,7 @@ from lagom_jax.order.streams import inside_domains
 from lagom_jax.program.build import Builder
 from lagom_jax.settings.controls import FINE
 
-from ..depth import examples
+from ..depth import slow_examples
 from ..order.modules import (
     H100,
     MODEL,
@@ -28,7 +28,7 @@ from ..order.modules import (
 )
 from ..texts import parse
 
-FEW = examples(8, 100, suppress_health_check=list(HealthCheck))
+FEW = slow_examples(8, 100)
 
 
 @FEW

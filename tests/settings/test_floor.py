@@ -1,7 +1,7 @@
 """The floor is one: no choice of settings makes a step shorter."""
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -11,7 +11,7 @@ from lagom_jax.settings.exhaustive import Exhaustive
 from lagom_jax.settings.floor import floors
 from lagom_jax.settings.lagom import Lagom
 
-from ..depth import examples
+from ..depth import slow_examples
 from .programs import CLUSTERS, matmul, programs, site, stage_of
 
 A40 = "a40-nvlink:2x8"
@@ -26,7 +26,7 @@ def floor_of(stage):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_no_choice_is_below_the_floor(cluster):
-    @examples(16, 400, suppress_health_check=list(HealthCheck))
+    @slow_examples(16, 400)
     @given(programs(Cluster.parse(cluster)), st.sampled_from(list(PRESETS)), st.data())
     def holds(step, controls, data):
         stage = stage_of(step, cluster, controls)

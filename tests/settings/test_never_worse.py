@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lagom_jax.cluster import Cluster
@@ -15,18 +15,13 @@ from lagom_jax.settings.controls import COARSE, FINE, PRESETS
 from lagom_jax.settings.exhaustive import Exhaustive, TooManyError
 from lagom_jax.settings.lagom import Lagom
 from lagom_jax.settings.stage import Stage
-from tests import depth
+from tests.depth import slow_examples
 
 from .programs import CLUSTERS, model_of, programs, stage_of
 
 PARTS = list(itertools.product(CLUSTERS, PRESETS))
 ROUNDING = 1e-9
 LARGE = 157_000_000
-
-
-def examples(by_day, by_night):
-    # A step takes as long to make as to search: that is no fault here.
-    return depth.examples(by_day, by_night, suppress_health_check=list(HealthCheck))
 
 
 def seconds(stage, choice):
@@ -53,7 +48,7 @@ def replayed(step, cluster, stage, choice):
 def test_lagom_is_never_worse_than_nccl(cluster, controls):
     """Some dozens of steps in all, and at night thousands."""
 
-    @examples(by_day=3, by_night=150)
+    @slow_examples(by_day=3, by_night=150)
     @given(programs(Cluster.parse(cluster)))
     def holds(step):
         stage = stage_of(step, cluster, controls)
@@ -77,7 +72,7 @@ def alike(cluster):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_what_coarser_controls_choose_is_a_choice_of_finer_ones(cluster):
-    @examples(by_day=8, by_night=200)
+    @slow_examples(by_day=8, by_night=200)
     @given(alike(Cluster.parse(cluster)), st.data())
     def holds(step, data):
         fine = stage_of(step, cluster, "sequence")
@@ -99,7 +94,7 @@ def test_what_coarser_controls_choose_is_a_choice_of_finer_ones(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_finer_controls_are_never_worse_than_coarser_ones(cluster):
-    @examples(by_day=5, by_night=250)
+    @slow_examples(by_day=5, by_night=250)
     @given(alike(Cluster.parse(cluster)))
     def holds(step):
         coarse = stage_of(step, cluster, "tuner")
@@ -139,7 +134,7 @@ def stage_combinations(stage: Stage, members):
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "controls"), PARTS)
 def test_lagom_is_near_the_best_where_groups_meet(cluster, controls):
-    @examples(by_day=6, by_night=100)
+    @slow_examples(by_day=6, by_night=100)
     @given(programs(Cluster.parse(cluster), most=4))
     def holds(step):
         assert near_the_best(step, cluster, controls, COARSE, 5000) is not False
@@ -150,7 +145,7 @@ def test_lagom_is_near_the_best_where_groups_meet(cluster, controls):
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "controls"), PARTS)
 def test_lagom_is_near_the_best_of_a_fine_grid(cluster, controls):
-    @examples(by_day=4, by_night=50)
+    @slow_examples(by_day=4, by_night=50)
     @given(programs(Cluster.parse(cluster), most=4))
     def holds(step):
         assert near_the_best(step, cluster, controls, FINE, 2500) is not False
@@ -160,7 +155,7 @@ def test_lagom_is_near_the_best_of_a_fine_grid(cluster, controls):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_nothing_that_nccl_could_not_run_is_a_candidate(cluster):
-    @examples(by_day=16, by_night=400)
+    @slow_examples(by_day=16, by_night=400)
     @given(programs(Cluster.parse(cluster)), st.sampled_from(list(PRESETS)))
     def holds(step, controls):
         space = stage_of(step, cluster, controls).space
