@@ -12,6 +12,7 @@ the compiler refused, 5 some rows of a table could not be predicted, 130 interru
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,11 @@ from typing import NoReturn
 from lagom_jax import __version__
 from lagom_jax.commands import VERBS
 from lagom_jax.errors import LagomError
+
+# Python looks for garbage in circles whenever so many more objects are alive; 700 is
+# usual. Of what a command imports and makes nearly all lasts as long as it does, and to
+# look at it again and again took a tenth of a plan's time.
+_OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
 class _Parser(argparse.ArgumentParser):
@@ -73,4 +79,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """Entry point of the console script `lagom`."""
+    gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
     sys.exit(main())
