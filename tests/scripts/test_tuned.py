@@ -97,7 +97,7 @@ class Runs:
         # One process is the easier half of two.
         pytest.param("alone", 60, marks=pytest.mark.nightly),
         # The devices of two processes share what cores there are, and take turns.
-        ("together", 10),
+        ("together", FEW),
     ],
 )
 def test_the_same_losses(tmp_path, processes, steps):
