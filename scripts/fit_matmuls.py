@@ -236,25 +236,20 @@ def _robust_least_squares(
         each = np.where(size < edge, size**2 / 2, edge * (size - edge / 2))
         return float(each.sum() + TRUST_IN_START * ((at - start) ** 2).sum())
 
-    def near(at: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The cost's curve and slope, by small steps along each axis."""
+    def around(at: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step, unit = 1e-3, np.eye(len(at))
         slopes = np.stack([(errors(at + step * e) - left) / step for e in unit], axis=1)
         weights = LINEAR_BEYOND / np.maximum(abs(left), LINEAR_BEYOND)
         curve = slopes.T @ (weights[:, None] * slopes) + 2 * TRUST_IN_START * unit
         return curve, slopes.T @ (weights * left) + 2 * TRUST_IN_START * (at - start)
 
-    def stepped(at: np.ndarray, curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        damped = curve + damping * np.diag(np.diag(curve) + 1e-3)
-        return at + np.clip(np.linalg.solve(damped, -slope), -0.5, 0.5)
-
-    damping = 1e-2
-    left = errors(at)
+    damping, left = 1e-2, errors(at)
     best = cost(left, at)
     for _ in range(40):
-        curve, slope = near(at, left)
+        curve, slope = around(at, left)
         for _ in range(8):
-            there = stepped(at, curve, slope)
+            damped = curve + damping * np.diag(np.diag(curve) + 1e-3)
+            there = at + np.clip(np.linalg.solve(damped, -slope), -0.5, 0.5)
             then = errors(there)
             if cost(then, there) < best:
                 break

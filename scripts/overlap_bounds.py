@@ -11,11 +11,11 @@ import functools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
+from scipy import optimize
+from scipy.sparse import csr_matrix
 
 from lagom_jax.cluster import Cluster
 from lagom_jax.cost.model import CostModel
@@ -48,9 +48,6 @@ from lagom_jax.settings.stage import Stage
 # The part of a step to which a bound is worked out; it stays a bound.
 _EXACT = 1e-4
 _STREAMS = (Stream.COLLECTIVE, Stream.ASIDE)
-# scipy says nothing of its types, and to infer them takes a type checker seconds.
-_linprog: Any = scipy.optimize.linprog
-_csr_matrix: Any = scipy.sparse.csr_matrix
 
 
 @dataclasses.dataclass
@@ -432,9 +429,9 @@ def _least(
         places += range(len(chosen), len(chosen) + rows_of_work)
         values += [1.0] * rows_of_work
         shape = (sites + rows_of_work, places[-1] + 1)
-        found = _linprog(
+        found = cast(Any, optimize).linprog(  # whose types take long to infer
             [*costs, *[1.0] * rows_of_work],
-            A_eq=_csr_matrix((values, (rows, places)), shape),
+            A_eq=csr_matrix((values, (rows, places)), shape),
             b_eq=[*[1.0] * sites, *work],
             method="highs",
         )
