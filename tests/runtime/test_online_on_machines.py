@@ -2,6 +2,7 @@
 real. What is said between processes, built, run, switched, kept and read again is."""
 
 import random
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,9 @@ OPTIONS = (
     (_LOOPS, _SYMMETRIC),
 )
 STEPS = 1500
+# Steps of a candidate after which a search can know it. One in every hundred steps is for
+# looking, so that the last candidate may have fewer when the job ends.
+TOLD = 8
 
 
 class ClockOfMachine:
@@ -107,7 +111,7 @@ def test_a_job_ends_with_what_is_faster_there_and_every_loss_is_the_same(
     assert clock.ran[0] == 0
     assert truth[clock.ran[-1]] <= truth[0] * 1.001
     assert losses == train(step, STEPS)
-    known = {truth[one] for one in clock.ran}
+    known = {truth[one] for one, made in Counter(clock.ran).items() if made >= TOLD}
     assert truth[clock.ran[-1]] <= min(known) * 1.01
 
 
